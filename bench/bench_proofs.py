@@ -60,8 +60,8 @@ def prove(folder: Path, count: int) -> Rate:
     fill(storage, count)
     resolver = Resolver(storage, NoStatusSource(), clock=lambda: BEGIN + (count << 20), tikv=TikvStatus(regions, "p"))
     cpu, wall = time.process_time(), time.perf_counter()
-    while storage.unmatched()[0]:
-        resolver.verify()
+    while storage.count_unmatched()[0]:
+        resolver.verify_rollbacks()
         time.sleep(0.001)  # the disk, not another round, ends those that are proved
     rate = Rate(count, time.process_time() - cpu, time.perf_counter() - wall)
     resolver.close()
@@ -75,10 +75,10 @@ def trust(folder: Path, count: int) -> Rate:
     """The floor: as many R stored by `end_all` alone, nobody asked."""
     storage = Storage(folder, StorageOptions(trust_rollbacks=False))
     fill(storage, count)
-    starts = [entry.start_ts for entry in storage.doubted()]
+    starts = [entry.start_ts for entry in storage.doubted_prewrites()]
     cpu, wall = time.process_time(), time.perf_counter()
     storage.end_all([(start, None) for start in starts])
-    while storage.unmatched()[0]:
+    while storage.count_unmatched()[0]:
         time.sleep(0.001)
     rate = Rate(count, time.process_time() - cpu, time.perf_counter() - wall)
     storage.close()
@@ -94,7 +94,7 @@ def fill(storage: Storage, count: int) -> None:
         stored += [storage.append(build.rollback(prewrite).SerializeToString())]
     for one in stored:
         one.result()
-    while len(storage.doubted()) < count:
+    while len(storage.doubted_prewrites()) < count:
         time.sleep(0.001)
 
 

@@ -87,7 +87,7 @@ def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float
     for _ in range(_WINDOW):
         free.acquire()
     seconds = time.perf_counter() - begun
-    while storage.unmatched()[0] or storage.index_lag or storage.watermark < storage.max_ts:
+    while storage.count_unmatched()[0] or storage.index_lag or storage.watermark < storage.max_ts:
         time.sleep(0.01)
     return seconds, time.process_time() - cpu, time.perf_counter() - begun
 

@@ -45,7 +45,7 @@ _DATABASE_ID = 100
 
 
 class Wire(Protocol):
-    """Who takes serialised WriteBinlogReq, as pump_load.Bulk does."""
+    """Sends serialised WriteBinlogReq (pump_load.Bulk)."""
 
     def send(self, messages: np.ndarray) -> None:
         """One a row."""
@@ -216,7 +216,7 @@ class _Template:
         return cls(prewrite, commit, slots, _starts(prewrite), _starts(commit), _place(commit, write_uvarint(_COMMIT)))
 
     def put_starts(self, out: np.ndarray, places: tuple[int, int], starts: np.ndarray) -> None:
-        """Write start_ts where it stands as a varint and inside the key."""
+        """Write start_ts in its two places: as a varint, and inside the key."""
         _put(out, places[0], _uvarints(starts, 9))
         _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
 

@@ -141,7 +141,7 @@ def landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list
     bulk.write(load.roles, load.transactions)
     prewrites = {one.start_ts: one for one in kept.binlogs if one.prewrite_value}
     rows = [_row(one, prewrites[one.start_ts]) for one in kept.binlogs if not one.prewrite_value]
-    jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.finished(1 << 62)]
+    jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.finished_jobs(1 << 62)]
     return bulk, pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), jobs
 
 

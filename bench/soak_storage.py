@@ -60,7 +60,7 @@ def write(directory: Path, binlogs: int) -> None:
         submit(build.commit(prewrite, START + 4 * number + 1).SerializeToString())
         if number % (binlogs // 10) == 0:
             say(f"{2 * number:,} binlogs")
-    while storage.index_lag or storage.unmatched()[0] > 1:
+    while storage.index_lag or storage.count_unmatched()[0] > 1:
         time.sleep(0.05)
     time.sleep(1.5)  # one more binlog after a second, so that the head moves: as any fake does
     submit(build.fake(START + 2 * binlogs + 8).SerializeToString())
@@ -88,7 +88,7 @@ def start(directory: Path, binlogs: int) -> None:
     begun = time.perf_counter()
     storage = Storage(directory)
     took = time.perf_counter() - begun
-    waits = storage.unmatched()
+    waits = storage.count_unmatched()
     right = waits == (1, START) and storage.watermark == 0
     print(f"start-up {took:.2f} s; one prewrite waits and the watermark is before it: {right}", flush=True)
     say("started")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, chunks: Iterable[bytes]) -> None:
-    """Put `chunks` in place of the file at once: after a crash it is the old one or the new one. Raises OSError."""
+    """Replace the file by `chunks` atomically: after a crash it is the old one or the new one. Raises OSError."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.writelines(chunks)

@@ -1,7 +1,7 @@
-"""Instruments and the Prometheus text page (format 0.0.4), with names as given: the originals' counters lack `_total`.
+"""Instruments and the Prometheus text page (format 0.0.4) with names as given: the original's counters lack `_total`.
 
-The usual client library would rename those counters, so the page could not carry the names that dashboards and alert
-rules of the originals ask for. Instruments are thread-safe.
+The usual client library would rename those counters, and dashboards and alert rules written for the original would
+no longer find them. Instruments are thread-safe.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Counter:
         with self._lock:
             values = sorted(self._values.items())
         for labels, value in values:
-            yield f"{self.name}{_braces(zip(self._labels, labels, strict=True))} {_number(value)}"
+            yield f"{self.name}{_format_labels(zip(self._labels, labels, strict=True))} {_format_number(value)}"
 
 
 class Reading:
-    """A gauge or counter that is read when the page is asked for: `read()` gives a number, or one by label value."""
+    """A gauge or counter read when the page is requested: `read()` gives a number, or a number for each label value."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Reading:
         found = self._read()
         values = found if isinstance(found, Mapping) else {"": found}
         for value, number in sorted(values.items()):
-            yield f"{self.name}{_braces([(self._label, value)] if self._label else [])} {_number(number)}"
+            yield f"{self.name}{_format_labels([(self._label, value)] if self._label else [])} {_format_number(number)}"
 
 
 class Series:
@@ -114,7 +114,7 @@ class Histogram:
         self._lock = threading.Lock()
 
     def series(self, *labels: str) -> Series:
-        """Where to observe for these label values."""
+        """The series of these label values."""
         with self._lock:
             return self._series.setdefault(labels, Series(self._buckets))
 
@@ -125,44 +125,44 @@ class Histogram:
         for labels, series in found:
             counts, total = series.read()
             if any(counts):
-                yield from self._lines(sorted(zip(self._labels, labels, strict=True)), counts, total)
+                yield from self._bucket_lines(sorted(zip(self._labels, labels, strict=True)), counts, total)
 
-    def _lines(self, pairs: list[tuple[str, str]], counts: list[int], total: float) -> Iterator[str]:
+    def _bucket_lines(self, pairs: list[tuple[str, str]], counts: list[int], total: float) -> Iterator[str]:
         seen = 0
         for bound, count in zip([*self._buckets, float("inf")], counts, strict=True):
             seen += count
-            yield f"{self.name}_bucket{_braces([*pairs, ('le', _number(bound))])} {seen}"
-        yield f"{self.name}_sum{_braces(pairs)} {_number(total)}"
-        yield f"{self.name}_count{_braces(pairs)} {seen}"
+            yield f"{self.name}_bucket{_format_labels([*pairs, ('le', _format_number(bound))])} {seen}"
+        yield f"{self.name}_sum{_format_labels(pairs)} {_format_number(total)}"
+        yield f"{self.name}_count{_format_labels(pairs)} {seen}"
 
 
 Instrument = Counter | Reading | Histogram
 
 
-def exponential(start: float, factor: float, count: int) -> list[float]:
-    """`count` bucket bounds from `start` on, each `factor` times the one before."""
+def exponential_bounds(start: float, factor: float, count: int) -> list[float]:
+    """`count` bucket bounds that start at `start`, each `factor` times the previous one."""
     return [start * factor**n for n in range(count)]
 
 
-def page(instruments: Sequence[Instrument]) -> bytes:
-    """The page of these instruments, by name."""
+def render_page(instruments: Sequence[Instrument]) -> bytes:
+    """The page of these instruments, sorted by name."""
     lines = []
     for one in sorted(instruments, key=lambda one: one.name):
         lines += [f"# HELP {one.name} {one.text}", f"# TYPE {one.name} {one.kind}", *one.samples()]
     return ("\n".join(lines) + "\n").encode()
 
 
-def _braces(pairs: Iterable[tuple[str, str]]) -> str:
-    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+def _format_labels(pairs: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
     return f"{{{text}}}" if text else ""
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _number(value: float) -> str:
-    # As Go writes it: a bucket's bound is a label, so its text matters.
+def _format_number(value: float) -> str:
+    # Formatted as Go does: a bucket's bound is a label, so its text matters.
     if value == float("inf"):
         return "+Inf"
     number = Decimal(repr(value))

@@ -1,7 +1,6 @@
-"""Which process a pid names, identified by what never changes: the wall clock, and so psutil's create_time, may be set.
+"""Identifies the process behind a pid by facts that never change: psutil's create_time depends on the wall clock.
 
-Of a process the kernel keeps in how many ticks after the machine's start it began; two starts of a machine differ in
-their boot id.
+The kernel keeps in how many ticks after boot a process began; two boots of a machine differ in their boot id.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def start_of(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
-    # One that only waits to be reaped runs no more.
+    # A zombie has ended.
     return None if fields[_STATE] in "ZX" else int(f"{fields[_STARTTIME]}{_boot():010d}")
 
 

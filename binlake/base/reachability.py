@@ -1,4 +1,4 @@
-"""Whether a server listens at an address: a TCP connection within a deadline, which asks for no password.
+"""Checks whether a server listens at an address, by a TCP connection within a deadline; no password is needed.
 
 It proves that a process listens, not that it works.
 """
@@ -16,13 +16,13 @@ CONNECT_PORT = 15002
 """Spark Connect's own default."""
 
 
-def listens(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a connection to `host`:`port` is accepted within `timeout_s` seconds (a name is looked up before)."""
+def is_listening(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a connection to `host`:`port` is accepted within `timeout_s` seconds (plus resolving the name)."""
     try:
         with socket.create_connection((host, port), timeout_s):
             return True
     except (OSError, UnicodeError, OverflowError):
-        # The last two: a host or port that can be none.
+        # The last two: an impossible host or port.
         return False
 
 
@@ -44,7 +44,7 @@ def require_spark(remote: str) -> str:
         host, port = address_of(remote, CONNECT_PORT)
     except ValueError as error:
         raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
-    if not listens(host, port, REACH_S):
+    if not is_listening(host, port, REACH_S):
         raise spark_unavailable(f"{host}:{port}")
     return f"{host}:{port}"
 

@@ -1,7 +1,7 @@
-"""Values of rows in errors and logs: not shown unless the configuration says so (`show-row-values`).
+"""Redacts values of rows in errors and logs, unless `show-row-values` is set.
 
-A task's log is read, stored and sent by more people and systems than may read the data. A value is shown as its length,
-a key by a mark that is the same wherever the key is shown; the lake has both in clear, for those who may read it.
+More people and systems read a task's log than may read the data. A value is shown as its length, a key as a mark that
+is the same wherever the key is shown; the lake holds both in the clear.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LITERALS = re.compile(
     r"|(?<![\w`@])-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?",
     re.DOTALL,
 )
-# As much as there is between: a value may hold the words behind it.
+# Greedy: a value may itself contain the words that follow.
 _TOLD_VALUES = tuple(
     re.compile(f"({before})'.*'(?={behind})", re.DOTALL | re.IGNORECASE)
     for before, behind in (
@@ -40,7 +40,7 @@ def show_row_values(shown: bool) -> None:
 
 
 def are_row_values_shown() -> bool:
-    """What `show_row_values` said last; at first they are not."""
+    """The last setting of `show_row_values`; initially False."""
     return _state["shown"]
 
 
@@ -56,12 +56,12 @@ def key_in_log(key: str) -> str:
 
 
 def sql_in_log(sql: str) -> str:
-    """A statement in an error's text: of one about rows, names without values."""
+    """A statement in an error's text: one about rows is shown without values."""
     return condition_in_log(sql) if is_about_rows(sql) else sql
 
 
 def condition_in_log(sql: str) -> str:
-    """The same of a part of such a statement."""
+    """The same for a part of such a statement."""
     return sql if _state["shown"] else _LITERALS.sub(lambda found: found[1] or "?", sql)
 
 
@@ -71,7 +71,7 @@ def is_about_rows(sql: str) -> bool:
 
 
 def server_text_in_log(text: str, sql: str) -> str:
-    """What a server says of a statement about rows, without the values that it quotes."""
+    """A server's error text about a statement on rows, without the values that it quotes."""
     if _state["shown"] or not is_about_rows(sql):
         return text
     for pattern in _TOLD_VALUES:

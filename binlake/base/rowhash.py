@@ -1,8 +1,8 @@
 """The digest of rows: equal for equal values in the same columns, wherever it is computed and however rows are ordered.
 
-The driver and Spark's workers (`spark_jobs.job.lake.fold_of`) call these same functions on Arrow. The hash is ours
-and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column out
-(chunks, slices, dictionaries) changes it, nor does the order of a map's entries.
+The driver and Spark's workers (`spark_jobs.job.lake.fold_of`) call these same functions on Arrow. The hash is Binlake's
+own and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column
+out (chunks, slices, dictionaries) changes it, nor does the order of a map's entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Uints = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
 VERSION = "2:"
-"""What a digest of this kind begins with; the older ones were Spark's and have no such mark."""
+"""The prefix of these digests; the older ones were Spark's and have none."""
 
 _ROWS = 1 << 16
 """Rows taken at once: so many that their numbers stay in the processor's cache."""
@@ -43,7 +43,7 @@ _PAD = bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """What is kept of hashes in any order: how many, their sum below 2^64, their exclusive or."""
+    """A summary of hashes that does not depend on their order: their number, sum modulo 2^64, and exclusive or."""
 
     count: int
     total: int
@@ -57,7 +57,7 @@ def row_hashes(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Uints
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     table = table.select(list(columns))
-    parts = [_of_batch(batch) for batch in table.to_batches(max_chunksize=_ROWS)]
+    parts = [_hash_batch(batch) for batch in table.to_batches(max_chunksize=_ROWS)]
     return np.concatenate([*parts, np.empty(0, np.uint64)])
 
 
@@ -66,7 +66,7 @@ def fold(hashes: Uints) -> Fold:
     return Fold(len(hashes), int(np.add.reduce(hashes)), int(np.bitwise_xor.reduce(hashes)))
 
 
-def merged(folds: Iterable[Fold]) -> Fold:
+def merge_folds(folds: Iterable[Fold]) -> Fold:
     """The fold of all hashes of which `folds` are parts."""
     parts = list(folds)
     xor = functools.reduce(operator.xor, (part.xor for part in parts), 0)
@@ -78,34 +78,34 @@ def digest_of(whole: Fold) -> str:
     return VERSION + hashlib.sha256(f"{whole.count}:{whole.total}:{whole.xor}".encode()).hexdigest()
 
 
-def _of_batch(batch: pa.RecordBatch) -> Uints:
+def _hash_batch(batch: pa.RecordBatch) -> Uints:
     hashes = np.zeros(batch.num_rows, np.uint64)
     for column in batch.columns:
         hashes *= _STEP
-        hashes += _values(column)
-        hashes = _mixed(hashes)
+        hashes += _hash_values(column)
+        hashes = _mix(hashes)
     return hashes
 
 
-def _values(array: pa.Array) -> Uints:
+def _hash_values(array: pa.Array) -> Uints:
     """The hash of each value."""
-    hashes = _way_of(array.type)(array)
+    hashes = _hasher_for(array.type)(array)
     if array.null_count:
         hashes[np.asarray(array.is_null())] = _NULL
     return hashes
 
 
-def _way_of(kind: pa.DataType) -> Callable[[pa.Array], Uints]:
+def _hasher_for(kind: pa.DataType) -> Callable[[pa.Array], Uints]:
     types = pa.types
     ways: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Uints]], ...] = (
-        (types.is_integer, _numbers),
-        (types.is_boolean, _numbers),
-        (types.is_date32, lambda array: _numbers(array.cast(pa.int32()))),
+        (types.is_integer, _hash_numbers),
+        (types.is_boolean, _hash_numbers),
+        (types.is_date32, lambda array: _hash_numbers(array.cast(pa.int32()))),
         (types.is_null, lambda array: np.full(len(array), _NULL)),
-        (types.is_dictionary, _encoded),
-        (types.is_map, _maps),
-        (types.is_list, _lists),
-        (_is_text, _texts),
+        (types.is_dictionary, _hash_encoded),
+        (types.is_map, _hash_maps),
+        (types.is_list, _hash_lists),
+        (_is_text, _hash_texts),
     )
     for fits, way in ways:
         if fits(kind):
@@ -118,42 +118,42 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(fits(kind) for fits in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary))
 
 
-def _numbers(array: pa.Array) -> Uints:
+def _hash_numbers(array: pa.Array) -> Uints:
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
-    return _mixed(np.asarray(filled).astype(np.int64).view(np.uint64) + _STEP)
+    return _mix(np.asarray(filled).astype(np.int64).view(np.uint64) + _STEP)
 
 
-def _encoded(array: pa.DictionaryArray) -> Uints:
+def _hash_encoded(array: pa.DictionaryArray) -> Uints:
     if not len(array.dictionary):
         return np.full(len(array), _NULL)
-    return _values(array.dictionary)[np.asarray(array.indices.fill_null(0)).astype(np.int64)]
+    return _hash_values(array.dictionary)[np.asarray(array.indices.fill_null(0)).astype(np.int64)]
 
 
-def _lists(array: pa.ListArray) -> Uints:
+def _hash_lists(array: pa.ListArray) -> Uints:
     offsets = _offsets(array)
     sizes = np.diff(offsets)
     places = np.arange(offsets[-1] - offsets[0]) - np.repeat(offsets[:-1] - offsets[0], sizes)
-    entries = _values(array.values[offsets[0] : offsets[-1]])
-    return _together(_mixed(entries + places.view(np.uint64) * _STEP), offsets, _LIST)
+    entries = _hash_values(array.values[offsets[0] : offsets[-1]])
+    return _combine(_mix(entries + places.view(np.uint64) * _STEP), offsets, _LIST)
 
 
-def _maps(array: pa.MapArray) -> Uints:
+def _hash_maps(array: pa.MapArray) -> Uints:
     offsets = _offsets(array)
     span = slice(offsets[0], offsets[-1])
     # The names in maps are few.
-    names = _values(array.keys[span].dictionary_encode())
-    entries = _mixed(names * _STEP + _values(array.items[span]))
-    return _together(entries, offsets, _MAP)
+    names = _hash_values(array.keys[span].dictionary_encode())
+    entries = _mix(names * _STEP + _hash_values(array.items[span]))
+    return _combine(entries, offsets, _MAP)
 
 
-def _together(entries: Uints, offsets: Ints, kind: np.uint64) -> Uints:
+def _combine(entries: Uints, offsets: Ints, kind: np.uint64) -> Uints:
     """One hash of the entries between each two `offsets`, whose order does not count."""
     sums = np.concatenate([np.zeros(1, np.uint64), entries.cumsum(dtype=np.uint64)])
     at = offsets - offsets[0]
-    return _mixed((sums[at[1:]] - sums[at[:-1]]) ^ (np.diff(at).view(np.uint64) * _STEP + kind))
+    return _mix((sums[at[1:]] - sums[at[:-1]]) ^ (np.diff(at).view(np.uint64) * _STEP + kind))
 
 
-def _texts(array: pa.Array) -> Uints:
+def _hash_texts(array: pa.Array) -> Uints:
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     offsets = _offsets(array, np.int64 if wide else np.int32)
     low, high = int(offsets[0]), int(offsets[-1])
@@ -161,35 +161,35 @@ def _texts(array: pa.Array) -> Uints:
     data = b"".join((memoryview(buffer)[low:high], _PAD)) if buffer is not None else _PAD
     starts, ends = offsets[:-1] - low, offsets[1:] - low
     sizes = ends - starts
-    hashes = _with_words(data, starts, sizes)
+    hashes = _hash_words(data, starts, sizes)
     long = np.flatnonzero(sizes > _LONG)
     if long.size:
         spans = map(slice, starts[long].tolist(), ends[long].tolist())
         hashes[long] += np.fromiter(map(xxh3_64_intdigest, map(data.__getitem__, spans)), np.uint64, len(long))
-    return _mixed(hashes)
+    return _mix(hashes)
 
 
-def _with_words(data: bytes, at: Ints, sizes: Ints) -> Uints:
+def _hash_words(data: bytes, at: Ints, sizes: Ints) -> Uints:
     """The sizes and the bytes of values that begin `at`, eight bytes at a time; of long ones only the first eight."""
     words: NDArray[Any] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
-    hashes = _stirred((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
+    hashes = _stir((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
     which = np.flatnonzero((sizes > 8) & (sizes <= _LONG))
     at, left = at[which] + 8, sizes[which] - 8
     while which.size:
-        hashes[which] = _stirred(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
+        hashes[which] = _stir(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
         more = np.flatnonzero(left > 8)
         which, at, left = which[more], at[more] + 8, left[more] - 8
     return hashes
 
 
-def _stirred(hashes: Uints) -> Uints:
+def _stir(hashes: Uints) -> Uints:
     """One step: each value leads to another one."""
     hashes = hashes * _FIRST
     hashes ^= hashes >> _HALF
     return hashes
 
 
-def _mixed(hashes: Uints) -> Uints:
+def _mix(hashes: Uints) -> Uints:
     """Every bit of each hash depends on all of it; each value leads to another one."""
     hashes = hashes ^ (hashes >> _HALF)
     hashes *= _FIRST

@@ -1,4 +1,4 @@
-"""Tables and values for people: each value as it is, on a terminal folded and elsewhere whole; nothing is markup.
+"""Prints tables and values for people: values verbatim, folded on a terminal, whole elsewhere; without markup.
 
 NULL is shown bare; a text that could be mistaken for it, or that has invisible characters, is quoted as in JSON.
 """
@@ -18,20 +18,20 @@ _NO_TERMINAL = 1_000_000
 """Columns of a pipe or file."""
 
 
-def shown_value(value: str | None) -> str:
-    """A value shown so that it is distinct from any other."""
+def format_value(value: str | None) -> str:
+    """A value as text that is distinct from that of any other value."""
     if value is None:
         return "NULL"
     strange = value == "NULL" or value != value.strip(" ") or value.startswith('"') or not value.isprintable()
-    return visible(json.dumps(value, ensure_ascii=False)) if strange or not value else value
+    return escape_invisible(json.dumps(value, ensure_ascii=False)) if strange or not value else value
 
 
-def visible(text: str) -> str:
-    """`text` with signs that a terminal obeys or hides written out."""
-    return text if text.isprintable() else "".join(map(_written_out, text))
+def escape_invisible(text: str) -> str:
+    """`text` with control and invisible characters escaped."""
+    return text if text.isprintable() else "".join(map(_escape_char, text))
 
 
-def _written_out(sign: str) -> str:
+def _escape_char(sign: str) -> str:
     if sign.isprintable():
         return sign
     code = ord(sign)
@@ -39,16 +39,18 @@ def _written_out(sign: str) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = ()) -> None:
-    """Print it; on a terminal the columns `whole` are folded last. A cell may have lines."""
+    """Print it; on a terminal the columns `whole` are folded last. A cell may have several lines."""
     table = Table(box=SIMPLE)
     for name in columns:
-        table.add_column(Text(_lines(name)), overflow="fold", no_wrap=False, min_width=20 if name in whole else None)
+        table.add_column(
+            Text(_escape_lines(name)), overflow="fold", no_wrap=False, min_width=20 if name in whole else None
+        )
     for row in rows:
-        table.add_row(*(Text(_lines(cell)) for cell in row))
+        table.add_row(*(Text(_escape_lines(cell)) for cell in row))
     out = sys.stdout
     width = None if out.isatty() else _NO_TERMINAL
     Console(file=out, width=width, markup=False, highlight=False, emoji=False).print(table)
 
 
-def _lines(text: str) -> str:
-    return "\n".join(map(visible, text.split("\n")))
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape_invisible, text.split("\n")))

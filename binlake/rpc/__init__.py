@@ -1,4 +1,4 @@
-"""A lean gRPC layer: HTTP/2 by hand over asyncio and uvloop, because grpcio in Python serves a tenth of a Go pump.
+"""A lean gRPC layer: hand-written HTTP/2 over asyncio and uvloop, as grpcio in Python serves a tenth of a Go pump.
 
 Server::
 

@@ -1,7 +1,7 @@
-"""The memory of unfinished requests, counted as they grow, one budget for all connections.
+"""Bounds the memory of unfinished requests: one budget for all connections, counted as requests grow.
 
-Large messages cannot keep out small ones: an eighth is for messages up to 1 MiB. Nor can those that trickle keep out
-others: when there is no room, one that is slow gives way; only when none is, the one that wants more is refused.
+Large messages cannot keep out small ones: an eighth is reserved for messages up to 1 MiB. Nor can slow uploads keep out
+others: when there is no room, a slow one gives way; only when none is slow, the request that needs more is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Protocol
 
 LARGE = 1 << 20
 """Bytes: a longer message is a large one."""
-_TRIAL_S = 5.0  # what is younger is not judged
+_TRIAL_S = 5.0  # younger requests are never counted as slow
 _SLOW_BYTES_PER_S = 1 << 20
-_LOOK_S = 0.1  # between two looks for slow ones that were in vain
+_LOOK_S = 0.1  # after a search for slow ones that found none, until the next
 
 
 class Holder(Protocol):
@@ -25,7 +25,7 @@ class Holder(Protocol):
 
 
 class _Held:
-    """What one holds, and what it held one and two trials ago."""
+    """The bytes that one holder has, and had one and two trials ago."""
 
     __slots__ = ("after", "before", "size")
 
@@ -46,7 +46,7 @@ class _Held:
 
 
 class Share:
-    """At most `limit` bytes together; one holder may have more while the others have next to nothing. Belongs to the
+    """At most `limit` bytes together; one holder may have more while the others have next to nothing. Used on the
     loop."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""One call on the server: what came, and the ways to answer it. All methods belong to the server's loop."""
+"""One call on the server: its request, and the ways to answer it. All methods run on the server's loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from binlake.rpc.status import Status
 Handler = Callable[["Call", bytes], None]
 """Gets a call and its one request message on the loop; must not block, and answers now or later.
 
-It answers each call once, also one whose caller is gone: so the server knows what still costs it something."""
+It answers each call exactly once, even when the caller is gone: so the server knows what still uses its resources."""
 
 _OPENING = b"\x88" + headers.encode([(b"content-type", b"application/grpc")])
 _OPENING_GZIP = _OPENING + headers.encode([(b"grpc-encoding", b"gzip")])
@@ -47,10 +47,10 @@ class Carrier(Protocol):
         """Break the stream off."""
 
     def crowded_out(self, call: Call) -> None:
-        """An unfinished request gives its room to others."""
+        """End an unfinished request: others need its memory."""
 
     def settled(self, call: Call) -> None:
-        """Nothing works for this call any more."""
+        """No work for this call is running any more."""
 
 
 class Call(Stream):
@@ -101,7 +101,7 @@ class Call(Stream):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing can be said any more: answered, given up by the caller, or too late."""
+        """Whether no more answer is possible: answered, given up by the caller, or too late."""
         return self.answered
 
     def reply(self, message: bytes) -> None:
@@ -166,7 +166,7 @@ class Call(Stream):
     def expire(self) -> None:
         """Its deadline has passed: the caller is notified, what was started still runs."""
         if self.queued:
-            # What waits for the caller's window would be kept as long as the connection.
+            # Output that waits for the caller's window would be kept as long as the connection.
             self.connection.reset(self.id, Code.CANCEL)
         elif not self.answered:
             self._fail(Status.DEADLINE_EXCEEDED, "context deadline exceeded")
@@ -187,20 +187,20 @@ class Call(Stream):
             self.on_sent(size)
 
     def stuck_s(self, now: float) -> float:
-        """Asked of a stream that waits: for how many seconds nothing of it has left, as far as it was asked."""
+        """For how many seconds, as far as it was asked, nothing of a waiting stream has been sent."""
         if self._stuck[0] != self._left_bytes:
             self._stuck = (self._left_bytes, now)
         return now - self._stuck[1]
 
     def abandon(self) -> None:
-        """The caller is gone: nothing more is said."""
+        """The caller is gone: no answer is sent."""
         if not self.answered:
             self._notify()
             if not self.dispatched:
                 self._settle()
 
     def give_way(self) -> None:
-        """Its unfinished request lets go of its memory: others wait for room."""
+        """Free the memory of the unfinished request: others wait for room."""
         self.connection.crowded_out(self)
 
     def _over(self) -> None:

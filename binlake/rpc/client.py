@@ -1,7 +1,7 @@
 """Channel: gRPC calls from plain threads, without an event loop and without a thread of its own.
 
-A thread that waits for an answer reads the socket, for all calls of the channel; when it has what it wants, another
-one that waits takes over. So a single caller pays no switch between threads, many share one connection, and a channel
+A thread that waits for an answer reads the socket for all calls of the channel; when it has its answer, another waiting
+thread takes over. So a single caller pays no switch between threads, many share one connection, and a channel
 that is not used holds nothing but a socket: it may be made before a fork.
 """
 
@@ -24,7 +24,7 @@ from binlake.rpc.wire import Wire
 _LIMITS = Limits(stream_window=4 << 20, frame_bytes=256 << 10, connection_window=64 << 20)
 _CONNECT_S = 10.0
 _WRITE_LOOK_S = 0.05
-_TRIES = 3  # of a call that the server has certainly not begun
+_TRIES = 3  # of a call that the server has certainly not started
 
 
 class Channel:
@@ -160,7 +160,7 @@ class MessageStream:
         """Messages as they come, at least one each time: the quick way."""
         exchange, link = self._exchange, self._link
         while True:
-            # What came, if only a part of a message, is no silence: a large one may take its time.
+            # A part of a message counts as activity: a large one may take its time.
             until, idle = self._patience()
             if found := self._take():
                 yield found
@@ -223,7 +223,7 @@ class Link:
                 self._read_now()
             finally:
                 self._reading.release()
-                # Who began a call meanwhile saw somebody read, and waits: this one reads no more.
+                # A thread that began a call meanwhile saw this one reading, and waits: hand over.
                 self._hand_over()
         return not self._connection.gone
 
@@ -233,7 +233,7 @@ class Link:
             exchange = self._connection.begin(head, body, timeout_s, holding=holding)
             self._flush()
         while self._wire.unsent and self._reading.locked():
-            # The thread that reads does not know that there is something to write.
+            # The reading thread does not know that there is something to write.
             self._wire.wait_writable(_WRITE_LOOK_S)
             self._push()
         return exchange
@@ -268,7 +268,7 @@ class Link:
             try:
                 self._read_or_follow(exchange, until)
             finally:
-                # Whoever was woken to read but needs it no more passes it on, so somebody reads while anybody waits.
+                # A thread that was woken to read but no longer needs to passes it on: one reads while any waits.
                 self._hand_over()
         return True
 
@@ -320,7 +320,7 @@ class Link:
         woken = threading.Event()
         with self._lock:
             exchange.waiter = self._waiting[exchange.id] = woken
-        # Its holder may have left before we stood in the list: then nobody would wake us.
+        # The reader may have left before we were in the list: then nobody would wake us.
         if not exchange.ready and self._reading.locked():
             woken.wait(left)
         with self._lock:

@@ -35,8 +35,8 @@ _BY_HTTP = {
 class Exchange(Stream):
     """One call on its way.
 
-    `done`: `error` (None = OK) and `parts` are final. `untouched`: the server has certainly not begun it, so it may be
-    sent again. `waiter`: set when it may be ready, by the thread that reads.
+    `done`: `error` (None = OK) and `parts` are final. `untouched`: the server has certainly not started it, so it may
+    be sent again. `waiter`: set when it may be ready, by the thread that reads.
     """
 
     __slots__ = ("done", "error", "holding", "opened", "parts", "splitter", "untouched", "waiter")
@@ -45,7 +45,7 @@ class Exchange(Stream):
         super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
         self.parts: list[bytes] = []
         self.splitter = Splitter(connection.limits.message_bytes)
-        self.holding = holding  # a stream: the server may go on when the messages are taken, not before
+        self.holding = holding  # a stream: the server may send more only when the messages were taken
         self.opened = False
         self.done = False
         self.untouched = False
@@ -183,8 +183,8 @@ class ClientConnection(Connection):
             exchange = cast(Exchange, stream)
             self.drop(stream)
             exchange.untouched = True
-            told = f"the server is going away ({_name(code)}) {text}".rstrip()
-            exchange.settle(RpcError(Status.UNAVAILABLE, told, where={"addr": self.address}))
+            reason = f"the server is going away ({_name(code)}) {text}".rstrip()
+            exchange.settle(RpcError(Status.UNAVAILABLE, reason, where={"addr": self.address}))
 
     def _last_peer_id(self) -> int:
         return 0

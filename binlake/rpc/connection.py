@@ -17,8 +17,8 @@ from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field, HeaderDecoder
 from binlake.rpc.limits import Limits, Pace
 
-_FORGIVEN = 1000  # streams we ended ourselves: late frames of theirs are no fault
-_CACHED_BYTES = 64 << 10  # of header blocks and what was made of them; a block that is a sixteenth of it is not kept
+_FORGIVEN = 1000  # streams that we ended ourselves: late frames on them are allowed
+_CACHED_BYTES = 64 << 10  # of header blocks and their parsed form; a block above a sixteenth of it is not cached
 _CACHED_OVERHEAD = 1 << 10  # bytes of the objects
 _OWN_DEPENDENCY = "a stream cannot depend on itself"
 T = TypeVar("T")
@@ -68,7 +68,7 @@ class Connection(Sender):
         self._refill()
 
     def feed(self, data: bytes) -> None:
-        """Take what the peer sent. Raises ConnectionFault: say so by `fault` and close."""
+        """Take what the peer sent. Raises ConnectionFault: then call `fault` and close."""
         if self._rest:
             data = self._rest + data
         at, size = 0, len(data)
@@ -109,7 +109,7 @@ class Connection(Sender):
             self._ended(stream, code, by_peer=False)
 
     def cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
-        """`build(fields of block)`; of an equal block the same object again while the table stands still."""
+        """`build(fields of block)`; for an equal block the same object again while the table is unchanged."""
         cache, decoder = self._cache, self._decoder
         if self._cache_changes != decoder.changes:
             self._forget_blocks()
@@ -128,7 +128,7 @@ class Connection(Sender):
         self._cache.clear()
         self._cache_changes, self._cache_bytes = self._decoder.changes, 0
 
-    # what subclasses give
+    # implemented by subclasses
 
     def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
         raise NotImplementedError
@@ -213,7 +213,7 @@ class Connection(Sender):
 
     def _whole_block(self, stream_id: int, flags: int, block: bytes, own: bool) -> None:
         if own:
-            self._decoder.decode(block)  # its table stays in step, whatever becomes of the stream
+            self._decoder.decode(block)  # the table must stay in step, whatever becomes of the stream
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
         self._headers(stream_id, block, bool(flags & frames.END_STREAM))
 
@@ -262,10 +262,10 @@ class Connection(Sender):
         if flags & frames.ACK:
             return
         if self._heard_settings:
-            # A new window goes through all streams, and those that wait for theirs may send again.
+            # A new window is applied to all streams, and those that waited for theirs may send again.
             self._count_control(1 + (len(self.streams) >> 3) + len(self._shut))
         self._heard_settings = True
-        # First the ACK: what is sent before it is held against the old values (grpc's C core does so).
+        # The ACK first: grpc's C core checks what is sent before it against the old values.
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self.take_settings(frames.read_settings(payload))
 

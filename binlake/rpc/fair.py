@@ -1,6 +1,6 @@
-"""Which caller yields when all places are full: of the address that has the most, the newest (docs/understand/rpc.md).
+"""Chooses who yields when all places are taken: the newest of the address that has most (docs/understand/rpc.md).
 
-An address that floods shuts out only itself; a caller that has had a place for long keeps it.
+An address that floods the server shuts out only itself; a caller that has had its place for long keeps it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def place_to_free(places: Mapping[Place, str], newcomer: str) -> Place | None:
     return next(place for place in reversed(list(places)) if places[place] == address)
 
 
-class Lines(Generic[Item]):
-    """What waits, in a line for each (address, kind); the lines are served in turn. At most `limit` wait."""
+class FairQueue(Generic[Item]):
+    """Waiting items, in a line for each (address, kind); the lines are served in turn. At most `limit` wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._lines: dict[tuple[str, str], deque[Item]] = {}
 
     def put(self, address: str, kind: str, item: Item) -> Item | None:
-        """Let it wait; what has to give way for it, maybe itself."""
+        """Add an item; the item that is dropped for it, maybe itself."""
         loser = None
         if sum(map(len, self._lines.values())) >= self._limit:
             line = self._longest(address)
@@ -51,7 +51,7 @@ class Lines(Generic[Item]):
         return None
 
     def _longest(self, newcomer: str) -> tuple[str, str] | None:
-        """The longest line of the address that has the most; None: the newcomer has the most, and no kind twice."""
+        """The longest line of the address that has the most; None: that is the newcomer, and it has no kind twice."""
         held: Counter[str] = Counter()
         for (address, _), waiting in self._lines.items():
             held[address] += len(waiting)

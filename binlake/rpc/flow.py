@@ -1,8 +1,8 @@
-"""The sending half of an HTTP/2 connection: what a stream queued leaves as its windows and the peer's reading allow.
+"""The sending half of an HTTP/2 connection: queued data is sent as windows and the peer's reading allow.
 
-A stream whose DATA must wait for the connection (its window, the socket) stands in `_blocked`; every widening of that
-goes round them in order, a slice each, so none starves. One that must wait for its own window stands in `_shut`, where
-only that window is looked at: what a peer sends for the connection never costs a look at each stream.
+A stream whose DATA waits for the connection (its window, the socket) is in `_blocked`; when that widens, they are
+served in order, a slice each, so none starves. One that waits for its own window is in `_shut`, where only that window
+counts: a WINDOW_UPDATE of the connection never costs a check of each stream.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from binlake.rpc import frames
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 
 _SLICE_BYTES = 256 << 10  # of one stream, before another one has its turn
-_MAX_PEER_FRAME = 1 << 20  # what we put into one DATA frame at most, whatever the peer takes
+_MAX_PEER_FRAME = 1 << 20  # bytes in one DATA frame at most, whatever the peer accepts
 
 
 class Stream:
@@ -82,7 +82,7 @@ class Sender:
         stream.local_closed = stream.remote_closed = True
 
     def resume(self) -> None:
-        """Let the blocked streams go on as far as they may."""
+        """Send from the blocked streams as far as allowed."""
         # Each turn sends something, or takes one out of the dictionary.
         while self._blocked and self.send_window > 0 and self._room() > 0:
             self._advance(self._blocked.popitem(last=False)[1])

@@ -1,7 +1,7 @@
-"""The connected clients, and which must go when there is no place left for a new one.
+"""The connected clients, and which are closed when there is no place left for a new one.
 
-The address with the most connections gives: those that have not said what they are, then idle ones, then those that
-were silent for the longest time. So connections that are only kept open cannot keep others out.
+The address with the most connections loses some: first those whose protocol is still unknown, then idle ones, then
+those that were silent for the longest time. So connections that are only kept open cannot keep others out.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Protocol, cast
 
 from binlake.rpc.host import Peer
 
-_AT_ONCE = 100  # the Nth part of all: looking for them goes through all
+_AT_ONCE = 100  # a hundredth of all is closed at once, as the search goes through all
 
 
-class Silent(Protocol):
+class SilentPeer(Protocol):
     """A connection whose protocol is not known yet."""
 
     address: str
@@ -25,23 +25,23 @@ class Silent(Protocol):
         """Close."""
 
 
-class Guests:
-    """At most `limit` connections, of whose calls at most `waiting_calls` wait for their peers. Belongs to the loop."""
+class Peers:
+    """At most `limit` connections, of whose calls at most `waiting_calls` wait for their peers. Used on the loop."""
 
     def __init__(self, limit: int, waiting_calls: int) -> None:
         self._limit = limit
         self._waiting_calls = waiting_calls
         self.peers: set[Peer] = set()
-        self.silent: set[Silent] = set()
+        self.silent: set[SilentPeer] = set()
 
     def make_room(self) -> None:
-        """Before one is let in: when all places are in use, some of them are freed."""
+        """Free some places if all are in use; called before a connection is added."""
         if len(self.peers) + len(self.silent) < self._limit:
             return
-        everyone: list[Peer | Silent] = [*self.silent, *self.peers]
+        everyone: list[Peer | SilentPeer] = [*self.silent, *self.peers]
         address = Counter(guest.address for guest in everyone).most_common(1)[0][0]
         count = 1 + self._limit // _AT_ONCE
-        leaving = heapq.nsmallest(count, (one for one in everyone if one.address == address), key=_worth)
+        leaving = heapq.nsmallest(count, (one for one in everyone if one.address == address), key=_eviction_order)
         for guest in leaving:
             self.silent.discard(guest)
             self.peers.discard(cast(Peer, guest))
@@ -59,6 +59,6 @@ class Guests:
             greatest.shut_out()
 
 
-def _worth(guest: Peer | Silent) -> tuple[bool, bool, float]:
+def _eviction_order(guest: Peer | SilentPeer) -> tuple[bool, bool, float]:
     idle = getattr(guest, "idle", None)
     return idle is not None, idle is False, guest.heard_at

@@ -25,7 +25,7 @@ class Serving(IntEnum):
 
 
 class Health:
-    """What is served: by service name, "" is the whole server. Belongs to the loop."""
+    """Serving states by service name, "" = the whole server. Used on the loop."""
 
     def __init__(self) -> None:
         self._services: dict[str, Serving] = {"": Serving.SERVING}
@@ -45,7 +45,7 @@ class Health:
                 call.send(call.framed(_response(serving)))
 
     def close(self) -> None:
-        """The server stops: watchers are notified, and the call ends, so that no stop waits for it."""
+        """Notify the watchers and end their calls, so that the stop of the server does not wait for them."""
         for service in list(self._services):
             self.set(service, Serving.NOT_SERVING)
         for call in list(self._watchers):
@@ -69,7 +69,9 @@ class Health:
         if len(self._watchers) >= _WATCHERS:
             places = {one: one.connection.address for one in self._watchers}
             loser = place_to_free(places, call.connection.address)
-            (loser or call).fail(Status.UNAVAILABLE, f"{_WATCHERS} watch already, most of them from here")
+            (loser or call).fail(
+                Status.UNAVAILABLE, f"{_WATCHERS} watches are open already, most of them from this address"
+            )
             if loser is None:
                 return
             self._watchers.pop(loser, None)
@@ -87,7 +89,7 @@ def _response(serving: Serving) -> bytes:
 
 
 def _service(message: bytes) -> str | None:
-    """HealthCheckRequest.service; None for what is no such message."""
+    """HealthCheckRequest.service; None for any other message."""
     if not message:
         return ""
     if len(message) < 2 or message[0] != 0x0A or message[1] != len(message) - 2 or message[1] > 127:

@@ -1,4 +1,4 @@
-"""What a server and its connections know of each other, whatever a connection speaks."""
+"""The interface between a server and its connections, whatever protocol a connection speaks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from binlake.rpc.limits import Limits
 
 
 class Peer(Protocol):
-    """What a server needs of a connection, whatever it speaks.
+    """A connection as its server sees it, whatever protocol it speaks.
 
-    `address`: the host it comes from. `heard_at`: when it last said something, on the server's clock. `waiting_calls`:
-    how many of its calls waited for it at the last tick: to send the rest of a request, or to take an answer.
+    `address`: the host it comes from. `heard_at`: when it last sent something, on the server's clock. `waiting_calls`:
+    how many of its calls waited for the peer at the last tick: for the rest of a request, or to take an answer.
     """
 
     address: str
@@ -25,7 +25,7 @@ class Peer(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs on it."""
+        """Whether no call is running on it."""
 
     def drain(self) -> None:
         """Take no new calls, close after the last."""
@@ -37,7 +37,7 @@ class Peer(Protocol):
         """Close: its place is needed."""
 
     def tick(self, now: float) -> None:
-        """Look for what takes too long."""
+        """Check for timeouts."""
 
 
 class Host(Protocol):
@@ -54,11 +54,11 @@ class Host(Protocol):
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
         """Do `action` in a thread, then what it returns on the loop."""
 
-    def joined(self, connection: Peer) -> None:
-        """It is open."""
+    def connection_opened(self, connection: Peer) -> None:
+        """Called when a connection is open."""
 
-    def left(self, connection: Peer) -> None:
-        """It is closed."""
+    def connection_closed(self, connection: Peer) -> None:
+        """Called when a connection is closed."""
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:
@@ -67,6 +67,6 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     return str(found[0]) if isinstance(found, tuple) and found else ""
 
 
-def certified(transport: asyncio.BaseTransport | None) -> bool:
+def has_certificate(transport: asyncio.BaseTransport | None) -> bool:
     """Whether the peer showed a certificate that our authority signed: TLS asks for one only with an authority."""
     return transport is not None and bool(transport.get_extra_info("peercert"))

@@ -1,4 +1,4 @@
-"""What a plain HTTP handler gets and gives: it never sees a socket, so the same handler serves HTTP/1.1 and HTTP/2."""
+"""Request and response of a plain HTTP handler: without a socket, so one handler serves HTTP/1.1 and HTTP/2."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ class HttpResponse:
 
 
 HttpHandler = Callable[[HttpRequest], HttpResponse]
-"""Runs in a thread pool, so it may block; what it raises becomes a 500 with the text."""
+"""Runs in a thread pool, so it may block; an exception becomes a 500 with its text."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on the port of gRPC: one connection, one request at a time, for people, browsers and Prometheus."""
+"""HTTP/1.1 on the gRPC port, one request at a time on a connection: for people, browsers and Prometheus."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import h11
 
-from binlake.rpc.host import Host, address_of, certified
+from binlake.rpc.host import Host, address_of, has_certificate
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.request import http_request
 
@@ -41,10 +41,10 @@ class Http1Connection(asyncio.Protocol):
         """Wait for a request."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = address_of(transport)
-        self._host.joined(self)
+        self._host.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Process received bytes."""
         self.heard_at = self._host.clock()
         self._parser.receive_data(data)
         self._proceed()
@@ -63,7 +63,7 @@ class Http1Connection(asyncio.Protocol):
         """It is closed."""
         del exc
         self._host.assembly.small.release(self)
-        self._host.left(self)
+        self._host.connection_closed(self)
 
     @property
     def idle(self) -> bool:
@@ -86,11 +86,11 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
 
     def shut_out(self) -> None:
-        """Others need its place."""
+        """Close: others need its place."""
         self.close()
 
     def give_way(self) -> None:
-        """Its unfinished request lets go of its memory: others wait for room."""
+        """Refuse the unfinished request and free its memory: others wait for room."""
         self._body = []
         self._refuse(503, "the request comes too slowly while others wait for room")
 
@@ -139,7 +139,7 @@ class Http1Connection(asyncio.Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.headers}
         target, method = asked.target.decode("latin-1"), asked.method.decode("latin-1")
         body = b"".join(self._body)
-        request = http_request(method, target, headers, body, certified=certified(self._transport))
+        request = http_request(method, target, headers, body, certified=has_certificate(self._transport))
         self._host.http(request, self._answer, self.address)
 
     def _answer(self, answer: HttpResponse) -> None:
@@ -157,7 +157,7 @@ class Http1Connection(asyncio.Protocol):
             return
         self._parser.start_next_cycle()
         transport.resume_reading()
-        self._proceed()  # what came with it
+        self._proceed()  # the next request may have arrived already
 
     def _send(self, answer: HttpResponse, head_only: bool) -> None:
         headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
@@ -172,7 +172,7 @@ class Http1Connection(asyncio.Protocol):
         self._write(b"".join(part for part in parts if part))
 
     def _refuse(self, status: int, text: str) -> None:
-        # What never looked like HTTP/1.1 would not understand an answer in it.
+        # A peer that does not speak HTTP/1.1 would not understand an answer in it.
         if (self._request or status != 400) and self._parser.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = f"{text}\n".encode()
             headers = [("content-type", "text/plain"), ("content-length", str(len(body))), ("connection", "close")]

@@ -1,5 +1,5 @@
-"""The request of a call on the server, while it comes: refused as soon as it is known to be too much, never copied
-more often than needed."""
+"""Receives the request of a call on the server: refused as soon as it is known to be too large, copied as seldom as
+possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh m
 
 
 def add(call: Call, payload: bytes) -> None:
-    """Keep a piece; `call.received` counts it already."""
+    """Append a piece; `call.received` includes it already."""
     if call.large is not None:
         call.large += payload
     elif call.parts is None:
@@ -26,7 +26,7 @@ def add(call: Call, payload: bytes) -> None:
 
 
 def check(call: Call, limits: Limits, assembly: Assembly) -> None:
-    """Look at a request that is not complete. Raises RpcError to answer with, StreamFault for plain HTTP."""
+    """Check an incomplete request. Raises RpcError to answer with, StreamFault for plain HTTP."""
     parts = call.parts or []
     if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
         parts[:] = [b"".join(parts)]
@@ -57,12 +57,12 @@ def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly)
     call.declared = length + messages.PREFIX_BYTES
     call.share = assembly.large if length > LARGE else assembly.small
     if length > LARGE:
-        # Grows in place: many small pieces would leave holes that the allocator keeps.
+        # Grows in place: many small pieces would fragment the heap.
         call.large, call.parts = bytearray(parts[0]), None
 
 
 def body(call: Call) -> list[bytes]:
-    """The pieces of a request that is complete; the call lets go of them."""
+    """Take the pieces of a complete request out of the call."""
     parts, call.parts = call.parts or [], None
     if call.large is None:
         return parts

@@ -1,4 +1,4 @@
-"""What one peer may cost: every buffer of the layer has a bound here."""
+"""What one peer may cost: the bound of every buffer in this layer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ class Limits:
 
     message_bytes: one message, either way (binlogs of hundreds of MiB are real; protobuf ends at 2 GiB).
     header_bytes: a decoded header list. streams: calls of one connection that are not answered yet.
-    stream_window, connection_window: what the peer may send before we took it. frame_bytes: one frame we take.
+    stream_window, connection_window: what the peer may send before it is consumed. frame_bytes: one received frame.
     queue_bytes: output that waits for the peer to read, of one connection; then nothing more is read from it.
-    assembly_bytes: what came of unfinished requests, of all connections together; an eighth is for those up to 1 MiB
-    (one alone may be larger). upload_s: how long one may go without a byte.
-    http_body_bytes: the body of a plain HTTP request.
-    connections: open at once, as far as the process may have files. waiting_calls: of all connections, that wait for
-    their peer to send the rest or to take the answer. streaming_calls: at once, each holds a thread.
+    assembly_bytes: received bytes of unfinished requests, of all connections together; an eighth is for those up to 1
+    MiB (one alone may be larger). upload_s: how long one may go without a byte. http_body_bytes: the body of a plain
+    HTTP request. connections: open at once, as far as the process may have files. waiting_calls: of all connections,
+    that wait for their peer to send the rest or to take the answer. streaming_calls: at once, each holds a thread.
     control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer gave up
-    within 0.25 s of their begin. header_wait_s: from the connection to the first request of it.
-    stall_s: how long output, of a connection or a stream, may wait for the peer to take the least bit.
+    within 0.25 s of their begin. header_wait_s: from the connection to the first request of it. stall_s: how long
+    output of a connection or a stream may wait without the peer taking any of it.
     """
 
     message_bytes: int = (1 << 31) - 1

@@ -15,8 +15,8 @@ PREFIX_BYTES = 5
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
 _SMALLEST_GZIP = 128  # bytes: below it gzip makes a message longer
-_FREE_BYTES = 1 << 20  # a message up to this may be packed as tightly as gzip can
-_MOST_TIMES = 64  # as large as what was sent: gzip packs nothings a thousand times
+_FREE_BYTES = 1 << 20  # a message up to this size may have any compression ratio
+_MOST_TIMES = 64  # ratio above that: gzip can reach a thousand with zeros
 _LEVEL = 1  # a pump compresses each message by itself: speed counts
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TEXT_BYTES = 4096
@@ -50,7 +50,7 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
 
 
 def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
-    """What a gzip message says of its size. Raises RpcError: above `max_bytes`, or packed too tightly to be taken."""
+    """The unpacked size that a gzip message declares. Raises RpcError: above `max_bytes`, or the ratio is too high."""
     if packed[:2] != _GZIP_MAGIC:
         raise RpcError(Status.INTERNAL, "damaged gzip message: it has no gzip header")
     size = int.from_bytes(packed[-4:], "little")

@@ -1,4 +1,4 @@
-"""What the header list of a request says, checked once (RFC 9113 8.2, 8.3; gRPC over HTTP/2)."""
+"""Parses and checks the header list of a request (RFC 9113 8.2, 8.3; gRPC over HTTP/2)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from binlake.rpc.status import RpcError, Status
 _OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED = frozenset((b":method", b":scheme", b":path"))
-_known_names: set[bytes] = set()  # names that were found well-formed: each connection repeats a few
+_known_names: set[bytes] = set()  # well-formed names seen so far: connections repeat a few
 _KNOWN_NAMES = 1000
 _NAME_BYTES = 64  # a longer one is not remembered
-_LENGTH_DIGITS = 20  # of a content-length that anything could fill; int() refuses 4300 of them in its own way
+_LENGTH_DIGITS = 20  # of a content-length; int() raises an error of its own above 4300 digits
 
 
 class Malformed(Exception):

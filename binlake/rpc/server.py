@@ -21,7 +21,7 @@ from binlake.errors import Permanent
 from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
-from binlake.rpc.guests import Guests
+from binlake.rpc.guests import Peers
 from binlake.rpc.health import Health, Serving
 from binlake.rpc.host import Peer, address_of
 from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
@@ -44,9 +44,9 @@ _LIMITS = Limits()
 
 
 class RpcServer:
-    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, but for what is said to belong to the loop.
+    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, except where a method says "on the loop".
 
-    `name`: what its threads are called.
+    `name`: prefix of its threads' names.
     """
 
     def __init__(self, *, http: HttpHandler | None = None, limits: Limits = _LIMITS, name: str = "rpc") -> None:
@@ -61,12 +61,12 @@ class RpcServer:
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._guests = Guests(_places(limits), limits.waiting_calls)
+        self._guests = Peers(_places(limits), limits.waiting_calls)
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
 
-    # what it serves
+    # methods
 
     def add(self, path: str, handler: Handler) -> None:
         """Serve the method `/package.Service/Method` by `handler`, on the loop: see Handler."""
@@ -81,11 +81,11 @@ class RpcServer:
         self.methods[path] = self._workers.streaming(work)
 
     def set_serving(self, serving: bool, service: str = "") -> None:
-        """What the health service says of `service`."""
+        """Set the health state of `service`."""
         state = Serving.SERVING if serving else Serving.NOT_SERVING
         self.later(lambda: self.health.set(service, state))
 
-    # life
+    # life cycle
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
         """Bind HOST:PORT (port 0: a free one); the address. Raises Permanent when it is in use, ConfigError for TLS."""
@@ -160,8 +160,8 @@ class RpcServer:
     async def _listener(
         self, bound: socket.socket, context: ssl.SSLContext | None, tls: Tls | None
     ) -> asyncio.AbstractServer:
-        def accepted() -> _Doorman:
-            return _Doorman(self, self._loop, tls)
+        def accepted() -> _ProtocolDetector:
+            return _ProtocolDetector(self, self._loop, tls)
 
         secure: dict[str, Any] = {}
         if context is not None:
@@ -191,20 +191,20 @@ class RpcServer:
 
     # what connections need
 
-    def came(self, doorman: _Doorman) -> None:
-        """A connection that has said nothing yet."""
+    def add_silent(self, detector: _ProtocolDetector) -> None:
+        """Add a connection that has sent nothing yet."""
         self._guests.make_room()
-        self._guests.silent.add(doorman)
+        self._guests.silent.add(detector)
 
-    def spoke(self, doorman: _Doorman) -> None:
-        """It has said what it is, or left."""
-        self._guests.silent.discard(doorman)
+    def remove_silent(self, detector: _ProtocolDetector) -> None:
+        """Remove it: its protocol is known, or it has left."""
+        self._guests.silent.discard(detector)
 
-    def joined(self, connection: Peer) -> None:
+    def connection_opened(self, connection: Peer) -> None:
         """A connection is open."""
         self._guests.peers.add(connection)
 
-    def left(self, connection: Peer) -> None:
+    def connection_closed(self, connection: Peer) -> None:
         """A connection is closed."""
         self._guests.peers.discard(connection)
 
@@ -225,13 +225,13 @@ class RpcServer:
             return lambda: answer(found)
 
         def refuse() -> None:
-            answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many pages are asked for at once\n"))
+            answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many page requests at once\n"))
 
         self._workers.page(address, asked.path, Page(work, refuse))
 
 
-class _Doorman(asyncio.Protocol):
-    """Looks at the first bytes of a connection and hands it to who speaks that language."""
+class _ProtocolDetector(asyncio.Protocol):
+    """Detects the protocol of a connection by its first bytes and hands it to that implementation."""
 
     def __init__(self, server: RpcServer, loop: asyncio.AbstractEventLoop, tls: Tls | None) -> None:
         self._server = server
@@ -257,19 +257,19 @@ class _Doorman(asyncio.Protocol):
             self._transport.abort()
         else:
             _tune(transport.get_extra_info("socket"))
-            self._server.came(self)
+            self._server.add_silent(self)
             self._deadline = self._loop.call_later(self._server.limits.header_wait_s, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Decide as soon as it is clear."""
+        """Decide as soon as the first bytes suffice."""
         if self._transport is None or self._transport.is_closing():
-            return  # turned away: what it sent with its certificate is not looked at
+            return  # refused: what it sent is not read
         self._first += data
         if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
             return
         transport = self._transport
         self._let_go()
-        # What begins like the preface but is none is told so in HTTP/2.
+        # A damaged preface is answered in HTTP/2.
         speaks_http2 = self._first.startswith(b"PRI * HTTP/2")
         talk = ServerConnection(self._server, self._loop) if speaks_http2 else Http1Connection(self._server)
         transport.set_protocol(talk)
@@ -277,18 +277,18 @@ class _Doorman(asyncio.Protocol):
         talk.data_received(self._first)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It left before it said anything."""
+        """It left before its protocol was known."""
         del exc
         self._let_go()
 
     def _let_go(self) -> None:
-        self._server.spoke(self)
+        self._server.remove_silent(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
 
 def _places(limits: Limits) -> int:
-    # A process that has no more files cannot even tell those who come.
+    # A process without free file handles cannot even refuse new connections.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(limits.connections, max(_FEWEST_PLACES, files - _OWN_FILES))
 
@@ -297,7 +297,7 @@ def _tune(bound: socket.socket | None) -> None:
     if bound is None or bound.family == socket.AF_UNIX:
         return
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A peer whose machine is gone is noticed by the kernel: no PING of ours is needed.
+    # The kernel notices when a peer's machine is gone: no PING is needed.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
 

@@ -11,7 +11,7 @@ from binlake.rpc.call import Call
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
-from binlake.rpc.host import Host, address_of, certified
+from binlake.rpc.host import Host, address_of, has_certificate
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
@@ -23,7 +23,7 @@ log = SparingLog()
 
 _DRAIN_PING = b"drained?"
 _UNPACKED_HERE = 4 << 10  # bytes: a longer gzip message is unpacked by a thread, the loop goes on
-_YOUNG_S = 0.25  # a call given up later than that is no rapid reset: its deadline has passed, maybe
+_YOUNG_S = 0.25  # a call given up later is not a rapid reset: its deadline may have passed
 
 
 class ServerConnection(ServerOutput, asyncio.Protocol):
@@ -36,7 +36,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self.waiting_calls = 0
         self._preface = frames.PREFACE
         self._last_id = 0
-        self._working = 0  # calls taken and not answered, given up ones too: their work still runs
+        self._working = 0  # calls that are not answered yet, given-up ones included: their work still runs
         self._resets = Pace(host.limits.resets_per_s)
         self._final = False
 
@@ -48,7 +48,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self.address = address_of(transport)
         # Half of it: whenever _room() finds none, it has paused us or a flush is to come, so something lets us go on.
         self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
-        self._host.joined(self)
+        self._host.connection_opened(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
         self._flush()
 
@@ -75,7 +75,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         for stream in list(self.streams.values()):
             self.drop(stream)
             cast(Call, stream).abandon()
-        self._host.left(self)
+        self._host.connection_closed(self)
 
     # life
 
@@ -185,7 +185,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         call.fail(error.status, error.message)
 
     def crowded_out(self, call: Call) -> None:
-        """An unfinished request gives its room to others."""
+        """End an unfinished request: others need its memory."""
         if call.request.grpc:
             self._refuse(call, RpcError(Status.UNAVAILABLE, "the request comes too slowly while others wait for room"))
         else:
@@ -193,7 +193,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _trailers(self, call: Call, block: bytes, end: bool) -> None:
         if call.remote_closed:
-            self._decoder.decode(block)  # its table stays in step
+            self._decoder.decode(block)  # the table must stay in step
             raise StreamFault(call.id, Code.STREAM_CLOSED, "HEADERS after the end of the stream")
         try:
             fits = request.check_trailers(self._decoder.decode(block))
@@ -235,7 +235,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         parts = incoming.body(call)
         call.dispatched = True
         if not call.request.grpc:
-            asked = call.request.http(b"".join(parts), certified=certified(self._transport))
+            asked = call.request.http(b"".join(parts), certified=has_certificate(self._transport))
             self._host.http(asked, lambda answer: self._http_answer(call, answer), self.address)
             return
         try:
@@ -267,14 +267,14 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _handle_unpacked(self, call: Call, message: bytes) -> None:
         if call.share is not None:
-            call.share.release(call)  # from here on the handler counts it
+            call.share.release(call)  # from here on the handler accounts for it
         self._handle(call, message)
 
     def _handle(self, call: Call, message: bytes) -> None:
         try:
             self._host.methods[call.request.path](call, message)
         except Exception as error:
-            # One call fails, not the connection with all the others.
+            # Only this call fails, not the connection with all others.
             log.exception("handler_failed", method=call.request.path)
             call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
@@ -291,7 +291,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self.settled(call)
 
     def settled(self, call: Call) -> None:
-        """Nothing works for this call any more."""
+        """No work for this call is running any more."""
         self._working -= 1
         if call.share is not None:
             call.share.release(call)
@@ -299,7 +299,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
     def _close_local(self, stream: Stream) -> None:
         super()._close_local(stream)
         if not stream.remote_closed:
-            # The rest of the request is of no use (RFC 9113 8.1).
+            # The rest of the request is not needed (RFC 9113 8.1).
             self.reset(stream.id, Code.NO_ERROR)
         if self._draining:
             self._end_when_idle()
@@ -318,7 +318,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def _ponged(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._draining:
-            # What the peer sent before it heard of the first GOAWAY is here now.
+            # Everything the peer sent before it saw the first GOAWAY has arrived.
             self._final = True
             self.write(frames.goaway(self._last_id, Code.NO_ERROR))
             self._end_when_idle()

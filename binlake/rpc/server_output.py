@@ -1,4 +1,4 @@
-"""What a connection of the server writes: at one go in a turn of the loop, and no more than the peer takes."""
+"""The output of a server connection: one write in a turn of the loop, and no more than the peer takes."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class ServerOutput(Connection):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
-        self._short = False  # a stream stands in `_blocked` because this connection had no room
+        self._short = False  # a stream is in `_blocked` because this connection had no room
         self._paused = False
         self._stalled_since = FOREVER
         self._draining = False
 
     def pause_writing(self) -> None:
-        """The peer does not read: neither do we, so that its requests cannot pile up answers."""
+        """The peer does not read: stop reading from it, so that its answers cannot pile up."""
         self._paused = True
         self._stalled_since = self._host.clock()
         if self._transport is not None and not self.closed:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """The peer reads again: continue."""
         self._paused = False
         self._stalled_since = FOREVER
         if self._transport is not None and not self.closed:
@@ -72,7 +72,7 @@ class ServerOutput(Connection):
             if not self._transport.is_closing():
                 self._transport.write(data)
         if self._short and not self._paused:
-            # A transport that took all of it never paused, and never tells us to go on.
+            # A transport that took everything never paused us, and so never calls resume_writing.
             self._short = False
             self._loop.call_soon(self._go_on)
 

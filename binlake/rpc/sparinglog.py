@@ -1,4 +1,4 @@
-"""A log whose lines a peer can cause at will: few lines of an event in a minute, and the number of the others."""
+"""A rate-limited log for events that a peer can cause at will: few lines a minute of each, and the number left out."""
 
 from __future__ import annotations
 

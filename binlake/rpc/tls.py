@@ -1,4 +1,4 @@
-"""TLS as `[security]` of tidb-binlog 2.12 has it: files, client certificates, their common names; ALPN for both."""
+"""TLS as in `[security]` of tidb-binlog 2.12: files, client certificates and their common names; ALPN on both sides."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Wire:
     def _poll(self, events: int, timeout_s: float | None) -> None:
         with self._guard:
             if self._closed:
-                return  # by another thread: whoever waits finds its call ended
+                return  # closed by another thread: waiting threads find their calls ended
             self._polls += 1
         try:
             poll = select.poll()
@@ -97,7 +97,7 @@ class Wire:
                 self._close_unwatched()
 
     def read(self) -> bytes | None:
-        """What came; None when nothing did. Raises RpcError at the end of the connection."""
+        """The received bytes; None when there are none. Raises RpcError at the end of the connection."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except BlockingIOError:
@@ -112,7 +112,7 @@ class Wire:
         return self._decrypted()
 
     def close(self) -> None:
-        """Close the socket and wake the threads that wait on it, nothing waits to be sent any more; idempotent."""
+        """Close the socket, drop unsent bytes, and wake the threads that wait on it; idempotent."""
         with self._guard:
             self._closed = True
             self._unsent = bytearray()
@@ -121,7 +121,7 @@ class Wire:
             self._close_unwatched()
 
     def _close_unwatched(self) -> None:
-        # Its number is free for another socket then: whoever is about to wait on it would wait for that one's peer.
+        # Not while a thread polls it: the file number could be reused, and the thread would wait for another peer.
         if self._closed and not self._polls:
             self._socket.close()
 

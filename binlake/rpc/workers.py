@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import Lines
+from binlake.rpc.fair import FairQueue
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.status import RpcError, Status
 
@@ -38,9 +38,9 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop, streaming_calls: int) -> None:
         self.loop = loop
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
-        # Pages say how the pump is also while all threads of calls wait for something.
+        # A pool of its own: pages must answer even while all threads of calls are waiting.
         self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
-        self._waiting_pages: Lines[Page] = Lines(_WAITING_PAGES)
+        self._waiting_pages: FairQueue[Page] = FairQueue(_WAITING_PAGES)
         self._busy_pages = self._asked_calls = 0
         self._streaming_calls = streaming_calls
         self._streams: set[threading.Thread] = set()
@@ -64,22 +64,22 @@ class Workers:
             self._pages.submit(lambda: self.later(self._page_done(page.work())))
 
     def _page_done(self, answer: Callable[[], None]) -> Callable[[], None]:
-        def told() -> None:
+        def finish() -> None:
             self._busy_pages -= 1
             self._next_page()
             answer()
 
-        return told
+        return finish
 
     def later(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop; from any thread. Without a loop there is nothing left to notify."""
+        """Run `action` on the loop; from any thread. Does nothing once the loop is closed."""
         with contextlib.suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(action)
 
     def unary(self, work: Callable[[bytes], bytes]) -> Handler:
         """A handler that answers with what `work(request)` gives; it may raise RpcError."""
 
-        def answered(call: Call, message: bytes) -> Callable[[], None]:
+        def run(call: Call, message: bytes) -> Callable[[], None]:
             try:
                 answer = work(message)
             except RpcError as error:
@@ -93,26 +93,26 @@ class Workers:
 
         def handle(call: Call, message: bytes) -> None:
             if self._asked_calls >= _WAITING_CALLS:
-                call.fail(Status.UNAVAILABLE, f"{self._asked_calls} calls wait for a thread")
+                call.fail(Status.UNAVAILABLE, f"{self._asked_calls} calls are waiting for a thread already")
                 return
             self._asked_calls += 1
-            self.run(lambda: self._call_done(answered(call, message)))
+            self.run(lambda: self._call_done(run(call, message)))
 
         return handle
 
     def _call_done(self, answer: Callable[[], None]) -> Callable[[], None]:
-        def told() -> None:
+        def finish() -> None:
             self._asked_calls -= 1
             answer()
 
-        return told
+        return finish
 
     def streaming(self, work: Callable[[bytes, Sink], None]) -> Handler:
         """A handler that runs `work(request, sink)` in its own thread; OK when it returns. It may raise RpcError."""
 
         def start(call: Call, message: bytes) -> None:
             if len(self._streams) >= self._streaming_calls:
-                call.fail(Status.UNAVAILABLE, f"{len(self._streams)} streams run already")
+                call.fail(Status.UNAVAILABLE, f"{len(self._streams)} streams are running already")
                 return
             sink = Sink(self, call)
             thread = threading.Thread(target=self._stream, args=(work, message, sink), name="rpc-stream", daemon=True)

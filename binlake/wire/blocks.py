@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
 
 def head_of(commit_ts: Ints, start_ts: Ints, sizes: Ints) -> bytes:
-    """What stands before the payloads."""
+    """The bytes before the payloads: magic, count and columns."""
     columns = (commit_ts.astype("<i8"), start_ts.astype("<i8"), sizes.astype("<u4"))
     return b"".join((_HEAD.pack(MAGIC, len(sizes)), *(column.tobytes() for column in columns)))
 
@@ -58,7 +58,7 @@ def read_block(message: bytes) -> Block:
 
 
 def block_of(commit_ts: Sequence[int], start_ts: Sequence[int], payloads: Sequence[bytes]) -> Block:
-    """Binlogs that came one by one."""
+    """A block of binlogs that came one by one."""
     ends = np.fromiter(map(len, payloads), np.int64, len(payloads)).cumsum()
     data = memoryview(payloads[0] if len(payloads) == 1 else b"".join(payloads))
     return Block(np.array(commit_ts, np.int64), np.array(start_ts, np.int64), ends, data)

@@ -1,4 +1,4 @@
-"""Who may call the embedded placement driver by TLS: certificates whose common name is on a list."""
+"""Admits TLS callers of the embedded placement driver by the common name of their certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AllowedCallers(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The handler, behind the look at the certificate."""
+        """The handler, guarded by a check of the certificate."""
         handler = continuation(handler_call_details)
         if handler is None:
             return None
@@ -27,7 +27,7 @@ class AllowedCallers(grpc.ServerInterceptor):
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(self._guard_stream(handler.stream_stream), reads, writes)
         if handler.unary_unary is None:
-            raise AssertionError(f"a kind of method that PD does not have: {handler_call_details.method}")
+            raise AssertionError(f"PD has no method of this kind: {handler_call_details.method}")
         return grpc.unary_unary_rpc_method_handler(self._guard(handler.unary_unary), reads, writes)
 
     def _guard(self, serve: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import threading
 from binlake.errors import ConfigError
 from binlake.rpc import Tls
 from pump_service.pd.server import PlacementDriver
-from pump_service.slices import wait_set
+from pump_service.waits import wait_for_event
 
 
 class PdCommand:
@@ -67,7 +67,7 @@ class PdCommand:
         )
         with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
-            wait_set(stopped)
+            wait_for_event(stopped)
         return 0
 
 

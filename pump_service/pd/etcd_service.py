@@ -1,4 +1,4 @@
-"""etcd's v3 services over the store: each method is a line; watches follow the store's revision."""
+"""etcd's v3 services over the store: one line a method; watches follow the store's revision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class EtcdService:
-    """KV, Watch and Lease on one store. `streams`: bounds how many there are."""
+    """KV, Watch and Lease on one store. `streams`: bounds the number of streams."""
 
     def __init__(self, store: KvStore, streams: Streams) -> None:
         self._store = store
@@ -45,9 +45,11 @@ class EtcdService:
             (rpc.LEASE_REVOKE, lambda request: store.revoke(request.ID)),
             (rpc.LEASE_TIME_TO_LIVE, store.time_to_live),
         ]
-        methods = [(method, _unary(method, call)) for method, call in unary]
-        methods += [(rpc.WATCH, _stream(rpc.WATCH, self._streams.bounded(self._watch)))]
-        methods += [(rpc.LEASE_KEEP_ALIVE, _stream(rpc.LEASE_KEEP_ALIVE, self._streams.bounded(self._keep_alive)))]
+        methods = [(method, _unary_handler(method, call)) for method, call in unary]
+        methods += [(rpc.WATCH, _stream_handler(rpc.WATCH, self._streams.bound(self._watch)))]
+        methods += [
+            (rpc.LEASE_KEEP_ALIVE, _stream_handler(rpc.LEASE_KEEP_ALIVE, self._streams.bound(self._keep_alive)))
+        ]
         methods.sort(key=lambda pair: pair[0].service)
         grouped = itertools.groupby(methods, key=lambda pair: pair[0].service)
         return [
@@ -73,20 +75,20 @@ class EtcdService:
         threading.Thread(target=stream.serve, args=(requests,), name="pd-watch", daemon=True).start()
         yield from stream.answers()
         if self._closing.is_set():
-            # Not the end of a watch: the client is to try another member.
+            # UNAVAILABLE, not a normal end: the client should try another member.
             context.abort(grpc.StatusCode.UNAVAILABLE, "the placement driver is stopping")
 
 
 @dataclass
 class _Watching:
-    """One watch: what it asks for, and the next revision it has not seen."""
+    """One watch: its request, and the next revision it has not seen."""
 
     request: pb.WatchCreateRequest
     since: int
 
 
 class _WatchStream:
-    """One Watch stream with all its watches: the call's own thread answers, a second one reads what is asked."""
+    """One Watch stream with all its watches: the call's own thread answers, a second one reads the requests."""
 
     def __init__(self, store: KvStore) -> None:
         self._store = store
@@ -97,14 +99,14 @@ class _WatchStream:
         self._ended = False
 
     def answers(self) -> Iterator[pb.WatchResponse]:
-        """What to send, until the stream or the store ends."""
+        """The responses to send, until the stream or the store ends."""
         while not self._ended and not self._store.closed:
-            with self._lock:  # together: a watch is told of as created before its first event
-                told, watches = list(self._out), list(self._watches.items())
+            with self._lock:  # together: a watch is reported as created before its first event
+                responses, watches = list(self._out), list(self._watches.items())
                 self._out.clear()
-            yield from told
+            yield from responses
             for watch_id, watching in watches:
-                yield from self._news(watch_id, watching)
+                yield from self._read_news(watch_id, watching)
             self._store.wait_until(self._has_news)
 
     def end(self) -> None:
@@ -113,7 +115,7 @@ class _WatchStream:
         self._store.poke()
 
     def serve(self, requests: Iterator[pb.WatchRequest]) -> None:
-        """Begin and cancel watches as the client asks."""
+        """Create and cancel watches as the client requests."""
         try:
             for request in requests:
                 kind = request.WhichOneof("request_union")
@@ -122,7 +124,7 @@ class _WatchStream:
                 elif kind == "cancel_request":
                     self._cancel(request.cancel_request.watch_id)
         except grpc.RpcError:
-            # The client went away: grpc tells a reader of its requests so.
+            # The client went away: grpc raises this in the thread that reads its requests.
             return
         finally:
             self.end()
@@ -155,7 +157,7 @@ class _WatchStream:
         with self._lock:
             return self._ended or bool(self._out) or any(one.since <= revision for one in self._watches.values())
 
-    def _news(self, watch_id: int, watching: _Watching) -> Iterator[pb.WatchResponse]:
+    def _read_news(self, watch_id: int, watching: _Watching) -> Iterator[pb.WatchResponse]:
         request = watching.request
         try:
             revision, events = self._store.wait_changes(watching.since, request.key, request.range_end, 0)
@@ -163,27 +165,27 @@ class _WatchStream:
             self._cancel(watch_id, str(error), self._store.compacted + 1)
             return
         watching.since = max(watching.since, revision + 1)
-        shown = [_shown(event, request) for event in events if _wanted(event, request)]
-        if shown and not self._out_of(watch_id):
+        shown = [_event_to_send(event, request) for event in events if _is_wanted(event, request)]
+        if shown and not self._is_cancelled(watch_id):
             header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
             yield pb.WatchResponse(header=header, watch_id=watch_id, events=shown)
 
-    def _out_of(self, watch_id: int) -> bool:
-        """Whether it was cancelled meanwhile: its last answer is that."""
+    def _is_cancelled(self, watch_id: int) -> bool:
+        """Whether it was cancelled meanwhile: then the cancellation is its last answer."""
         with self._lock:
             return watch_id not in self._watches
 
 
-def _wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:
+def _is_wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:
     unwanted = {pb.Event.PUT: pb.WatchCreateRequest.NOPUT, pb.Event.DELETE: pb.WatchCreateRequest.NODELETE}
     return unwanted[event.type] not in request.filters
 
 
-def _shown(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
+def _event_to_send(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
     return event if request.prev_kv else pb.Event(type=event.type, kv=event.kv)
 
 
-def _unary(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
+def _unary_handler(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return call(request)
@@ -195,5 +197,5 @@ def _unary(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHand
     return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 
 
-def _stream(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
+def _stream_handler(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(call, method.request.FromString, method.response.SerializeToString)

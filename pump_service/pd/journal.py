@@ -1,9 +1,9 @@
 """The embedded etcd's journal: records that are fsynced before an answer, and a snapshot that keeps it short.
 
 Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (once: of the body) u32 LE, body (a protobuf message).
-A torn tail is cut off at open: it was never answered. All other damage is an error, also in the last record: what a
-torn write leaves is short, or has blocks of zeros, and no whole record follows it. With `binlake pd --drop-damaged`
-it starts without the damaged entries.
+A torn tail is cut off at open: it was never acknowledged. All other damage is an error, in the last record, too: a torn
+write leaves a short record or blocks of zeros, and no whole record follows it. With `binlake pd --drop-damaged` it
+starts without the damaged entries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """Appends records to `path`; one writer. `drop_damaged`: `read` passes over what is damaged, and logs it."""
+    """Appends records to `path`; one writer. `drop_damaged`: `read` skips damaged records, and logs it."""
 
     def __init__(self, path: Path, *, drop_damaged: bool = False) -> None:
         self._path = path
@@ -42,10 +42,10 @@ class Journal:
     def read(self) -> Iterator[Record]:
         """All whole records; a torn tail is removed. Raises WireError for all other damage, OSError."""
         data = self._path.read_bytes()
-        self._write_anew(data)
+        self._rewrite(data)
         at = 0
         while at < len(data):
-            body = _body(data, at)
+            body = _read_body(data, at)
             if body is None:
                 at = self._pass_over(data, at)
                 continue
@@ -53,12 +53,11 @@ class Journal:
             at += _HEAD.size + len(body)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Durable when it returns. Raises OSError; the journal takes nothing more then: what a failed fsync left is
-        not known."""
+        """Append durably. Raises OSError; then nothing more is accepted: what a failed fsync left is not known."""
         if self._broken:
             raise OSError(f"the journal {self._path} failed before: restart the placement driver")
         try:
-            _write_all(self._file, b"".join(map(_frame, records)))
+            _write_all(self._file, b"".join(map(_encode_record, records)))
             os.fdatasync(self._file)
         except OSError:
             self._broken = True
@@ -69,12 +68,12 @@ class Journal:
         return os.fstat(self._file).st_size
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Write `records` in place of everything, at once. Raises OSError: then either all or nothing is replaced."""
+        """Replace everything by `records` atomically. Raises OSError: then either all or nothing was replaced."""
         try:
-            replace_file(self._path, map(_frame, records))
+            replace_file(self._path, map(_encode_record, records))
             file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError:
-            # What is appended to a file without a name would be lost.
+            # Records appended to a file that was unlinked would be lost.
             self._broken = self._broken or not self._is_current()
             raise
         os.close(self._file)
@@ -84,9 +83,9 @@ class Journal:
         """Close the file."""
         os.close(self._file)
 
-    def _write_anew(self, data: bytes) -> None:
-        """Make durable what was read: behind a failed sync, or a process that was killed before it, the page cache
-        alone may have it, as clean pages that no later sync would write."""
+    def _rewrite(self, data: bytes) -> None:
+        """Write what was read again, durably: after a failed sync, or a kill before it, only the page cache may
+        hold it, as clean pages that no later sync would write."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             _write_all(handle, data)
@@ -101,8 +100,8 @@ class Journal:
             return False
 
     def _pass_over(self, data: bytes, at: int) -> int:
-        """Where to read on behind the damage at `at`: the end, when it is a torn tail. Raises WireError."""
-        following = _next_record(data, at + 1)
+        """Where to continue after the damage at `at`: the end, when it is a torn tail. Raises WireError."""
+        following = _find_record(data, at + 1)
         if following is None and _is_torn(data, at):
             log.warning("journal_tail_cut", file=str(self._path), offset=at, bytes=len(data) - at)
             os.ftruncate(self._file, at)
@@ -120,7 +119,7 @@ class Journal:
         return end
 
 
-def _body(data: bytes, at: int) -> bytes | None:
+def _read_body(data: bytes, at: int) -> bytes | None:
     """The body of the record at `at`; None when the record is not whole."""
     if at + _HEAD.size > len(data):
         return None
@@ -129,18 +128,18 @@ def _body(data: bytes, at: int) -> bytes | None:
     if kind not in _KINDS or begin + size > len(data):
         return None
     body = data[begin : begin + size]
-    return body if crc in _crcs(kind, body) else None
+    return body if crc in _compute_crcs(kind, body) else None
 
 
-def _crcs(kind: bytes, body: bytes) -> tuple[int, int]:
-    """What stands in the head of such a record, now and in earlier versions."""
+def _compute_crcs(kind: bytes, body: bytes) -> tuple[int, int]:
+    """The crcs that such a record may have: the present one and that of earlier versions."""
     return google_crc32c.value(kind + body), google_crc32c.value(body)
 
 
-def _next_record(data: bytes, at: int) -> int | None:
-    """Where the first whole record at or behind `at` begins; None = there is none. An empty body proves nothing."""
+def _find_record(data: bytes, at: int) -> int | None:
+    """Where the first whole record at or after `at` begins; None = there is none. An empty body proves nothing."""
     for found in range(at, len(data) - _HEAD.size):
-        if data[found : found + 1] in _KINDS and _body(data, found):
+        if data[found : found + 1] in _KINDS and _read_body(data, found):
             return found
     return None
 
@@ -152,7 +151,7 @@ def _is_torn(data: bytes, at: int) -> bool:
         return True
     kind, size, crc = _HEAD.unpack_from(data, at)
     rest = data[at + _HEAD.size :]
-    if any(rest) and any(crc in _crcs(one, rest) for one in _KINDS):
+    if any(rest) and any(crc in _compute_crcs(one, rest) for one in _KINDS):
         return False  # the body is all there: its head was damaged
     short = kind in _KINDS and size > left
     return short or _has_empty_sector(data, at)
@@ -174,6 +173,6 @@ def _write_all(handle: int, data: bytes) -> None:
         view = view[os.write(handle, view) :]
 
 
-def _frame(record: Record) -> bytes:
+def _encode_record(record: Record) -> bytes:
     kind, body = record
-    return _HEAD.pack(kind, len(body), _crcs(kind, body)[0]) + body
+    return _HEAD.pack(kind, len(body), _compute_crcs(kind, body)[0]) + body

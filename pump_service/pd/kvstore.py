@@ -1,4 +1,4 @@
-"""The embedded etcd's store: every change is in the journal before it is seen or answered; leases that end."""
+"""The embedded etcd's store with leases: every change is in the journal before it is visible or answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Recor
 from pump_service.pd.mvcc import Mvcc
 
 COMPACT_BYTES = 8 << 20
-_LOST_LEASE_S = 60  # what a lease gets whose entry was dropped: its keys must not live for ever
+_LOST_LEASE_S = 60  # of a lease whose entry was dropped: its keys must not live for ever
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,7 @@ class Lease:
 class KvStore:
     """Thread-safe. Raises OSError when the journal cannot be written, and what `mvcc` raises.
 
-    `drop_damaged`: begin without the entries that are damaged (see `journal`).
+    `drop_damaged`: start without damaged entries (see `journal`).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class KvStore:
         try:
             self._recover()
             if drop_damaged:
-                self._keep_clean()
+                self._rewrite_clean()
         except BaseException:
             self._journal.close()
             raise
@@ -60,7 +60,7 @@ class KvStore:
 
     @property
     def closed(self) -> bool:
-        """Whether all waits are over."""
+        """Whether `wake` was called: no wait blocks any more."""
         return self._closed
 
     @property
@@ -116,8 +116,8 @@ class KvStore:
         with self._changed:
             if lease_id not in self._leases:
                 raise KeyError("etcdserver: requested lease not found")
-            # The keys first: a crash between the two leaves a lease without keys, which ends by itself.
-            keys = self._mvcc.of_lease(lease_id)
+            # The keys first: a crash in between leaves a lease without keys, which expires.
+            keys = self._mvcc.keys_of_lease(lease_id)
             self._write([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)) for key in keys])
             self._journal.append([(REVOKE, pb.LeaseRevokeRequest(ID=lease_id).SerializeToString())])
             del self._leases[lease_id]
@@ -139,7 +139,7 @@ class KvStore:
             if lease is not None:
                 answer.TTL = max(int(lease.deadline - self._clock()), 0)
                 answer.grantedTTL = lease.ttl_s
-                answer.keys.extend(self._mvcc.of_lease(request.ID) if request.keys else [])
+                answer.keys.extend(self._mvcc.keys_of_lease(request.ID) if request.keys else [])
             return answer
 
     def expire(self) -> None:
@@ -156,15 +156,15 @@ class KvStore:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.revision >= since, timeout_s)
-            return self.revision, self._mvcc.since(since, key, range_end)
+            return self.revision, self._mvcc.events_since(since, key, range_end)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait until `ready()`, which is looked at after each change and each `poke`, or the store closes."""
+        """Wait until `ready()`, which is checked after each change and each `poke`, or the store closes."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or ready())
 
     def poke(self) -> None:
-        """Wake all waiting threads, so that they look again."""
+        """Wake all waiting threads, so that they check again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -190,7 +190,7 @@ class KvStore:
             return responses
         revision = self.revision + 1
         try:
-            self._journal.append([_events(revision, events)])
+            self._journal.append([_encode_events(revision, events)])
         except OSError:
             self._mvcc.undo(events)
             raise
@@ -207,17 +207,17 @@ class KvStore:
                 # The change that came before is durable in the long journal.
                 log.warning("journal_not_compacted", error=str(error))
                 return
-            # Relative to what lives, or a large registry would be written anew at every change.
+            # Relative to the live size, or a large registry would be rewritten at every change.
             self._compact_at = COMPACT_BYTES + 2 * self._journal.size()
 
     def _snapshot(self) -> Iterator[Record]:
         live = [pb.Event(kv=kv) for kv in self._mvcc.values()]
-        yield STATE, _events(self.revision, live)[1]
+        yield STATE, _encode_events(self.revision, live)[1]
         for lease_id, lease in self._leases.items():
             yield GRANT, pb.LeaseGrantRequest(TTL=lease.ttl_s, ID=lease_id).SerializeToString()
 
-    def _keep_clean(self) -> None:
-        """Write what is left in place of the damaged journal, so that the next start meets no damage."""
+    def _rewrite_clean(self) -> None:
+        """Replace the damaged journal by what is left, so that the next start finds no damage."""
         for kv in self._mvcc.values():
             if kv.lease and kv.lease not in self._leases:
                 self._leases[kv.lease] = Lease(_LOST_LEASE_S, self._clock() + _LOST_LEASE_S)
@@ -239,6 +239,6 @@ class KvStore:
                 self._leases.pop(pb.LeaseRevokeRequest.FromString(body).ID, None)
 
 
-def _events(revision: int, events: Sequence[pb.Event]) -> Record:
+def _encode_events(revision: int, events: Sequence[pb.Event]) -> Record:
     message = pb.WatchResponse(header=pb.ResponseHeader(revision=revision), events=events)
     return EVENTS, message.SerializeToString()

@@ -1,6 +1,6 @@
 """The keys of the embedded etcd in memory: revisions, ranges, compares, and the changes of the recent past.
 
-Pure state: nothing here waits, writes a file or knows the time. Errors are built-in ones that `etcd_service` turns into
+Pure state: nothing here waits, writes a file or reads a clock. Errors are built-in ones that `etcd_service` turns into
 etcd's status codes: ValueError (invalid argument), KeyError (no such lease), IndexError (compacted or future revision).
 """
 
@@ -33,7 +33,7 @@ class Mvcc:
         """All entries."""
         return self._live.values()
 
-    def of_lease(self, lease: int) -> list[bytes]:
+    def keys_of_lease(self, lease: int) -> list[bytes]:
         """The keys attached to `lease`."""
         return [key for key, kv in self._live.items() if kv.lease == lease]
 
@@ -41,7 +41,7 @@ class Mvcc:
         """KV.Range, of the present or a past revision. Raises ValueError, IndexError."""
         if not request.key:
             raise ValueError("etcdserver: key is not provided")
-        kvs = [kv for kv in self._selected(request) if _in_revisions(kv, request)]
+        kvs = [kv for kv in self._select(request) if _in_revisions(kv, request)]
         if request.sort_order != pb.RangeRequest.NONE or request.sort_target != pb.RangeRequest.KEY:
             kvs.sort(key=_SORT[request.sort_target], reverse=request.sort_order == pb.RangeRequest.DESCEND)
         shown = kvs[: request.limit] if request.limit else kvs
@@ -51,7 +51,7 @@ class Mvcc:
         return pb.RangeResponse(kvs=[] if request.count_only else shown, more=more, count=len(kvs))
 
     def holds(self, compare: pb.Compare) -> bool:
-        """Whether the compare of a Txn holds; a key that is not there has zeros, and no value to compare."""
+        """Whether the compare of a Txn holds; a missing key has zeros, and no value to compare."""
         if not compare.range_end:
             return _holds(self._live.get(compare.key), compare)
         keys = _slice(self._keys, compare.key, compare.range_end)
@@ -60,7 +60,7 @@ class Mvcc:
     def apply(
         self, operations: Sequence[pb.RequestOp], leases: Container[int]
     ) -> tuple[list[pb.ResponseOp], list[pb.Event]]:
-        """Do all of `operations` as revision + 1, or none; the caller publishes or undoes the events.
+        """Apply all of `operations` as revision + 1, or none; the caller publishes or undoes the events.
 
         Raises ValueError, KeyError, IndexError.
         """
@@ -92,34 +92,34 @@ class Mvcc:
         for event in events:
             if event.type == pb.Event.PUT:
                 self._set(event.kv)
-            elif event.kv.key in self._live:  # not there: its entry was damaged, and dropped by command
+            elif event.kv.key in self._live:  # missing: its entry was damaged and was dropped by command
                 self._unset(event.kv.key)
         self.publish(revision, events)
 
     def load(self, revision: int, kvs: Iterable[pb.KeyValue]) -> None:
-        """The state of a snapshot: what led to it is not known."""
+        """Load the state of a snapshot, without the changes that led to it."""
         for kv in kvs:
             self._set(kv)
         self.revision = self.compacted = revision
 
-    def since(self, revision: int, key: bytes, range_end: bytes) -> list[pb.Event]:
+    def events_since(self, revision: int, key: bytes, range_end: bytes) -> list[pb.Event]:
         """Events at or above `revision` that match, in order. Raises IndexError when some are forgotten."""
         if revision <= self.compacted:
             raise IndexError(COMPACTED)
         recent = itertools.takewhile(lambda event: event.kv.mod_revision >= revision, reversed(self._history))
         return [event for event in recent if _within(event.kv.key, key, range_end)][::-1]
 
-    def _selected(self, request: pb.RangeRequest) -> list[pb.KeyValue]:
+    def _select(self, request: pb.RangeRequest) -> list[pb.KeyValue]:
         state: Mapping[bytes, pb.KeyValue] = self._live
         keys: Sequence[bytes] = self._keys
         if 0 < request.revision != self.revision:
-            state = self._at(request.revision)
+            state = self._state_at(request.revision)
             keys = sorted(state)
         if not request.range_end:
             return [state[request.key]] if request.key in state else []
         return [state[key] for key in _slice(keys, request.key, request.range_end)]
 
-    def _at(self, revision: int) -> dict[bytes, pb.KeyValue]:
+    def _state_at(self, revision: int) -> dict[bytes, pb.KeyValue]:
         if revision > self.revision:
             raise IndexError("etcdserver: mvcc: required revision is a future revision")
         if revision < self.compacted:
@@ -160,7 +160,7 @@ class Mvcc:
     def _delete(self, request: pb.DeleteRangeRequest, events: list[pb.Event]) -> pb.DeleteRangeResponse:
         if not request.key:
             raise ValueError("etcdserver: key is not provided")
-        gone = self._selected(pb.RangeRequest(key=request.key, range_end=request.range_end))
+        gone = self._select(pb.RangeRequest(key=request.key, range_end=request.range_end))
         for old in gone:
             self._unset(old.key)
             kv = pb.KeyValue(key=old.key, mod_revision=self.revision + 1)

@@ -4,7 +4,7 @@ A bound is saved and fsynced ahead of use; a restart begins above it.
 
 *Led* mode (DESIGN 5, capture replay; the protocol of `proto/binlake/wire/clock.proto`):
 
-1. `binlake pd --led --start-ts N` begins held, in the millisecond after N. That and every later step is durable before
+1. `binlake pd --led --start-ts N` starts held, in the millisecond after N. That and every later step is durable before
    it is answered, so a restart neither jumps to the wall clock nor repeats a timestamp.
 2. `Lead(ts, hold=true)` moves the bound: every timestamp given from now on is below `ts` and in the millisecond
    before it, so that a fake binlog moves a watermark up close to the bound. Bounds do not fall: a lower one changes
@@ -42,7 +42,7 @@ MAX_COUNT = tso.MAX_LOGICAL >> 1
 
 @dataclass(frozen=True)
 class _Saved:
-    """What survives: nothing above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
+    """The saved state: nothing above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
 
     bound_ts: int
     held: bool = False
@@ -53,9 +53,9 @@ class _Saved:
 class Oracle:
     """Gives timestamps; thread-safe. `now_ms` is the real clock in Unix milliseconds.
 
-    What cannot be saved is not in force: a call that needs a new bound raises OSError as long as the disk fails.
+    A bound takes effect only once it is saved: a call that needs a new one raises OSError as long as the disk fails.
 
-    `led_from`: at the very first start, begin held after this ts. Raises ConfigError for an unreadable file.
+    `led_from`: at the very first start, start held after this ts. Raises ConfigError for an unreadable file.
     """
 
     def __init__(self, folder: Path, *, led_from: int | None = None, now_ms: Callable[[], int] | None = None) -> None:
@@ -76,10 +76,10 @@ class Oracle:
         if not 1 <= count <= MAX_COUNT:
             raise ValueError(f"cannot give {count} timestamps at once: 1 to {MAX_COUNT}")
         with self._moved:
-            if not self._moved.wait_for(lambda: self._stopped or self._room(count), wait_s) or self._stopped:
+            if not self._moved.wait_for(lambda: self._stopped or self._has_room(count), wait_s) or self._stopped:
                 raise TimeoutError("the clock set by the capture is at its bound and has no timestamp left")
-            last = self._next(count)
-            self._ahead(last)
+            last = self._next_ts(count)
+            self._save_ahead(last)
             self._last = last
             return last
 
@@ -121,13 +121,13 @@ class Oracle:
             self._stopped = True
             self._moved.notify_all()
 
-    def _room(self, count: int) -> bool:
+    def _has_room(self, count: int) -> bool:
         if not self._saved.held:
             return True
-        last = self._next(count)
+        last = self._next_ts(count)
         return last <= tso.compose(self._held_ms(), tso.MAX_LOGICAL) and last < self._saved.lead_ts
 
-    def _next(self, count: int) -> int:
+    def _next_ts(self, count: int) -> int:
         if self._saved.held:
             return max(self._last + 1, tso.compose(self._held_ms(), LED_LOGICAL)) + count - 1
         floor = tso.compose(self._now_ms() + self._saved.offset_ms)
@@ -136,7 +136,7 @@ class Oracle:
     def _held_ms(self) -> int:
         return max(tso.physical(self._saved.lead_ts) - 1, 0)
 
-    def _ahead(self, last: int) -> None:
+    def _save_ahead(self, last: int) -> None:
         if last > self._saved.bound_ts:
             # A held clock's bound stays below the lead, or a restart would seem to have passed it.
             held = min(last + AHEAD_HELD, tso.compose(self._held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1)
@@ -147,12 +147,12 @@ class Oracle:
         if not self._path.exists():
             return _Saved(bound_ts=-1)
         try:
-            return _read(json.loads(self._path.read_bytes()))
+            return _read_saved(json.loads(self._path.read_bytes()))
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"the saved timestamp bound cannot be read: {error}",
                 where={"file": self._path},
-                hint="restore the data directory, or begin with an empty one",
+                hint="restore the data directory, or start with an empty one",
             ) from None
 
     def _begin(self, led_from: int | None) -> None:
@@ -163,13 +163,13 @@ class Oracle:
             self._save(_Saved(bound_ts=led_from, held=True, lead_ts=tso.compose(tso.physical(led_from) + 2)))
 
     def _save(self, saved: _Saved) -> None:
-        """Put `saved` in force, once it is durable."""
+        """Save `saved` durably, then use it."""
         values = asdict(saved)
         replace_file(self._path, [json.dumps({**values, "crc": _crc(values)}).encode()])
         self._saved = saved
 
 
-def _read(values: dict[str, Any]) -> _Saved:
+def _read_saved(values: dict[str, Any]) -> _Saved:
     """Raises ValueError for damage; a file of an earlier version has no crc."""
     crc = values.pop("crc", None)
     if crc is not None and crc != _crc(values):
@@ -182,7 +182,7 @@ def _crc(values: dict[str, Any]) -> int:
 
 
 def _in_one_ms(first: int, count: int) -> int:
-    # A batch has one physical part: the whole of it moves to the next millisecond when it does not fit.
+    # A batch has one physical part: it moves to the next millisecond when it does not fit.
     if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
         first = tso.compose(tso.physical(first) + 1)
     return first + count - 1

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 # Tso, Watch and keep-alive streams hold a thread each for as long as they live; these are left for all other calls.
 CALLS = 64
 LEASE_CHECK_S = 0.5
-# How often a Tso call that waits for a led clock looks whether its client is still there.
+# How often a Tso call that waits for a led clock checks whether its client is still there.
 CLIENT_CHECK_S = 1.0
 OPTIONS = (
     ("grpc.so_reuseport", 0),
@@ -99,7 +99,7 @@ class PlacementDriver:
     def start(self) -> PlacementDriver:
         """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
         add_PDServicer_to_server(_Pd(self), self._server)
-        if self._led:  # one call moves the clock for good: nobody may lead one that was not meant to be led
+        if self._led:  # one call moves the clock for good: it is served only where the clock is meant to be led
             add_ClockServicer_to_server(_ClockService(self._oracle), self._server)
         self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
         self._leases.start()
@@ -115,7 +115,7 @@ class PlacementDriver:
         return self
 
     def stop(self) -> None:
-        """End all streams and close the files; once is enough."""
+        """End all streams and close the files; idempotent."""
         if self._stopped.is_set():
             return
         self._stopped.set()
@@ -166,7 +166,7 @@ class _Pd(PDServicer):
 
     def Tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         """A batch for each request, in order."""
-        return self._driver.streams.bounded(self._tso)(requests, context)
+        return self._driver.streams.bound(self._tso)(requests, context)
 
     def _tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         for request in requests:
@@ -203,7 +203,7 @@ class _ClockService(ClockServicer):
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    tls.server_context()  # tells of files that cannot be used, which grpcio does not
+    tls.server_context()  # reports unusable files, which grpcio does not
     ca, key, cert = (b"" if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 
@@ -223,7 +223,7 @@ def _lock(folder: Path) -> int:
 def _cluster_id(folder: Path, wanted: int | None) -> int:
     path = folder / "cluster_id"
     if not path.exists():
-        # 63 bits: a cluster id also travels through signed columns.
+        # 63 bits: a cluster id is also stored in signed columns.
         fresh = wanted if wanted is not None else random.getrandbits(62) | 1
         replace_file(path, [str(fresh).encode()])
     text = path.read_text(encoding="utf-8", errors="replace").strip()

@@ -1,4 +1,4 @@
-"""How many streams the embedded placement driver serves: each holds a thread, and calls must always find one."""
+"""Bounds the streams of the embedded placement driver: each holds a thread, and calls must always find one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 STREAMS = 2000
-"""Streams at a time; what is above is refused, and its client tries again or elsewhere."""
+"""Streams at a time; further ones are refused, and their clients retry or go elsewhere."""
 
 Stream = Callable[[Iterator[Any], grpc.ServicerContext], Iterator[Any]]
 
@@ -21,7 +21,7 @@ class Streams:
         self._limit = limit
         self._free = threading.BoundedSemaphore(limit)
 
-    def bounded(self, serve: Stream) -> Stream:
+    def bound(self, serve: Stream) -> Stream:
         """`serve`, refused while there are too many."""
 
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:

@@ -1,11 +1,12 @@
-"""No timestamp from the future is stored: nothing above PD's clock plus a little, from any writer (invariant 2).
+"""Refuses timestamps from the future: nothing above PD's clock plus a small slack is stored (invariant 2).
 
-A commit_ts above every timestamp that PD has given would lift the watermark over transactions that are still open, and
-PD's clock would seem to be behind the data at the next start. A writer has its timestamps from PD, so each is below
-one that PD gives after it came.
+A commit_ts above every timestamp that PD has given would raise the watermark past transactions that are still open, and
+at the next start PD's clock would appear to be behind the data. Writers get their timestamps from PD, so each is below
+one that PD gives after the write arrived.
 
-Most writes are judged by the newest timestamp known here, without a call; it is renewed beside them before it is too
-old. Only what lies above it waits for a fresh one. While PD does not answer it counts as moving on at real pace.
+Most writes are checked against the newest timestamp known here, without a call; it is renewed in the background before
+it is too old. Only a write above it waits for a fresh one. While PD does not answer, its clock is assumed to run on at
+real pace.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from binlake.errors import BinlakeError, Permanent, Transient
 log = structlog.get_logger()
 
 SLACK_S = tso.physical(tso.FUTURE_SLACK) / 1000
-_WAITING = 4096  # writes that may wait for PD's answer at a time
+_WAITING = 4096  # writes that may wait for PD's answer at the same time
 _RETRY_S = 1.0  # between two questions to a PD that does not answer
 
-Told = Callable[[BinlakeError | None], None]
-"""Told once whether a timestamp may be stored, on a thread of the ceiling."""
+OnJudged = Callable[[BinlakeError | None], None]
+"""Called once, on a thread of the ceiling: None = the timestamp may be stored, else why not."""
 
 
 class Ceiling:
-    """Judges timestamps. `clock`: a fresh TSO, or SourceUnavailable. `slack_s`: how far above it one may lie.
+    """Judges timestamps; thread-safe.
 
-    Thread-safe; `monotonic` is in seconds. `refused` counts.
+    `clock`: gives a fresh TSO or raises SourceUnavailable. `slack_s`: how far above it a timestamp may be. `monotonic`:
+    a clock in seconds. `refused`: how many were refused.
     """
 
     def __init__(
@@ -42,50 +44,50 @@ class Ceiling:
         self._slack = tso.compose(int(slack_s * 1000))
         self._monotonic = monotonic
         self._known, self._known_at = 0, 0.0
-        self._calm = 0  # up to here nothing is asked
+        self._calm = 0  # PD is not asked about timestamps up to this one
         self._answers = True
         self._asked_at = float("-inf")
-        self._waiting: list[tuple[int, Told]] = []
+        self._waiting: list[tuple[int, OnJudged]] = []
         self._asking = False
         self._lock = threading.Lock()
         self.refused = 0
 
-    def fresh(self) -> int:
+    def fetch_ts(self) -> int:
         """A fresh timestamp. Raises SourceUnavailable."""
         now = self._clock()
         self._learn(now)
         return now
 
     def admits(self, ts: int) -> bool:
-        """Whether `ts` may be stored by what is known; False = ask. Never blocks."""
+        """Whether `ts` may be stored, by what is known; False: call `ask`. Never blocks."""
         return ts <= self._calm or self._admits_near(ts)
 
-    def ask(self, ts: int, told: Told) -> None:
+    def ask(self, ts: int, on_judged: OnJudged) -> None:
         """Judge `ts` by a fresh timestamp, on a thread. Raises Transient when too many wait for PD's answer."""
         with self._lock:
             if len(self._waiting) >= _WAITING:
                 raise Transient("too many writes wait for PD's clock", where={"ts": ts})
-            self._waiting.append((ts, told))
-            self._begin()
+            self._waiting.append((ts, on_judged))
+            self._start_asking()
 
-    def line(self) -> int:
-        """The greatest timestamp that may be stored by what is known: while PD is away, at real pace from there."""
+    def highest_allowed(self) -> int:
+        """The greatest timestamp that may be stored, by what is known; while PD is away it advances at real pace."""
         with self._lock:
-            return self._line()
+            return self._highest_allowed()
 
-    def _line(self) -> int:
+    def _highest_allowed(self) -> int:
         passed_ms = 0 if self._answers else int((self._monotonic() - self._known_at) * 1000)
         return self._known + tso.compose(passed_ms) + self._slack
 
     def _admits_near(self, ts: int) -> bool:
         with self._lock:
-            if ts > self._line():
+            if ts > self._highest_allowed():
                 return False
             if self._answers or self._monotonic() - self._asked_at >= _RETRY_S:
-                self._begin()
+                self._start_asking()
             return True
 
-    def _begin(self) -> None:
+    def _start_asking(self) -> None:
         if not self._asking:
             self._asking = True
             threading.Thread(target=self._run, name="pump-ceiling", daemon=True).start()
@@ -96,22 +98,22 @@ class Ceiling:
                 waiting, self._waiting = self._waiting, []
                 self._asked_at = self._monotonic()
             failure = self._renew()
-            for ts, told in waiting:
-                self._tell(told, ts, failure)
+            for ts, on_judged in waiting:
+                self._answer(on_judged, ts, failure)
             with self._lock:
                 if not self._waiting:
                     self._asking = False
                     return
 
-    def _tell(self, told: Told, ts: int, failure: BinlakeError | None) -> None:
+    def _answer(self, on_judged: OnJudged, ts: int, failure: BinlakeError | None) -> None:
         try:
-            told(self._verdict(ts, failure))
-        except Exception:  # it is the fault of that write: the others wait for theirs
+            on_judged(self._judge(ts, failure))
+        except Exception:  # a fault of that write: the others still need their answers
             log.exception("verdict_not_told", ts=ts)
 
     def _renew(self) -> BinlakeError | None:
         try:
-            self.fresh()
+            self.fetch_ts()
         except BinlakeError as error:
             with self._lock:
                 self._answers = False
@@ -126,9 +128,9 @@ class Ceiling:
                 self._known, self._known_at = now, self._monotonic()
                 self._calm = now + self._slack // 2
 
-    def _verdict(self, ts: int, failure: BinlakeError | None) -> BinlakeError | None:
+    def _judge(self, ts: int, failure: BinlakeError | None) -> BinlakeError | None:
         with self._lock:
-            line, known = self._line(), self._known
+            line, known = self._highest_allowed(), self._known
             if ts <= line:
                 return None
             self.refused += 1

@@ -1,4 +1,4 @@
-"""What a pump sends of a reading: framed messages in pieces that do not hold the loop for long.
+"""Splits a batch of transactions into framed messages, in pieces that do not block the loop for long.
 
 One message a binlog, as the original does; or many in one, for a consumer that asked for blocks (binlake.wire.blocks).
 """
@@ -14,39 +14,39 @@ from binlake.rpc.messages import PREFIX
 from binlake.wire import blocks as wire
 from pump_service.pump import entities
 from pump_service.pump.entities import Entity
-from pump_service.pump.found import Found
+from pump_service.pump.transaction_batch import TransactionBatch
 
 _CHUNK_BYTES = 256 << 10
-_LARGE = 1 << 20  # bytes: of a message like that no copies are made
+_LARGE = 1 << 20  # bytes: larger payloads are not copied
 
 
-def chunks(batch: Found, call: Call, *, blocks: bool) -> Iterator[tuple[int, list[bytes]]]:
-    """The frames of `batch` for `call`, some at a time; the last commit_ts of each."""
-    return _in_blocks(batch, call) if blocks else _singly(batch.transactions(), call)
+def split_into_frames(batch: TransactionBatch, call: Call, *, blocks: bool) -> Iterator[tuple[int, list[bytes]]]:
+    """The frames of `batch` for `call`, a few at a time, each time with the last commit_ts in them."""
+    return _frame_in_blocks(batch, call) if blocks else _frame_singly(batch.transactions(), call)
 
 
-def _singly(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
+def _frame_singly(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
     if call.request.gzip:
         for entity in batch:
-            yield entity[1], [call.framed(entities.message(*entity))]
+            yield entity[1], [call.framed(entities.encode_message(*entity))]
         return
     first, size = 0, 0
     for at, entity in enumerate(batch):
         if len(entity[2]) >= _LARGE:
             if first < at:
-                yield batch[at - 1][1], [entities.framed(batch[first:at])]
-            yield entity[1], list(entities.pieces(entity))
+                yield batch[at - 1][1], [entities.frame_batch(batch[first:at])]
+            yield entity[1], list(entities.frame_pieces(entity))
             first, size = at + 1, 0
             continue
         size += len(entity[2])
         if size >= _CHUNK_BYTES:
-            yield entity[1], [entities.framed(batch[first : at + 1])]
+            yield entity[1], [entities.frame_batch(batch[first : at + 1])]
             first, size = at + 1, 0
     if first < len(batch):
-        yield batch[-1][1], [entities.framed(batch[first:])]
+        yield batch[-1][1], [entities.frame_batch(batch[first:])]
 
 
-def _in_blocks(batch: Found, call: Call) -> Iterator[tuple[int, list[bytes]]]:
+def _frame_in_blocks(batch: TransactionBatch, call: Call) -> Iterator[tuple[int, list[bytes]]]:
     sizes = batch.sizes
     ends = sizes.cumsum()
     first = 0
@@ -55,11 +55,11 @@ def _in_blocks(batch: Found, call: Call) -> Iterator[tuple[int, list[bytes]]]:
         last = max(first + 1, int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")))
         some = batch.between(first, last)
         head = wire.head_of(some.commit_ts, some.start_ts, sizes[first:last])
-        yield int(some.commit_ts[-1]), _block_frames(head, some.pieces, int(ends[last - 1]) - before, call)
+        yield int(some.commit_ts[-1]), _frame_block(head, some.pieces, int(ends[last - 1]) - before, call)
         first = last
 
 
-def _block_frames(head: bytes, pieces: list[bytes], size: int, call: Call) -> list[bytes]:
+def _frame_block(head: bytes, pieces: list[bytes], size: int, call: Call) -> list[bytes]:
     if call.request.gzip:
         return [call.framed(b"".join((head, *pieces)))]
     begin = PREFIX.pack(0, len(head) + size) + head

@@ -1,6 +1,6 @@
-"""Whom a pump asks: PD for time, the registry for members, TiDB and TiKV for the ends of transactions.
+"""The clients of a pump: PD for time, the registry for members, TiDB and TiKV for the outcomes of transactions.
 
-Each is what the config describes, unless one was given: then nothing else of the cluster is looked for.
+Each is made from the configuration unless it was passed in; with an oracle passed in, TiKV is not looked for.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.membership import Claim, ClusterClock, Members
 from pump_service.pump.resolver import NoStatusSource, StatusSource
 
-_CLAIM_S = 10  # a node id is free again so long after its holder was last heard of,
-_CLAIM_BEATS = 3  # or after so many heartbeats
+_CLAIM_S = 10  # seconds after its holder was last heard of until a node id is free again,
+_CLAIM_BEATS = 3  # or this many heartbeats, whichever is longer
 
 
 class Clients:
-    """Of one pump. `tikv`: None until `ask_tikv`."""
+    """The clients of one pump. `tikv`: None until `ask_tikv`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Clients:
         self.tikv: TikvStatus | None = None
 
     def find_regions(self) -> RegionClient | None:
-        """The regions of the cluster; None where PD keeps none, as the embedded one. Raises SourceUnavailable."""
+        """The regions of the cluster; None where PD has none, as the embedded one. Raises SourceUnavailable."""
         if not self._looks_for_tikv:
             return None
         regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
@@ -53,7 +53,7 @@ class Clients:
         self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.rpc())
 
     def claim(self, node_id: str, store_uuid: str, host: str) -> Claim | None:
-        """What keeps a second pump of this name out; None where a registry was given: it has no etcd behind it."""
+        """The claim that keeps a second pump of this name out; None where a registry was passed in: it has no etcd."""
         if not self._claims:
             return None
         ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))

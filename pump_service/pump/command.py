@@ -21,22 +21,23 @@ from binlake import tso
 from binlake.cluster.placement import PdClient, open_placement
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from pump_service.pump.aside import find_above, set_aside
 from pump_service.pump.config import PumpConfig
-from pump_service.pump.processes import Supervisor, commands
+from pump_service.pump.processes import Supervisor, build_commands
 from pump_service.pump.server import PumpServer
-from pump_service.pump.settings import PumpFile, add_flags, ignored, read_settings, to_config
+from pump_service.pump.set_aside import find_above, set_aside
+from pump_service.pump.settings import PumpFile, add_flags, ignored_keys, read_settings, to_config
 
 log = structlog.get_logger()
 
 _SWITCH_S = 0.001  # how long one thread may keep Python's lock while others wait; Python's own is 0.005
-# Generations of Python's collector: entries that wait for their C are many, live long and hold no cycle, and looking
-# through all of them stops every writer for 30 ms (measured at 256 writers). The oldest is looked through rarely.
+# Thresholds of Python's garbage collector: entries that wait for their C are many, live long and are in no cycle, and a
+# scan of all of them stops every writer for 30 ms (measured at 256 writers). So the oldest generation is scanned
+# rarely.
 _COLLECT = (20_000, 20, 50)
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
-    # A pump with a dead part must not look alive, not even when its log takes no more text (a full disk); a restart
+    # A pump with a dead thread must not look alive, not even when its log cannot be written (a full disk); a restart
     # loses nothing that was acked.
     try:
         threading.__excepthook__(args)
@@ -56,7 +57,11 @@ class PumpCommand:
         add_flags(parser)
         add = parser.add_argument
         add(
-            "--processes", type=_count, default=1, metavar="N", help="run N pumps: N ports, data-dir/0..N-1, N node ids"
+            "--processes",
+            type=_parse_count,
+            default=1,
+            metavar="N",
+            help="run N pumps: N ports, data-dir/0..N-1, N node ids",
         )
         add("--restart", action="store_true", help="with --processes: restart a pump that died")
         actions = parser.add_subparsers(dest="action", metavar="ACTION")
@@ -77,9 +82,9 @@ class PumpCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its place."""
+        """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its node id."""
         if args.action == "forget":
-            return _forget(args)
+            return _forget_pump(args)
         settings = read_settings(args)
         config = to_config(settings)
         if args.action == "config":
@@ -90,13 +95,13 @@ class PumpCommand:
         if args.processes > 1:
             return _supervise(args, settings)
         _log_to(settings)
-        for key, reason in ignored(settings).items():
+        for key, reason in ignored_keys(settings).items():
             log.warning("setting_ignored", key=key, reason=reason)
         return _serve(config)
 
 
-def _forget(args: argparse.Namespace) -> int:
-    # A pump itself has no lake, and must not load what reads one.
+def _forget_pump(args: argparse.Namespace) -> int:
+    # A pump has no lake of its own: this is imported only when the command is called.
     from binlake.lake.forget import forget
     from binlake.lake.paths import LakePaths
 
@@ -129,7 +134,7 @@ def _serve(config: PumpConfig) -> int:
     raise_file_limit()
     server = PumpServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.ask("pause"))
+        signal.signal(number, lambda *_: server.request_leave("pause"))
     threading.excepthook = _end_the_process
     if server.start():
         print(f"pump {server.node_id} listens at {server.addr}", flush=True)
@@ -138,14 +143,14 @@ def _serve(config: PumpConfig) -> int:
 
 
 def tune() -> None:
-    """Set the interpreter up for a process that is a pump and nothing else."""
+    """Tune the interpreter for a process that runs nothing but a pump."""
     # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
     sys.setswitchinterval(_SWITCH_S)
     gc.set_threshold(*_COLLECT)
 
 
 def raise_file_limit() -> None:
-    """Let this process have as many files open as it may."""
+    """Raise the limit of open files to what this process may have."""
     # LevelDB, connections and streams want many files; a shell's soft limit is often 1024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -155,7 +160,7 @@ def raise_file_limit() -> None:
 
 
 def _supervise(args: argparse.Namespace, settings: PumpFile) -> int:
-    supervisor = Supervisor(commands(settings, args, args.processes), restart=args.restart)
+    supervisor = Supervisor(build_commands(settings, args, args.processes), restart=args.restart)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: supervisor.ask_to_stop())
     return supervisor.run()
@@ -163,14 +168,14 @@ def _supervise(args: argparse.Namespace, settings: PumpFile) -> int:
 
 def _log_to(settings: PumpFile) -> None:
     level = {"warn": "warning", "fatal": "critical"}.get(settings.log_level, settings.log_level)
-    file = _opened(Path(settings.log_file)) if settings.log_file else sys.stderr
+    file = _open_log_file(Path(settings.log_file)) if settings.log_file else sys.stderr
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(file),
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
     )
 
 
-def _opened(path: Path) -> TextIO:
+def _open_log_file(path: Path) -> TextIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a", encoding="utf-8")
@@ -178,7 +183,7 @@ def _opened(path: Path) -> TextIO:
         raise ConfigError(f"the log file cannot be written: {error.strerror}", where={"log-file": path}) from None
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 256:
         raise argparse.ArgumentTypeError("1 to 256")

@@ -1,6 +1,7 @@
-"""The data directory of one pump: it belongs to one process, and its small files say whose it is.
+"""The data directory of one pump: one process holds it, and its small files say to whom it belongs.
 
-`.lock`: its holder. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: its names (hazards R-09).
+`.lock`: the process that holds it. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: node id and cluster
+id (hazards R-09).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class DataDirectory:
         return value
 
     def replace(self, name: str, value: str) -> None:
-        """Write `.name` durably, whatever it was."""
+        """Write `.name` durably, replacing what it held."""
         self._files.replace(self.path / f".{name}", value.encode())
 
     def available_bytes(self) -> int:
@@ -53,7 +54,7 @@ class DataDirectory:
         return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
-        """Free the directory for another process; idempotent: the number may be another file's by then."""
+        """Free the directory for another process; idempotent: the handle's number may be reused by then."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)

@@ -11,33 +11,33 @@ from pump_service.pump.heads import head_of
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 
-_SHOWN_BYTES = 64 << 10  # of one field: its text takes some 60 times its size while it is made
-_PARSED_BYTES = 64 << 20  # what is larger is told by its head alone
+_SHOWN_BYTES = 64 << 10  # of one field: making its text takes some 60 times that memory
+_PARSED_BYTES = 64 << 20  # of a larger binlog only the head is shown
 
 _NAMED = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t", ord('"'): r"\"", ord("\\"): r"\\"}
 
 
 def as_text(payload: bytes) -> str:
-    """The fields that are set, as the original's protobuf text has them; of a long one its begin and its size."""
-    found = _parsed(payload)
+    """The fields that are set, in the original's protobuf text form; a long one is cut, with its size."""
+    found = _parse_binlog(payload)
     words = [f"tp:{BinlogType.Name(found.tp)}"]
     for field, value in found.ListFields():
         if field.name == "tp":
             continue
         if value in (0, b""):
-            continue  # as Go leaves it out
+            continue  # Go leaves it out
         if isinstance(value, int):
             words.append(f"{field.name}:{value}")
         else:
             more = f"...({len(value)} bytes)" if len(value) > _SHOWN_BYTES else ""
-            words.append(f'{field.name}:"{_quoted(value[:_SHOWN_BYTES])}"{more}')
+            words.append(f'{field.name}:"{_quote(value[:_SHOWN_BYTES])}"{more}')
     return " ".join(words) + " \n"
 
 
 def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
     """Type, timestamps as decimal strings, and the tables with their row counts; a C shows those of its P."""
-    found = _parsed(payload)
-    body = _prewrite_of(found, storage) if found.tp == Commit else found
+    found = _parse_binlog(payload)
+    body = _read_prewrite(found, storage) if found.tp == Commit else found
     return {
         "type": "Fake" if found.start_ts == found.commit_ts and found.start_ts else BinlogType.Name(found.tp),
         "start_ts": str(found.start_ts),
@@ -45,23 +45,23 @@ def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
         "bytes": len(payload),
         "ddl_job_id": body.ddl_job_id,
         "ddl_query": body.ddl_query.decode(errors="replace"),
-        **_rows(body.prewrite_value),
+        **_count_rows(body.prewrite_value),
     }
 
 
-def _parsed(payload: bytes) -> Binlog:
+def _parse_binlog(payload: bytes) -> Binlog:
     if len(payload) <= _PARSED_BYTES:
         return Binlog.FromString(payload)
     head = head_of(payload)
     return Binlog(tp=_TYPES.get(head.kind, Prewrite), start_ts=head.start_ts, commit_ts=head.commit_ts)
 
 
-def _prewrite_of(commit: Binlog, storage: Storage) -> Binlog:
+def _read_prewrite(commit: Binlog, storage: Storage) -> Binlog:
     pointer = storage.index.pointer(commit.start_ts)
-    return commit if pointer is None else _parsed(storage.read(pointer))
+    return commit if pointer is None else _parse_binlog(storage.read(pointer))
 
 
-def _rows(value: bytes) -> dict[str, Any]:
+def _count_rows(value: bytes) -> dict[str, Any]:
     try:
         found = PrewriteValue.FromString(value)
     except DecodeError:
@@ -81,5 +81,5 @@ def _rows(value: bytes) -> dict[str, Any]:
 _TYPES = {Kind.COMMIT: Commit, Kind.ROLLBACK: Rollback, Kind.FAKE: Rollback, Kind.PROVEN_ROLLBACK: Rollback}
 
 
-def _quoted(value: bytes) -> str:
+def _quote(value: bytes) -> str:
     return "".join(_NAMED.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in value)

@@ -1,7 +1,7 @@
-"""PullBinlogResp messages for the wire, many at once: as protobuf would write them, at a tenth of its cost.
+"""PullBinlogResp messages for the wire, many at once: the bytes that protobuf would write, at a tenth of its cost.
 
-entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). Before each message
-stands gRPC's prefix. Timestamps of a batch become varints in columns.
+entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). gRPC's prefix comes
+before each message. The timestamps of a batch are encoded together, by columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Entity = tuple[int, int, bytes]
 """start_ts, commit_ts, payload."""
 
 
-def message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
+def encode_message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
     """One PullBinlogResp."""
     response = PullBinlogResp()
     entity = response.entity
@@ -37,32 +37,32 @@ def message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
     return response.SerializeToString()
 
 
-def framed(batch: Sequence[Entity]) -> bytes:
+def frame_batch(batch: Sequence[Entity]) -> bytes:
     """The messages of `batch`, each with its prefix."""
     if len(batch) < _FEW:
-        return b"".join(piece for entity in batch for piece in pieces(entity))
+        return b"".join(piece for entity in batch for piece in frame_pieces(entity))
     start_ts, commit_ts, payloads = zip(*batch, strict=True)
     ts = np.array((start_ts, commit_ts), np.uint64)
     if ts.min() < _NINE:
-        return b"".join(piece for entity in batch for piece in pieces(entity))
-    metas = _metas(ts)
+        return b"".join(piece for entity in batch for piece in frame_pieces(entity))
+    metas = _encode_metas(ts)
     out: list[bytes] = []
     at = 0
     for payload in payloads:
         following = at + _META_BYTES
-        out += (_head(len(payload), _META_BYTES), payload, metas[at:following])
+        out += (_encode_head(len(payload), _META_BYTES), payload, metas[at:following])
         at = following
     return b"".join(out)
 
 
-def pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
+def frame_pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
     """One message with its prefix, in pieces of which the second is the payload itself: a large one is not copied."""
     start_ts, commit_ts, payload = entity
     meta = b"".join(tag + write_uvarint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
-    return _head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
+    return _encode_head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
 
 
-def _metas(ts: NDArray[np.uint64]) -> bytes:
+def _encode_metas(ts: NDArray[np.uint64]) -> bytes:
     """The meta fields, 22 bytes each: tag, length, and a tag and nine bytes for each ts."""
     out = np.empty((ts.shape[1], _META_BYTES), np.uint8)
     out[:, 0], out[:, 1], out[:, 2], out[:, 12] = 0x22, 20, 0x08, 0x10
@@ -73,7 +73,7 @@ def _metas(ts: NDArray[np.uint64]) -> bytes:
 
 
 @lru_cache(4096)
-def _head(size: int, meta: int) -> bytes:
+def _encode_head(size: int, meta: int) -> bytes:
     """All that comes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
     payload = b"\x12" + write_uvarint(size) if size else b""
     entity = 2 + len(payload) + size + meta

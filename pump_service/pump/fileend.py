@@ -1,9 +1,9 @@
-"""Where a file of the value log ends that has no footer: found at a start, and made sure of (hazards R-01).
+"""Finds, at a start, where a value-log file without a footer ends, and makes what is before it durable (hazards R-01).
 
-The rule: only what cannot have been acked is cut off. A write is acked after its sync, and the next one comes after
-that and says where it began. So damage is a torn write, and the end, as long as no record behind it belongs to a later
-write; otherwise the disk lost what it had, and that is named and never passed over. What is not known to be synced is
-only in the page cache, maybe: it is written and synced again before anything is built on it.
+The rule: only bytes that cannot have been acked are cut off. A write is acked after its sync; the next write comes
+after that and records where it began. So damage is a torn write, and marks the end, unless a record behind it belongs
+to a later write: then the disk lost stored data, which is reported and never skipped. Bytes that are not known to be
+synced may be in the page cache only: they are written and synced again before anything relies on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.errors import Permanent, WireError
 from pump_service.pump.files import Files
 from pump_service.pump.heads import head_of
 from pump_service.pump.record import Frame, Pointer, Walk, next_record
-from pump_service.pump.stopping import Asked, StartStopped, never
+from pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 
 log = structlog.get_logger()
 
@@ -34,8 +34,8 @@ class Known(NamedTuple):
 
 
 class Unsealed(NamedTuple):
-    """A file without a good footer. `last`: no record was ever written behind it. `until`: there were records at least
-    up to there. `sync`: whether acks wait for the disk."""
+    """A file without a valid footer. `last`: no record was ever written after it. `until`: there were records at least
+    up to this offset. `sync`: whether acks wait for the disk."""
 
     path: Path
     file: io.FileIO
@@ -46,7 +46,7 @@ class Unsealed(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where the records end, their greatest ts, whether a good footer follows, how much damage was accepted."""
+    """Where the records end, their greatest ts, whether a valid footer follows, how many damaged parts were skipped."""
 
     offset: int
     max_ts: int
@@ -54,21 +54,21 @@ class End(NamedTuple):
     given_up: int
 
 
-def damaged(frame: Frame, offset: int, reason: str) -> Permanent:
+def damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
     """The error for bytes of the value log that were stored and are damaged or gone."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
         f"the value log is damaged: {reason}",
-        where=frame.place(offset),
+        where=frame.where(offset),
         hint=f"restore value/{name} from a copy; or give up these binlogs with accept-damage = {name}@{offset}:"
         " later binlogs are served, and the damaged ones are missing downstream",
     )
 
 
-def settle(
-    files: Files, found: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: Asked = never
+def settle_end(
+    files: Files, found: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: StopAsked = never_stop
 ) -> End:
-    """Find the end of a file without a footer, cut what was never acked behind it, and make all before it durable.
+    """Find the end of a file without a footer, cut off what was never acked after it, and make all before it durable.
 
     Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
     """
@@ -76,26 +76,26 @@ def settle(
     at_head = known is not None and known.place.fid == frame.fid
     start = known.place.offset if known is not None and at_head else frame.begin
     walk = Walk(frame, lambda at, count: files.read(found.file, at, count), start, size, accepted)
-    max_ts = max(known.max_ts if known is not None and at_head else 0, _walk_through(walk, stop))
-    given_up = tell_passed_over(frame, walk)
+    max_ts = max(known.max_ts if known is not None and at_head else 0, _read_greatest_ts(walk, stop))
+    given_up = log_passed_over(frame, walk)
     if at_head and walk.at == start:
-        raise lost_end(Pointer(frame.fid, start), Pointer(frame.fid, size))
+        raise lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
     footer = files.read(found.file, walk.at, frame.footer_bytes + 1)
     if frame.old and frame.decode_footer(footer, size) is not None and len(footer) == frame.footer_bytes:
         return End(walk.at, max_ts, True, given_up)
-    _check_all_there(files, found, walk, size, accepted)
+    _check_complete(files, found, walk, size, accepted)
     if walk.at < size:
         log.warning("value_log_tail_cut", file=found.path.name, offset=walk.at, bytes=size - walk.at)
         files.truncate(found.file, walk.at)
     if found.sync:
-        # What the index has seen synced is not touched: until the next sync nobody promises what is written over.
-        proved = _end_of(files, found, start) if at_head else 0
-        _write_again(files, found, max(walk.synced, proved), walk.at)
+        # What the index has seen synced is not rewritten: until the next sync an overwritten block may be lost.
+        proved = _end_of_record(files, found, start) if at_head else 0
+        _rewrite(files, found, max(walk.synced, proved), walk.at)
     return End(walk.at, max_ts, False, given_up)
 
 
-def lost_end(head: Pointer, end: Pointer) -> Permanent:
-    """The error for a value log that lacks what the index knows."""
+def lost_end_error(head: Pointer, end: Pointer) -> Permanent:
+    """The error for a value log that lacks records which the index knows."""
     return Permanent(
         "the value log ends before the index does: stored binlogs are lost",
         where={"index_head": tuple(head), "value_log_end": tuple(end)},
@@ -103,14 +103,14 @@ def lost_end(head: Pointer, end: Pointer) -> Permanent:
     )
 
 
-def tell_passed_over(frame: Frame, walk: Walk) -> int:
-    """Log the damage that was accepted; how many stretches."""
+def log_passed_over(frame: Frame, walk: Walk) -> int:
+    """Log the damage that was accepted; the number of stretches."""
     for offset, size in walk.passed_over:
         log.error("value_log_damage_accepted", file=f"{frame.fid:06d}.vlog", offset=offset, bytes=size)
     return len(walk.passed_over)
 
 
-def _walk_through(walk: Walk, stop: Asked) -> int:
+def _read_greatest_ts(walk: Walk, stop: StopAsked) -> int:
     greatest = 0
     for data, places in walk:
         if stop():
@@ -121,18 +121,18 @@ def _walk_through(walk: Walk, stop: Asked) -> int:
     return greatest
 
 
-def _check_all_there(files: Files, found: Unsealed, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
+def _check_complete(files: Files, found: Unsealed, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
     frame = found.frame
     if Pointer(frame.fid, walk.at) in accepted:
         return
     if walk.at < found.until or (not found.last and size - walk.at > frame.footer_bytes):
-        raise damaged(frame, walk.at, "a file that was written to its end is incomplete")
-    if walk.at < size and _later_write(files, found, walk.at, size):
-        raise damaged(frame, walk.at, "a record is incomplete, and later ones are complete")
+        raise damage_error(frame, walk.at, "a file that was written to its end is incomplete")
+    if walk.at < size and _has_later_write(files, found, walk.at, size):
+        raise damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
-def _later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:
-    """Whether a record behind the damage was written after the damaged bytes had been synced."""
+def _has_later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:
+    """Whether a record after the damage was written once the damaged bytes had been synced."""
     at = damage + 1
     while True:
         try:
@@ -146,14 +146,14 @@ def _later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:
         at = record[0] + 1
 
 
-def _end_of(files: Files, found: Unsealed, at: int) -> int:
+def _end_of_record(files: Files, found: Unsealed, at: int) -> int:
     """Where the record that begins `at` ends."""
     frame = found.frame
     header = frame.header_at(files.read(found.file, at, frame.header_bytes), 0, at)
     return at + frame.header_bytes + header.length
 
 
-def _write_again(files: Files, found: Unsealed, begin: int, end: int) -> None:
+def _rewrite(files: Files, found: Unsealed, begin: int, end: int) -> None:
     for at in range(begin, end, _PIECE):
         files.overwrite(found.path, at, files.read(found.file, at, min(_PIECE, end - at)))
     files.sync(found.file)

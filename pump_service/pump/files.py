@@ -1,7 +1,7 @@
-"""What the pump's storage does to the disk: one seam, so that a test can lose everything that was not yet synced.
+"""All disk operations of the pump's storage in one class, so that a test can lose everything that was not yet synced.
 
-Nothing else in the storage reads, writes, syncs or removes a file of the data directory, but LevelDB its own ones and
-the lock. A handle is only ever given back to the `Files` that opened it.
+Nothing else in the storage touches a file of the data directory, except LevelDB (its own files) and the lock. A handle
+is only ever passed to the `Files` that opened it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pump_service.durable import replace_file, sync_folder
 
 
 class Handle(io.FileIO):
-    """A file that closes itself when its last reader lets go of it, however late that is after its removal."""
+    """A file that closes itself when its last reader drops it, however long after its removal."""
 
     def __del__(self) -> None:
         self.close()
@@ -24,14 +24,14 @@ class Files:
     """The operating system's files. Every method raises OSError."""
 
     def make_directory(self, directory: Path) -> None:
-        """Make the directory, and those above it, where they are missing, durably; existing ones are left."""
+        """Create the directory and missing parents, durably; existing ones stay as they are."""
         missing = [one for one in (directory, *directory.parents) if not one.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         for made in reversed(missing):
             sync_folder(made.parent)
 
     def names(self, directory: Path) -> list[str]:
-        """The names in the directory, in no order."""
+        """The names in the directory, unordered."""
         return os.listdir(directory)
 
     def open(self, path: Path, *, create: bool = False) -> io.FileIO:
@@ -48,12 +48,12 @@ class Files:
         return os.fstat(file.fileno()).st_size
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
-        """Write at the end; how many bytes were taken."""
+        """Write at the end; how many bytes were written."""
         return os.write(file.fileno(), data)
 
     def overwrite(self, path: Path, at: int, data: bytes) -> None:
         """Write all of `data` over the file's bytes from offset `at` on; a `sync` of a handle to it covers them."""
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # what is opened to append writes at the end only
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # a handle opened for appending can only write at the end
         try:
             view = memoryview(data)
             while view:
@@ -71,7 +71,7 @@ class Files:
         os.fdatasync(file.fileno())
 
     def remove(self, path: Path) -> None:
-        """Take the name away; handles that are open can still read."""
+        """Remove the file; open handles can still read it."""
         path.unlink()
 
     def sync_directory(self, directory: Path) -> None:

@@ -1,11 +1,13 @@
 """The follower of the value log: indexes what is durable, sorts it, and only then shows the watermark.
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
-so a reader who sees W finds every transaction up to W there. The head pointer names only what is on the disk, looked at
-once a second, and the sorter's state goes with it: after a power failure, too, what is behind the head is fed again.
+so a reader who sees W finds every transaction up to W there. The head pointer covers only what is on the disk, checked
+once a second, and the sorter's state is saved with it: after a power failure, too, everything behind the head is
+indexed again.
 
-An index that fails is tried again for half a minute; then the thread dies, and with it the pump (LevelDB keeps some
-errors until it is opened again). Behind a failure that a stop cut short nothing is written: no head jumps it.
+A failing index is retried for half a minute; then the thread dies, and the pump with it (LevelDB keeps some errors
+until it is opened again). After a failure during which the pump was stopped nothing more is written: the head never
+skips it.
 
 Memory is bounded however slow the index is: what does not fit into the queue is read back from the value log later
 (tidb-binlog 2.4, the slow chaser).
@@ -31,7 +33,7 @@ from pump_service.pump.index import Index
 from pump_service.pump.ranges import read_heads
 from pump_service.pump.record import Pointer, Stretch
 from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
-from pump_service.pump.stopping import Asked, StartStopped, never
+from pump_service.pump.stopping import StartStopped, StopAsked, never_stop
 from pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
@@ -51,13 +53,13 @@ _new_entry, _new_pointer = partial(tuple.__new__, Entry), partial(tuple.__new__,
 
 @dataclass(slots=True)
 class Counters:
-    """What went wrong so far in this process, shown by Info.
+    """Counted so far in this process, shown by Info.
 
-    late_commits: C that no pull can have shown in its place (hazards R-08). early_commits: C whose commit_ts was
-    fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless). slow_chases: how often the
-    index fell behind so far that the log had to be read back. contradicted: R of a writer whose transaction was
-    committed (hazards R-07). collected_files, collected_keys, done_gc_ts: what GC
-    removed, and the gcTS of the last one that ended.
+    late_commits: C that arrived too late for a pull to show them in commit order (hazards R-08). early_commits: C whose
+    commit_ts was fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless). slow_chases:
+    how often the index fell so far behind that the log had to be read back. contradicted: R of a writer whose
+    transaction was committed (hazards R-07). collected_files, collected_keys, done_gc_ts: what GC removed, and the gcTS
+    of the last one that finished.
     """
 
     late_commits: int = 0
@@ -97,37 +99,37 @@ def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
 
 
 class Backlog:
-    """What the follower has not taken yet: entries in log order, or a stretch of the log to be read back."""
+    """What the follower still has to process: entries in log order, or a stretch of the log to be read back."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._parts: deque[list[Entry] | Pointer] = deque()
-        self._entries = 0
+        self._count = 0
         self._changed = threading.Condition()
         self._closed = False
         self.stretches = 0
 
     def put(self, entries: list[Entry], end: Pointer) -> None:
-        """Add entries that end where `end` is; when they do not fit, only `end` is kept. Never blocks."""
+        """Add entries that end at `end`; when they do not fit, only `end` is remembered. Never blocks."""
         with self._changed:
             if self._parts and isinstance(self._parts[-1], Pointer):
                 self._parts[-1] = end
-            elif self._entries + len(entries) > self._limit and self._entries:
+            elif self._count + len(entries) > self._limit and self._count:
                 self._parts.append(end)
                 self.stretches += 1
             else:
                 self._parts.append(entries)
-                self._entries += len(entries)
+                self._count += len(entries)
             self._changed.notify()
 
     def close(self) -> None:
-        """Let `take` end when all is taken."""
+        """Let `take` return None once everything is taken."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def take(self) -> list[Entry] | Pointer | None:
-        """Wait for the next entries (some parts at once), or the end of a stretch to be read; None = closed."""
+        """Wait for the next entries (several parts at once), or the end of a stretch to read back; None = closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._parts or self._closed)
             if not self._parts:
@@ -138,16 +140,16 @@ class Backlog:
             taken = list(first)
             while self._parts and len(taken) < _PUTS and not isinstance(self._parts[0], Pointer):
                 taken += self._parts.popleft()  # type: ignore[arg-type]  # the type of parts[0] was just seen
-            self._entries -= len(taken)
+            self._count -= len(taken)
             return taken
 
     def __len__(self) -> int:
         """Entries in memory."""
-        return self._entries
+        return self._count
 
 
 class Follower:
-    """Feeds index and sorter from `put` and, where that is not enough, from the log. See the module."""
+    """Feeds index and sorter from `put` and, where the queue overflowed, from the log. See the module."""
 
     def __init__(
         self, index: Index, values: ValueLog, *, trust_rollbacks: bool = True, queue_limit: int = _QUEUE
@@ -158,26 +160,28 @@ class Follower:
         if state:
             self._sorter = Sorter.load(state[_FILE_MAX.size :], trust_rollbacks=trust_rollbacks)
             self._next = index.head
-            self._taken: Pointer | None = index.head
+            self._last_indexed: Pointer | None = index.head
         else:
             self._sorter = Sorter(index.max_ts, index.handle, trust_rollbacks=trust_rollbacks)
-            self._next, self._taken = min(index.head, index.handle), None
+            self._next, self._last_indexed = min(index.head, index.handle), None
         self._sorter_lock = threading.Lock()
-        self._watermark = max(index.max_ts, self._sorter.max_ts)  # what is behind the head is fed before any reader
+        self._watermark = max(
+            index.max_ts, self._sorter.max_ts
+        )  # what is behind the head is indexed before any reader comes
         self._synced_head = index.head
         self._state = b""
         self._synced_at, self._sync_s = time.monotonic(), _SYNC_S
         self._moved = threading.Condition()
         self._backlog = Backlog(queue_limit)
         self._stopping = threading.Event()
-        self._stop: Asked = never
-        self._broken = False  # entries were taken off and not indexed: nothing may follow them
+        self._stop: StopAsked = never_stop
+        self._broken = False  # entries were taken from the queue and not indexed: nothing may follow them
         self._thread = threading.Thread(target=self._run, name="pump-index", daemon=True)
         self.counters = Counters()
         self.error = ""
 
-    def recover(self, stop: Asked = never) -> int:
-        """Feed again what the last run may not have indexed, before `start`; how many records that were.
+    def recover(self, stop: StopAsked = never_stop) -> int:
+        """Index again, before `start`, what the last run may not have indexed; the number of records.
 
         Raises Permanent when the index cannot be written, StartStopped once `stop` says so: the next start continues
         here.
@@ -185,24 +189,24 @@ class Follower:
         self._stop = stop
         count = self._read_back(self._values.end)
         if stop():
-            self._keep_state()
+            self._save_state()
             raise StartStopped
-        self._stop = never
+        self._stop = never_stop
         if count:
             self._sync()
-        self.counters.duplicates = 0  # what is fed again is no double
+        self.counters.duplicates = 0  # a record that is indexed again is not a duplicate
         return count
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def put(self, entries: list[Entry], end: Pointer) -> None:
-        """Hand over durable entries in log order, `end` the place after them; never blocks."""
+        """Hand over durable entries in log order; `end`: the place after them. Never blocks."""
         self._backlog.put(entries, end)
 
     def close(self) -> None:
-        """Index what was handed over (unless the index fails), then end and wake every waiter."""
+        """Index what was handed over (unless the index fails), then stop and wake every waiter."""
         self._stopping.set()
         self._backlog.close()
         if self._thread.ident is not None:
@@ -221,37 +225,37 @@ class Follower:
 
     @property
     def backlog(self) -> Backlog:
-        """What waits to be indexed."""
+        """What still has to be indexed."""
         return self._backlog
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
-        """Wait until the watermark is above `ts`, `give_up()` says so after a wake, or the time is over."""
+        """Wait until the watermark is above `ts`, until `give_up()` after a `wake`, or for `timeout_s`."""
         with self._moved:
             self._moved.wait_for(lambda: self._watermark > ts or give_up(), timeout_s)
 
     def wake(self) -> None:
-        """Let every waiter look at its `give_up` again."""
+        """Let every waiter check its `give_up`."""
         with self._moved:
             self._moved.notify_all()
 
-    def waiting(self, limit: int = 0) -> list[Entry]:
-        """The P that block, in log order."""
+    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
+        """The P that block the watermark, in log order."""
         with self._sorter_lock:
-            return self._sorter.waiting(limit)
+            return self._sorter.waiting_prewrites(limit)
 
-    def doubted(self, limit: int = 0) -> list[Entry]:
-        """The P whose writer says they are rolled back, without proof."""
+    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+        """The P whose writer reported a rollback, without proof so far."""
         with self._sorter_lock:
-            return self._sorter.doubted(limit)
+            return self._sorter.doubted_prewrites(limit)
 
-    def unmatched(self) -> tuple[int, int]:
+    def count_unmatched(self) -> tuple[int, int]:
         """How many P wait, and the least start_ts of them (0 = none)."""
         with self._sorter_lock:
             return len(self._sorter), self._sorter.oldest_waiting()
 
-    def needed(self, fids: Iterable[int]) -> dict[int, int]:
-        """For each file the greatest commit_ts whose P is in it (0 = none is known); files with a waiting P are not
-        told."""
+    def needed_by_files(self, fids: Iterable[int]) -> dict[int, int]:
+        """For each file the greatest commit_ts whose P is in it (0 = none is known); files with a waiting P are left
+        out."""
         with self._sorter_lock:
             blocking = self._sorter.blocking_files()
             return {fid: self._sorter.needed_until(fid) for fid in fids if fid not in blocking}
@@ -263,30 +267,30 @@ class Follower:
                 self._sorter.forget(fid)
 
     def _run(self) -> None:
-        while self._round():
+        while self._process_next():
             if len(self._backlog) < _PUTS:
                 self._stopping.wait(_PACE_S)
         if not self._broken:
-            self._index.flush()  # the next start replays no log of LevelDB, and nothing of ours
-        self._keep_state()
+            self._index.flush()  # so the next start replays neither LevelDB's log nor the value log
+        self._save_state()
 
-    def _keep_state(self) -> None:
-        """Let the next start read nothing of what was indexed, unless the index failed."""
+    def _save_state(self) -> None:
+        """Save the state, so that the next start reads nothing again, unless the index failed."""
         if self._broken:
-            log.warning("stopped_behind", error=self.error)  # the next start reads it again
+            log.warning("stopped_behind", error=self.error)  # the next start reads it back
             return
         self._sync()
         self._write((), sync=True)
 
-    def _round(self) -> bool:
+    def _process_next(self) -> bool:
         part = self._backlog.take()
         if isinstance(part, Pointer):
-            self._chase(part)
+            self._catch_up(part)
         elif part is not None:
-            self._take(part)
+            self._index_batch(part)
         return part is not None and not self._broken
 
-    def _chase(self, end: Pointer) -> None:
+    def _catch_up(self, end: Pointer) -> None:
         self.counters.slow_chases += 1
         begun = time.monotonic()
         count = self._read_back(end)
@@ -294,24 +298,24 @@ class Follower:
 
     def _read_back(self, end: Pointer) -> int:
         count = 0
-        for entries in self._entries(end):
+        for entries in self._read_entries(end):
             for at in range(0, len(entries), _PUTS):
-                if self._stop() or not self._take(entries[at : at + _PUTS]):
+                if self._stop() or not self._index_batch(entries[at : at + _PUTS]):
                     return count
             count += len(entries)
         self._next = max(self._next, end)
         return count
 
-    def _entries(self, end: Pointer) -> Iterator[list[Entry]]:
+    def _read_entries(self, end: Pointer) -> Iterator[list[Entry]]:
         """What is in the log from the next place to before `end`."""
-        taken = self._taken
+        taken = self._last_indexed
         for fid, stretch in self._values.stretches(self._next, end):
             entries = entries_of(fid, stretch)
             if taken is not None and entries[0].pointer == taken:
                 del entries[0]
             yield entries
 
-    def _take(self, batch: list[Entry]) -> bool:
+    def _index_batch(self, batch: list[Entry]) -> bool:
         """Sort and index entries; False when the pump stops while the index fails."""
         if not batch:
             return True
@@ -323,9 +327,9 @@ class Follower:
         if not self._write(puts, sync=due):
             self._broken = True
             return False
-        self._taken = self._next = batch[-1].pointer
+        self._last_indexed = self._next = batch[-1].pointer
         if due:
-            self._synced()
+            self._save_checkpoint()
         if max_ts > self._watermark:
             with self._moved:
                 self._watermark = max_ts
@@ -334,17 +338,17 @@ class Follower:
 
     def _sync(self) -> None:
         if self._write((), sync=True):
-            self._synced()
+            self._save_checkpoint()
 
-    def _synced(self) -> None:
-        """All that was taken is written and synced: once it is on disk the next batch may say so."""
+    def _save_checkpoint(self) -> None:
+        """All indexed entries are written and synced: once they are on disk, the next batch records it as the head."""
         begun = self._synced_at = time.monotonic()
-        if self._taken is None or not self._index.durable():
+        if self._last_indexed is None or not self._index.is_durable():
             return
         with self._sorter_lock:
             state = self._sorter.dump()
-        self._synced_head = self._taken
-        self._state = _FILE_MAX.pack(self._values.file_max_ts(self._taken.fid)) + state
+        self._synced_head = self._last_indexed
+        self._state = _FILE_MAX.pack(self._values.file_max_ts(self._last_indexed.fid)) + state
         self._synced_at = time.monotonic()
         self._sync_s = max(_SYNC_S, (self._synced_at - begun) * _DUMP_SHARE)
 
@@ -376,10 +380,10 @@ class Follower:
             outcome = push(entry)
             if entry[0] is _COMMIT:
                 if outcome is not _TAKEN:
-                    self._judge(entry, outcome, fresh)
+                    self._count_odd_commit(entry, outcome, fresh)
                 fresh.add(entry[2])
 
-    def _judge(self, commit: Entry, outcome: Outcome, fresh: set[int]) -> None:
+    def _count_odd_commit(self, commit: Entry, outcome: Outcome, fresh: set[int]) -> None:
         where = {"start_ts": commit.start_ts, "commit_ts": commit.commit_ts, "watermark": self._watermark}
         if outcome is Outcome.TOO_EARLY:
             self.counters.early_commits += 1
@@ -389,7 +393,7 @@ class Follower:
             self.counters.duplicates += 1
             return
         if commit.commit_ts <= self._index.gc_ts:
-            return  # an index that is built again: the P is collected
+            return  # the index is being rebuilt: the P was collected
         self.counters.late_commits += 1
         log.error("late_commit", **where)
         prewrite = self._index.pointer(commit.start_ts)

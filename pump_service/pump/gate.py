@@ -1,8 +1,8 @@
-"""Who may command a pump over its pages.
+"""Decides which callers may command a pump over its pages.
 
-What an original pump has too (pause, close, gc) stays open to binlogctl, which can show nothing, unless the operator
-says otherwise; never to the page of another site in a user's browser. What only we have decides about data: it needs
-the token, or a client certificate.
+The original's commands (pause, close, gc) stay open to binlogctl, which cannot authenticate, unless the operator
+configures otherwise; they are never open to another site's page in a user's browser. Binlake's own commands decide
+about data: they need the token or a client certificate.
 """
 
 from __future__ import annotations
@@ -21,63 +21,63 @@ _SCHEME = "Bearer "
 
 
 class Needs(IntEnum):
-    """What a page asks of its caller."""
+    """What a page requires of its caller."""
 
     NOTHING = 0
-    """It only tells."""
+    """It changes nothing."""
     OWN_SITE = 1
-    """It acts, as the original's does."""
+    """It acts, and the original has it too."""
     PROOF = 2
-    """It acts, and the original has nothing like it."""
+    """It acts, and only Binlake has it."""
 
 
 class Gate:
-    """`token_file`: holds the token; made with a random one when it is not there. `strict`: what the original has needs
-    proof, too. Raises ConfigError when the file can be neither read nor made."""
+    """`token_file`: holds the token; created with a random one when missing. `strict`: the original's commands need
+    proof, too. Raises ConfigError when the file can be neither read nor created."""
 
     def __init__(self, token_file: Path, *, strict: bool = False) -> None:
         self._file = token_file
         self._strict = strict
         try:
             if not token_file.exists():
-                _create(token_file)
-            self._token()
+                _create_token(token_file)
+            self._read_token()
         except OSError as error:
             raise ConfigError(
                 f"the token for commands cannot be saved: {error.strerror}", where={"admin-token-file": token_file}
             ) from None
 
-    def refusal(self, request: HttpRequest, needs: Needs) -> str:
+    def reason_to_refuse(self, request: HttpRequest, needs: Needs) -> str:
         """Why `request` is not served; empty when it is."""
         if needs is Needs.NOTHING:
             return ""
-        if not _same_site(request.headers):
+        if not _is_same_site(request.headers):
             return "refused: the request comes from a page of another site"
         if needs is Needs.OWN_SITE and not self._strict:
             return ""
-        if request.certified or self._shown(request.headers.get("authorization", "")):
+        if request.certified or self._has_token(request.headers.get("authorization", "")):
             return ""
         return f"refused: pass a client certificate, or the token in {self._file} (--token-file)"
 
-    def _shown(self, authorization: str) -> bool:
+    def _has_token(self, authorization: str) -> bool:
         if not authorization.startswith(_SCHEME):
             return False
-        token = self._token()
+        token = self._read_token()
         return bool(token) and hmac.compare_digest(authorization.removeprefix(_SCHEME).encode(), token)
 
-    def _token(self) -> bytes:
-        # Read each time: a new token counts without a restart.
+    def _read_token(self) -> bytes:
+        # Read each time: a new token takes effect without a restart.
         return self._file.read_bytes().strip()
 
 
-def _create(path: Path) -> None:
+def _create_token(path: Path) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(f"{secrets.token_hex(32)}\n")
 
 
-def _same_site(headers: Mapping[str, str]) -> bool:
-    """Whether a browser did not send this for a page of another site; other callers say nothing of the kind."""
+def _is_same_site(headers: Mapping[str, str]) -> bool:
+    """False when a browser sent this from a page of another site; other callers send none of these headers."""
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return False
     origin = headers.get("origin")

@@ -1,8 +1,8 @@
 """Collecting old binlogs: by age, but never past a registered consumer's position unless that is configured.
 
 The original collects by age alone and only notices consumers that lost data (tidb-binlog 2.10, hazards R-26). Here each
-consumer that is not offline holds the collection back, and is named; `force_after_s` is the way around it, as loud.
-A window that starts after lo wants gcTS below lo (binlake/window/membership.py), so what is at a position stays, too.
+consumer that is not offline holds the collection back and is named; `force_after_s` overrides that, and is logged, too.
+A window that starts after lo needs gcTS below lo (binlake/window/membership.py), so the binlog at a position stays.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = structlog.get_logger()
 
 KEEP_S = 7 * 86400.0  # tidb-binlog 2.12
 INTERVAL_S = 3600.0  # tidb-binlog 2.10
-_SAFE = tso.compose(600 * 1000)  # tidb-binlog 2.10: files live this much longer, for P of the C that are just kept
+_SAFE = tso.compose(600 * 1000)  # tidb-binlog 2.10: files are kept this much longer, for the P of C that are just kept
 
 
 @dataclass(frozen=True)
 class GcRule:
-    """`keep_s`: age in seconds beyond which binlogs go; 0 = never.
+    """`keep_s`: age in seconds beyond which binlogs are removed; 0 = never.
 
-    `force_after_s`: age beyond which they go even if a consumer has not taken them; 0 = never.
+    `force_after_s`: age beyond which they are removed even if a consumer has not read them; 0 = never.
     """
 
     keep_s: float = KEEP_S
@@ -39,8 +39,8 @@ class GcRule:
 
 
 class Decision(NamedTuple):
-    """Everything up to `gc_ts` may go. `held_by`: the consumers that hold it back; `losing`: whose next window would
-    start in what goes. Both hold (node id, its position).
+    """Everything up to `gc_ts` may be removed. `held_by`: the consumers that hold it back; `losing`: those whose next
+    window would start in the removed range. Both as (node id, its position).
     """
 
     gc_ts: int
@@ -80,23 +80,23 @@ class Collector:
         self._registry = registry
         self._clock = clock
         self._rule = rule
-        self._one = threading.Lock()
+        self._collecting = threading.Lock()
         self.problem = ""
 
     def run(self) -> Collected:
-        """Collect now. Raises SourceUnavailable (then nothing goes), Transient while another one runs, OSError."""
-        if not self._one.acquire(blocking=False):
+        """Collect now. Raises SourceUnavailable (nothing is removed), Transient while another one runs, OSError."""
+        if not self._collecting.acquire(blocking=False):
             raise Transient("a garbage collection is already running")
         try:
             return self._run()
         finally:
-            self._one.release()
+            self._collecting.release()
 
     def _run(self) -> Collected:
         consumers = self._registry.drainers()
         before = self._storage.index.gc_ts
         decision = decide(self._rule, self._clock.tso(), before, self._storage.watermark, consumers)
-        self.problem = _told(decision)
+        self.problem = _describe_problem(decision)
         if self.problem:
             log.error("gc_and_a_slow_consumer", problem=self.problem)
         removed = Removed(0, 0)
@@ -107,11 +107,11 @@ class Collector:
         return Collected(decision.gc_ts, removed, self.problem)
 
 
-def _told(decision: Decision) -> str:
+def _describe_problem(decision: Decision) -> str:
     if decision.losing:
-        who = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
-        return f"binlogs up to {decision.gc_ts} were collected although {who} still needs them"
+        behind = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
+        return f"binlogs up to {decision.gc_ts} were collected although {behind} still needs them"
     if decision.held_by:
-        who = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
-        return f"held back at {decision.gc_ts} by {who}: if that consumer is gone, set it to offline"
+        behind = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
+        return f"held back at {decision.gc_ts} by {behind}: if that consumer is gone, set it to offline"
     return ""

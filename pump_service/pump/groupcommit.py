@@ -17,7 +17,7 @@ from binlake.errors import BinlakeError, Transient
 from pump_service.pump.heads import Head
 from pump_service.pump.record import RECORD, Pointer
 from pump_service.pump.sorter import Entry
-from pump_service.pump.taken import Claim, Taken
+from pump_service.pump.timestamp_claims import TimestampClaims, TsClaim
 from pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
@@ -28,11 +28,11 @@ SMALL_BYTES = 128 << 10
 _new_entry = partial(tuple.__new__, Entry)  # as Entry(...), without a call of Python code each
 
 Done = Callable[[BinlakeError | None], None]
-"""Told once, on the log's thread, what became of an item; must not block."""
+"""Called once, on the log's thread, with the outcome of an item (None = durable); must not block."""
 
 
 class Item:
-    """A binlog on its way to the log; `done(None)` is called once it is durable, else `done(error)`."""
+    """A binlog to be written; `done(None)` is called once it is durable, else `done(error)`."""
 
     __slots__ = ("done", "head", "payload", "size")
 
@@ -44,7 +44,7 @@ class Item:
 
 
 class Behind(Transient):
-    """Too many bytes are in flight: there will be room again."""
+    """Too many bytes are in flight: try again later."""
 
 
 class Budget:
@@ -88,13 +88,13 @@ class GroupCommit:
 
     `durable(entries, end)` is called in log order before their writers are answered, so nothing acked can be missing
     from what follows the log; `released(bytes)` reports how much is no longer in flight, written or not; `over()` is
-    called after each batch, when all of it were told.
+    called after each batch, when all its items have their outcome.
     """
 
     def __init__(
         self,
         log: ValueLog,
-        taken: Taken,
+        taken: TimestampClaims,
         durable: Callable[[list[Entry], Pointer], None],
         released: Callable[[int], None],
         over: Callable[[], None],
@@ -122,17 +122,17 @@ class GroupCommit:
             self._items.put(item)
 
     def close(self) -> None:
-        """Write what was handed over, then end."""
+        """Write what was handed over, then stop."""
         with self._gate:
             self._closed = True
             self._items.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while self._round():
-            pass  # nothing of a batch is held while the next one is waited for
+        while self._write_next():
+            pass  # a method of its own, so that no item of a batch is referenced while waiting for the next one
 
-    def _round(self) -> bool:
+    def _write_next(self) -> bool:
         first = self._held.pop() if self._held else self._items.get()
         if first is not None:
             self._commit(self._gather(first))
@@ -140,8 +140,8 @@ class GroupCommit:
 
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size
-        limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.room())
-        while not self._items.empty():  # nobody else takes from it
+        limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.room_left())
+        while not self._items.empty():  # only this thread takes from it
             item = self._items.get_nowait()
             if item is None or size + item.size > limit:
                 self._held.append(item)
@@ -151,21 +151,21 @@ class GroupCommit:
         return batch
 
     def _commit(self, items: list[Item]) -> None:
-        batch, claims, refused = self._admitted(items)
+        batch, claims, refused = self._admit(items)
         failure = self._store(batch) if batch else None
         for claim in reversed(claims) if failure is not None else ():
-            self._taken.free(claim)
+            self._taken.release(claim)
         self._released(sum([item.size for item in items]))
         for item, error in refused:
-            _tell(item, error)
+            _report(item, error)
         for item in batch:
-            _tell(item, failure)
+            _report(item, failure)
         self._over()
 
-    def _admitted(self, items: list[Item]) -> tuple[list[Item], list[Claim], list[tuple[Item, BinlakeError | None]]]:
+    def _admit(self, items: list[Item]) -> tuple[list[Item], list[TsClaim], list[tuple[Item, BinlakeError | None]]]:
         """What may be stored, the timestamps it claimed, and what is refused."""
         batch: list[Item] = []
-        claims: list[Claim] = []
+        claims: list[TsClaim] = []
         refused: list[tuple[Item, BinlakeError | None]] = []
         for item in items:
             try:
@@ -184,7 +184,7 @@ class GroupCommit:
             pointers = self._log.append([item.payload for item in batch], max_ts)
         except BinlakeError as error:
             return error
-        self._taken.stored(pointers[-1])
+        self._taken.note_stored(pointers[-1])
         end = Pointer(pointers[-1].fid, pointers[-1].offset + batch[-1].size)
         self._durable(
             [
@@ -196,9 +196,9 @@ class GroupCommit:
         return None
 
 
-def _tell(item: Item, failure: BinlakeError | None) -> None:
+def _report(item: Item, failure: BinlakeError | None) -> None:
     try:
         item.done(failure)
     except Exception:
-        # One writer is not told, the log's thread serves all others.
+        # One writer gets no answer; the log's thread must go on serving all others.
         log.exception("outcome_not_told", start_ts=item.head.start_ts)

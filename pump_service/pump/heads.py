@@ -18,7 +18,7 @@ from binlake.wire.build import emit_always
 from pump_service.pump.sorter import Kind
 
 PROOF = b"\xa8\x06\x01"
-"""Ends an R that this pump wrote with proof of the rollback: field 101 = 1, unknown to others, who keep it."""
+"""The end of an R that this pump wrote with proof of the rollback: field 101 = 1; other readers ignore it."""
 
 _LARGE_BYTES = 64 << 10  # below it the parser of protobuf is faster than Python
 _VARINT, _BYTES = 0, 2
@@ -37,7 +37,7 @@ class Head(NamedTuple):
     key: bytes
 
 
-# As Head(...), without the function in Python that a NamedTuple has for it: each binlog passes here.
+# Head(...) without the Python-level __new__ of a NamedTuple: this runs for each binlog.
 _new_head = partial(tuple.__new__, Head)
 _FAKE, _OTHER, _PREWRITE, _ROLLBACK = Kind.FAKE, Kind.OTHER, Kind.PREWRITE, Kind.ROLLBACK
 
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
     cut: int
 
 
-def parse(payload: bytes) -> Binlog:
+def parse_binlog(payload: bytes) -> Binlog:
     """The binlog in `payload`. Raises WireError."""
     try:
         return Binlog.FromString(payload)
@@ -64,18 +64,18 @@ def head_of(payload: bytes) -> Head:
     """The head of a stored payload. Raises WireError."""
     layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
-        return _head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
-    binlog = parse(payload)
-    return _head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+        return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
+    binlog = parse_binlog(payload)
+    return _make_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
 
 
-def normal(payload: bytes) -> tuple[Head, bytes]:
+def normalise(payload: bytes) -> tuple[Head, bytes]:
     """The head of a payload that just arrived, and its bytes as Go writes them. Raises WireError."""
     layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
     if layout is not None:
-        return _head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
-    binlog = parse(payload)
-    head = _head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+        return _make_head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
+    binlog = parse_binlog(payload)
+    head = _make_head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
     return head, binlog.SerializeToString() if emit_always(binlog) else payload
 
 
@@ -101,21 +101,21 @@ def layout_of(payload: bytes) -> Layout | None:
         return None
     if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in KINDS or values[8] > _MAX_STATE:
         return None
-    return Layout(values[1], _signed(values[2]), _signed(values[3]), key, cut)
+    return Layout(values[1], _to_signed(values[2]), _to_signed(values[3]), key, cut)
 
 
-def completed(commit: bytes, prewrite: bytes) -> bytes:
+def complete(commit: bytes, prewrite: bytes) -> bytes:
     """C with its P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state, whatever C carries (MISSION S0-14).
 
-    What P has of fields that are not known here goes along (S1-03).
+    Unknown fields of P are copied, too (S1-03).
     """
     first, second = layout_of(commit), layout_of(prewrite)
     if first is not None and second is not None:
         return b"".join((commit[: first.cut], memoryview(prewrite)[second.cut :]))
-    return _completed(parse(commit), parse(prewrite)).SerializeToString()
+    return _complete_parsed(parse_binlog(commit), parse_binlog(prewrite)).SerializeToString()
 
 
-def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
+def _complete_parsed(commit: Binlog, prewrite: Binlog) -> Binlog:
     for name in ("prewrite_value", "ddl_query"):
         if prewrite.HasField(name):
             setattr(commit, name, getattr(prewrite, name))
@@ -129,7 +129,7 @@ def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
     return commit
 
 
-def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
+def _make_head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
     if start_ts == commit_ts and start_ts:
         return _new_head((_FAKE, start_ts, commit_ts, b""))
     kind = KINDS.get(tp, _OTHER)
@@ -140,5 +140,5 @@ def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) ->
     return _new_head((kind, start_ts, commit_ts, b""))
 
 
-def _signed(value: int) -> int:
+def _to_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value

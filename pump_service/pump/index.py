@@ -2,7 +2,7 @@
 
 `ts:` + 8 bytes big endian -> pointer (start_ts for P, commit_ts for all others); `!binlog!gcts` and
 `!binlog!maxCommitTS` i64 LE; `!binlog!handlePointer` and `!binlog!headPointer` pointers. One batch carries its puts
-together with the pointers, so that after a crash they never claim more than is there. Ours alone is
+together with the pointers, so that after a crash they never claim more than is there. One key is Binlake's own,
 `!binlake!checkpoint`: the sorter's state at the head, so that a start reads nothing before it.
 
 A synced batch proves what is in its own log file only: LevelDB leaves the one before unsynced until its table is
@@ -35,13 +35,13 @@ _MAX_COMMIT_TS = b"!binlog!maxCommitTS"
 _HANDLE = b"!binlog!handlePointer"
 _HEAD = b"!binlog!headPointer"
 _CHECKPOINT = b"!binlake!checkpoint"
-_BEHIND_ALL = b"\xff"  # no key is there: nothing is compacted, and that begins by writing the table
+_BEHIND_ALL = b"\xff"  # above every key: nothing is compacted, but LevelDB first writes its table
 _BIG = struct.Struct(">q")
 _POINTER = struct.Struct("<Iq")
 _LITTLE = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _DELETES = 1024  # keys of one batch (tidb-binlog 2.10)
-_CLOSE_S = 10.0  # how long a close waits for who still reads
+_CLOSE_S = 10.0  # how long a close waits for threads that still read
 
 # tidb-binlog 2.3: the library's own defaults pause writes; plyvel has no knob for the L0 triggers.
 _OPTIONS = {"lru_cache_size": 8 << 20, "block_restart_interval": 16, "block_size": 4096, "write_buffer_size": 64 << 20}
@@ -75,7 +75,7 @@ class Index:
         self._suspects: set[str] = set()  # log files that may have a hole
         self._users, self._closing = 0, False
         self._unused = threading.Condition()
-        self._gc_ts = self._number(_GC_TS)
+        self._gc_ts = self._get_number(_GC_TS)
 
     def write(
         self,
@@ -103,7 +103,7 @@ class Index:
                 body = head.to_bytes() + state
                 put(_CHECKPOINT, _CRC.pack(google_crc32c.value(body)) + body)
 
-    def durable(self) -> bool:
+    def is_durable(self) -> bool:
         """Whether all that was written before the last synced batch is on disk (see the module)."""
         with self._writing:
             try:
@@ -117,7 +117,7 @@ class Index:
             return len(logs) == 1 and not self._suspects
 
     def flush(self) -> None:
-        """Write what LevelDB has in its log only into a table, which the next open need not do; returns behind it."""
+        """Make LevelDB write its log into a table, so that the next open need not; returns when done."""
         with self._use() as db:
             db.compact_range(start=_BEHIND_ALL, stop=_BEHIND_ALL)
 
@@ -131,7 +131,7 @@ class Index:
         return body[len(head) :] if whole and body.startswith(head) else b""
 
     def pointer(self, ts: int) -> Pointer | None:
-        """Where the binlog with this ts key is; None when the index does not know it."""
+        """Where the binlog with this ts key is; None when it is not in the index."""
         value = self._get(ts_key(ts))
         return None if value is None else Pointer.from_bytes(value)
 
@@ -167,7 +167,7 @@ class Index:
     @property
     def max_ts(self) -> int:
         """The watermark as of the last batch; 0 at the first start."""
-        return self._number(_MAX_COMMIT_TS)
+        return self._get_number(_MAX_COMMIT_TS)
 
     @property
     def gc_ts(self) -> int:
@@ -183,15 +183,15 @@ class Index:
     @property
     def handle(self) -> Pointer:
         """Where to feed the sorter from at a start."""
-        return self._pointer(_HANDLE)
+        return self._get_pointer(_HANDLE)
 
     @property
     def head(self) -> Pointer:
         """The last record known to be in the index."""
-        return self._pointer(_HEAD)
+        return self._get_pointer(_HEAD)
 
     def close(self) -> None:
-        """Close the database once no thread reads it; idempotent. A thread that reads for longer keeps it open."""
+        """Close the database once no thread reads it; idempotent. A thread that takes too long leaves it open."""
         with self._unused:
             self._closing = True
             unused = self._unused.wait_for(lambda: not self._users, _CLOSE_S)
@@ -236,10 +236,10 @@ class Index:
                 batch.delete(key)
         return len(keys)
 
-    def _number(self, key: bytes) -> int:
+    def _get_number(self, key: bytes) -> int:
         value = self._get(key)
         return 0 if value is None else int(_LITTLE.unpack(value)[0])
 
-    def _pointer(self, key: bytes) -> Pointer:
+    def _get_pointer(self, key: bytes) -> Pointer:
         value = self._get(key)
         return Pointer(0, 0) if value is None else Pointer.from_bytes(value)

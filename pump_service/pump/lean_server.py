@@ -20,15 +20,15 @@ from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump.groupcommit import Behind
 from pump_service.pump.pulls import Pulls
 from pump_service.pump.service import PumpService
-from pump_service.pump.waiting import Waiting, Write
+from pump_service.pump.waiting_writes import WaitingWrites, Write
 
 log = SparingLog()
 
-_WAITING_BYTES = 128 << 20  # of writes that wait for the storage to have room
+_WAITING_BYTES = 128 << 20  # of writes that wait for room in the storage
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 _LOOK_S = 1.0
 _LIMITS = Limits(http_body_bytes=64 << 10)  # no page takes a body
-_LARGE = 1 << 20  # bytes: of a message like that no copies are made
+_LARGE = 1 << 20  # bytes: larger messages are not copied
 
 
 class LeanServer:
@@ -50,8 +50,8 @@ class LeanServer:
         self.rpc = RpcServer(http=http, limits=_LIMITS, name="pump-rpc")
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
-        self._waiting = Waiting(_WAITING_BYTES, self._submit, self._give_up)
-        self._retrying = self._looking = False
+        self._waiting = WaitingWrites(_WAITING_BYTES, self._submit, self._give_up)
+        self._retrying = self._checking = False
         service.on_batch(self._on_batch)
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
         self._pulls = Pulls(service, self.rpc)
@@ -94,15 +94,15 @@ class LeanServer:
 
     def _wait(self, call: Call, write: Write) -> None:
         if not self._waiting.add(call, write):
-            self._service.metrics.refused(time.perf_counter() - write.since)
+            self._service.metrics.count_refusal(time.perf_counter() - write.since)
             return
-        if not self._looking:
-            self._looking = True
-            self.rpc.after(_LOOK_S, self._look)
-        self._waiting.retry()  # room that came just before it stood there told nobody
+        if not self._checking:
+            self._checking = True
+            self.rpc.after(_LOOK_S, self._check_waiting)
+        self._waiting.retry()  # room that came just before it was added notified nobody
 
     def _on_batch(self) -> None:
-        # On the log's thread, once a batch and after it: both threads want Python's lock, so the loop is woken last.
+        # On the log's thread, after each batch: both threads want Python's lock, so the loop is woken last.
         if self._stored:
             self._wake_to_answer()
         if self._waiting and not self._retrying:
@@ -113,19 +113,19 @@ class LeanServer:
         self._retrying = False
         self._waiting.retry()
 
-    def _look(self) -> None:
+    def _check_waiting(self) -> None:
         self._waiting.expire(time.perf_counter() - _PATIENCE_S)
         self._waiting.retry()
-        self._looking = bool(self._waiting)
-        if self._looking:
-            self.rpc.after(_LOOK_S, self._look)
+        self._checking = bool(self._waiting)
+        if self._checking:
+            self.rpc.after(_LOOK_S, self._check_waiting)
 
     def _give_up(self, call: Call, error: BinlakeError, since: float) -> None:
-        self._service.metrics.refused(time.perf_counter() - since)
+        self._service.metrics.count_refusal(time.perf_counter() - since)
         self._refuse(call, error)
 
     def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
-        # On the log's thread, which says when the batch is over; or on that of who refuses a single one.
+        # On the log's thread, before `_on_batch`; a refusal of a single binlog may come from another thread.
         self._stored.append((call, error))
         if error is not None:
             self._wake_to_answer()
@@ -161,14 +161,14 @@ class LeanServer:
 
 def _read_write(message: bytes) -> tuple[int, bytes]:
     """clusterID and payload of a WriteBinlogReq. Raises DecodeError."""
-    found = _cut(message) if len(message) >= _LARGE else None
+    found = _split_fields(message) if len(message) >= _LARGE else None
     if found is not None:
         return found
     request = WriteBinlogReq.FromString(message)
     return request.clusterID, request.payload
 
 
-def _cut(message: bytes) -> tuple[int, bytes] | None:
+def _split_fields(message: bytes) -> tuple[int, bytes] | None:
     """As _read_write, without protobuf's own copy, of the two fields in order; None for any other message."""
     at, cluster_id = 0, 0
     try:

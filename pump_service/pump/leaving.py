@@ -1,8 +1,8 @@
-"""When a closing pump may be offline: every consumer has taken all it holds (DESIGN 3.3, hazards R-05).
+"""When a closing pump may go offline: once every consumer has read all it holds (DESIGN 3.3, hazards R-05).
 
-Unlike the original, a pump without any registered consumer stays: its binlogs have not been pulled. And once no P
-waits, it writes one last fake and no more: a consumer in batches can reach a fixed mark, not one that moves away.
-Where other pumps close as well it goes up to the last of their marks, once for each: one window takes them all.
+Unlike the original, a pump without any registered consumer stays: its binlogs have not been pulled. Once no P waits, it
+writes one last fake and no more: a consumer that works in batches can reach a fixed mark, not one that keeps moving.
+Where other pumps are closing too, it raises its mark to theirs, once for each: one window then covers them all.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _SETTLE_S = 1.0
 
 
 class FakeSource(Protocol):
-    """Who writes fakes."""
+    """Writes fakes (`FakeWriter`)."""
 
     def write(self, ts: int = 0) -> int:
         """Store one fake, at `ts` if given; its ts. Raises BinlakeError."""
 
 
 class Departure:
-    """Looks again and again, from CLOSING on, until nothing is left to wait for.
+    """Checked again and again while the pump is closing, until nothing is left to wait for.
 
-    `taken`: the watermark that the consumers were last compared with.
+    `compared_watermark`: the watermark with which the consumers were last compared.
     """
 
     def __init__(self, storage: Storage, members: Members, fakes: FakeSource, node_id: str = "") -> None:
@@ -40,17 +40,17 @@ class Departure:
         self._members = members
         self._fakes = fakes
         self._sealed = 0
-        self.taken = 0
+        self.compared_watermark = 0
 
-    def waits_for(self) -> str:
+    def reason_to_wait(self) -> str:
         """Why the pump must stay, for people; empty = it may go."""
         try:
-            return self._unmatched() or self._behind()
+            return self._check_unmatched() or self._check_consumers()
         except BinlakeError as error:
             return str(error)
 
-    def _unmatched(self) -> str:
-        count, oldest = self._storage.unmatched()
+    def _check_unmatched(self) -> str:
+        count, oldest = self._storage.count_unmatched()
         if count:
             self._sealed = 0
             self._fakes.write()
@@ -63,11 +63,11 @@ class Departure:
         return "" if self._storage.watermark >= self._sealed else "the last fake binlog is not indexed yet"
 
     def _join_others(self) -> None:
-        """Go up to the mark of another pump that closes: no transaction can come to this one any more."""
+        """Raise the mark to that of another closing pump: no transaction can come to this one any more."""
         try:
             others = self._members.pumps()
         except WireError:
-            return  # of an entry that cannot be read whoever lists them is told; it may cost a window
+            return  # an unreadable entry is reported by `pumps`; here it may only cost one more window
         for other in others:
             mine = other.node_id in (self._node_id, *self._joined)
             if not mine and other.state == "closing" and other.max_commit_ts > self._sealed:
@@ -82,8 +82,8 @@ class Departure:
         else:
             log.info("last_fake", ts=mark, with_pump=node_id)
 
-    def _behind(self) -> str:
-        self.taken = watermark = self._storage.watermark
+    def _check_consumers(self) -> str:
+        self.compared_watermark = watermark = self._storage.watermark
         consumers = [one for one in self._members.drainers() if one.state != "offline"]
         if not consumers:
             return f"no consumer is registered: the binlogs up to {watermark} have not been pulled"

@@ -1,7 +1,7 @@
-"""How a pump is known to others: its registry entry, and the handshake with consumers before it serves (S0-57).
+"""A pump's registry entry, and the handshake with consumers before it serves (S0-57).
 
-Every write of the entry is guarded by the revision of the one before: a pump never overwrites another one that serves
-under its name. The registry's and PD's clients are known here only by what the pump asks of them.
+Every write of the entry is guarded by the revision of the previous one: a pump never overwrites the entry of another
+pump that serves under its name. The clients of registry and PD are protocols with what the pump needs.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class Members(Protocol):
 
 
 class Claim(Protocol):
-    """Who has this node id (binlake.cluster.placement.EtcdClaim). Raises SourceUnavailable."""
+    """Exclusive use of the node id (binlake.cluster.placement.EtcdClaim). Raises SourceUnavailable."""
 
     def take(self) -> None:
-        """Have it. Raises Permanent when another process lives under it."""
+        """Acquire it. Raises Permanent when another live process has it."""
 
     def renew(self) -> None:
-        """Still have it. Raises Fenced when another process has it."""
+        """Keep it. Raises Fenced when another process has it now."""
 
     def release(self) -> None:
-        """Let it go."""
+        """Release it."""
 
 
 class Membership:
-    """One pump's entry. `claim`: proof that no other process has the node id.
+    """The registry entry of one pump. `claim`: exclusive use of its node id.
 
     `started_ts`: TSO of the start; updateTS = started_ts + wall time since (tidb-binlog 3.1).
     """
@@ -100,14 +100,14 @@ class Membership:
         self._lock = threading.Lock()
 
     def claim(self, node_at: Callable[[str], str]) -> str:
-        """The state the last run left, `offline` when there is no entry; from now on this process writes the entry.
+        """Take over the entry; the state that the last run left, `offline` when there is no entry.
 
-        `node_at(host)` asks which node serves at an address, and raises SourceUnavailable when none does. Raises
+        `node_at(host)` gives the node that serves at an address, and raises SourceUnavailable when none does. Raises
         Permanent when another live pump has this node id, or another node this address.
         """
         if self._claim is not None:
             self._claim.take()
-        for other in self._neighbours():
+        for other in self._list_neighbours():
             self._check_neighbour(other)
         found = self._members.pump(self._node_id)
         if found is None:
@@ -118,10 +118,10 @@ class Membership:
         return found.status.state
 
     def publish(self, state: str, max_commit_ts: int) -> str:
-        """Write the entry, confirmed when it returns; the state that is now in it.
+        """Write the entry, confirmed on return; the state that is now in it.
 
-        That is `state`, but a closing pump that was marked offline by command finds `offline`. Raises Fenced when
-        another pump took the entry over.
+        That is `state`, or `offline` for a closing pump that was set offline by command. Raises Fenced when another
+        pump took over the entry.
         """
         with self._lock:
             if self._lost is not None:
@@ -130,7 +130,7 @@ class Membership:
             return self._write(state, max_commit_ts)
 
     def leave(self) -> None:
-        """Let the node id go: after the last write."""
+        """Release the node id, after the last write."""
         if self._claim is not None:
             self._claim.release()
 
@@ -148,7 +148,7 @@ class Membership:
             node_id=self._node_id,
             host=self._host,
             state=state,
-            is_alive=False,  # written and never relied on
+            is_alive=False,  # the original writes it, nobody reads it
             score=self._score(),
             label=self._label,
             max_commit_ts=max_commit_ts,
@@ -159,13 +159,13 @@ class Membership:
             if written:
                 self._revision, self._published = written, state
                 return state
-            if self._overruled(state):
+            if self._is_overruled(state):
                 return "offline"
         raise Transient("other processes keep changing this pump's registry entry", where={"pump": self._node_id})
 
-    def _overruled(self, state: str) -> bool:
-        """Look at what somebody else wrote; whether it is the command to be offline, for a pump that is leaving."""
-        self._renew()  # it may be another process at the same address
+    def _is_overruled(self, state: str) -> bool:
+        """Read what another process wrote; True when it set a leaving pump offline by command."""
+        self._renew()  # the writer may be another process at the same address
         found = self._members.pump(self._node_id)
         self._revision = found.revision if found else 0
         if found is None:
@@ -182,11 +182,11 @@ class Membership:
             log.warning("state_changed_by_command", pump=self._node_id, to=found.status.state, ours=state)
         return state == "closing" and found.status.state == "offline"
 
-    def _neighbours(self) -> list[NodeStatus]:
+    def _list_neighbours(self) -> list[NodeStatus]:
         try:
             return [one for one in self._members.pumps() if one.node_id != self._node_id and one.host == self._host]
         except WireError as error:
-            # An entry of somebody else that nobody can read: windows wait for it, this pump does not.
+            # Another node's entry is unreadable: windows wait for it, this pump does not.
             log.error("registry_not_readable", error=str(error))
             return []
 
@@ -215,7 +215,7 @@ class Membership:
             )
 
     def notify_consumers(self, tls: Tls | None = None) -> None:
-        """Tell each online consumer that this pump joins, by TLS if given: a cluster has it everywhere or nowhere.
+        """Notify each online consumer that this pump joins, by TLS if given: a cluster has it everywhere or nowhere.
 
         Raises SourceUnavailable when one does not answer.
         """
@@ -256,11 +256,11 @@ class Ticker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; the first call comes after one interval."""
+        """Start; the first call comes after one interval."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the call that may be running."""
+        """Stop, once a call that is running has returned."""
         self._stopped.set()
         self._thread.join()
 

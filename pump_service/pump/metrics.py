@@ -1,4 +1,4 @@
-"""The pump's metrics: the original's names, labels and buckets (tidb-binlog 2.14), and what only ours knows.
+"""The pump's metrics: the original's names, labels and buckets (tidb-binlog 2.14), and Binlake's own.
 
 Timestamps are shown as Unix milliseconds, as the original shows them.
 """
@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from binlake import tso
-from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential, page
-from pump_service.pump.aside import stored_aside
+from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential_bounds, render_page
+from pump_service.pump.set_aside import count_set_aside
 from pump_service.pump.storage import Storage
 
 _STORAGE = "binlog_pump_storage"
@@ -24,49 +24,51 @@ class PumpMetrics:
             "binlog_pump_rpc_duration_seconds",
             "Bucketed histogram of processing time (s) of rpc queries.",
             ("method", "label"),
-            exponential(0.00005, 2, 18),
+            exponential_bounds(0.00005, 2, 18),
         )
         self._seconds = Histogram(
             f"{_STORAGE}_write_binlog_duration_time",
             "Bucketed histogram of write time (s) of binlog.",
             ("type",),
-            exponential(0.00005, 2, 20),
+            exponential_bounds(0.00005, 2, 20),
         )
-        self._bytes = Histogram(f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential(16, 2, 25))
+        self._bytes = Histogram(
+            f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential_bounds(16, 2, 25)
+        )
         self._lost = Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
         self.errors = Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
         self.forced = Counter("binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided")
         self.given_up = Counter(
             "binlake_pump_given_up_commits_total", "Commits without a prewrite that an operator gave up"
         )
-        # Each write passes here: what can be looked up before is.
+        # Looked up once: these are used for each write.
         self._write_done = self._rpc.series("WriteBinlog", "succ")
         self._write_seconds = self._seconds.series("single").observe_all
         self._write_bytes = self._bytes.series("single").observe_all
 
-    def written(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
-        """WriteBinlogs of these bytes are acked after these seconds."""
+    def count_writes(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
+        """WriteBinlogs of `sizes` bytes were acked after `seconds`."""
         self._write_done.observe_all(seconds)
         self._write_seconds(seconds)
         self._write_bytes(sizes)
 
-    def synced(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
+    def count_sync(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
         """A batch of `size` bytes is durable: seconds of its write and sync, and of the sync alone."""
         for kind, seconds in (("fsync", fsync_s), ("to_disk", to_disk_s), ("batch", to_disk_s)):
             self._seconds.series(kind).observe(seconds)
         self._bytes.series("batch").observe(size)
 
-    def probed(self, seconds: float) -> None:
+    def count_probe(self, seconds: float) -> None:
         """An empty WriteBinlog was accepted."""
         self._write_done.observe(seconds)
 
-    def refused(self, seconds: float) -> None:
+    def count_refusal(self, seconds: float) -> None:
         """A WriteBinlog ended with an error after the check of the cluster id."""
         self._rpc.series("WriteBinlog", "fail").observe(seconds)
         self._lost.add()
 
-    def pulled(self, seconds: float, *, well: bool) -> None:
-        """A PullBinlogs stream ended after `seconds`, by its caller's will or by an error."""
+    def count_pull(self, seconds: float, *, well: bool) -> None:
+        """A PullBinlogs stream ended after `seconds`; `well`: its caller ended it."""
         self._rpc.series("PullBinlogs", "succ" if well else "fail").observe(seconds)
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
@@ -80,20 +82,20 @@ class PumpMetrics:
             self.forced,
             self.given_up,
         ]
-        return page([*counted, *_readings(storage, status_queries, score)])
+        return render_page([*counted, *_make_readings(storage, status_queries, score)])
 
 
-def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
+def _make_readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
     counters = storage.counters
     return [
         Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.physical(storage.index.gc_ts)),
         Reading(f"{_STORAGE}_max_commit_ts", "max commit ts of storage", lambda: tso.physical(storage.watermark)),
-        Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _disk(storage), "type"),
+        Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _disk_bytes(storage), "type"),
         Reading(f"{_STORAGE}_done_gc_ts", "gc ts of the last gc", lambda: tso.physical(counters.done_gc_ts)),
-        Reading(f"{_STORAGE}_deleted_kv_total", "keys removed by gc", lambda: counters.collected_keys, kind="counter"),
+        Reading(f"{_STORAGE}_deleted_kv_total", "Keys removed by gc", lambda: counters.collected_keys, kind="counter"),
         Reading(
             f"{_STORAGE}_slow_chaser_count",
-            "times the index fell behind the value log",
+            "Times the index fell behind the value log",
             lambda: counters.slow_chases,
             kind="counter",
         ),
@@ -113,10 +115,12 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
         Reading(
             "binlake_pump_set_aside_binlogs",
             "Binlogs that a command moved out of the value log",
-            lambda: stored_aside(storage.directory.path),
+            lambda: count_set_aside(storage.directory.path),
         ),
         Reading(
-            "binlake_pump_unmatched_prewrites", "prewrites without a commit or rollback", lambda: storage.unmatched()[0]
+            "binlake_pump_unmatched_prewrites",
+            "Prewrites without a commit or rollback",
+            lambda: storage.count_unmatched()[0],
         ),
         Reading("binlake_pump_score", "Free capacity of this pump, 0 to 100", score),
         Reading(
@@ -134,6 +138,6 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
     ]
 
 
-def _disk(storage: Storage) -> dict[str, float]:
+def _disk_bytes(storage: Storage) -> dict[str, float]:
     stat = os.statvfs(storage.directory.path)
     return {"capacity": stat.f_blocks * stat.f_frsize, "available": stat.f_bavail * stat.f_frsize}

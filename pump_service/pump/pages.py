@@ -1,7 +1,7 @@
 """The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of Binlake's.
 
 As the original does, errors of a page are HTTP 200 with their text, or with the envelope `{message, code, data}`.
-Only unknown paths (404), methods (405) and callers who may not command (403, see gate.py) use the status.
+Only unknown paths (404), methods (405) and callers without permission (403, see gate.py) use the status.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from binlake.rpc.sparinglog import SparingLog
 from binlake.tso import MAX_TS
 from pump_service.prometheus import CONTENT_TYPE
 from pump_service.pump.dump import as_json, as_text
-from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate, Needs
 from pump_service.pump.membership import ClusterClock, Members
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
+from pump_service.pump.verdict import Verdict
 
 log = structlog.get_logger()
 sparing = SparingLog()
@@ -32,7 +32,7 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=UTF-8"
 _OK, _BAD_PARAMETER, _NOT_FOUND, _OTHER = 200, 1, 2, 3
 _ACTIONS = ("pause", "close")
-_SHOWN = 40  # characters of a parameter that is none
+_SHOWN = 40  # characters of an invalid parameter that are shown
 
 Page = Callable[..., HttpResponse]
 
@@ -40,8 +40,8 @@ Page = Callable[..., HttpResponse]
 class Pages:
     """Answers HTTP requests about one pump.
 
-    `gate` says which callers may command; `ask(action)` starts the pump's leaving; `collect` collects and tells what
-    stands in its way; `waiting` describes the P that wait for their end.
+    `gate` decides which callers may command; `ask(action)` makes the pump leave; `collect` collects garbage and returns
+    what prevents it; `waiting` describes the P without a C or R.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Pages:
         for method, pattern, answer, needs in self._routes:
             found = pattern.fullmatch(request.path)
             if found and method == request.method:
-                refusal = self._gate.refusal(request, needs)
-                return self._refused(request, refusal) if refusal else answer(request, *found.groups())
+                refusal = self._gate.reason_to_refuse(request, needs)
+                return self._refuse(request, refusal) if refusal else answer(request, *found.groups())
             if found:
                 methods.add(method)
         if methods:
@@ -96,7 +96,7 @@ class Pages:
         return HttpResponse(404, TEXT, b"404 page not found\n")
 
     @staticmethod
-    def _refused(request: HttpRequest, why: str) -> HttpResponse:
+    def _refuse(request: HttpRequest, why: str) -> HttpResponse:
         sparing.warning("command_refused", path=request.path[:100], why=why)
         return HttpResponse(403, JSON, _envelope(why, _OTHER).body)
 
@@ -104,14 +104,14 @@ class Pages:
         try:
             pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
             found: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
-            found["ErrMsg"] = self._service.problem()
+            found["ErrMsg"] = self._service.describe_problems()
         except BinlakeError as error:
             found = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return _compact(found)
+        return _json_line(found)
 
     def _drainers(self, _: HttpRequest) -> HttpResponse:
         try:
-            return _compact([json.loads(one.to_json()) for one in self._members.drainers()])
+            return _json_line([json.loads(one.to_json()) for one in self._members.drainers()])
         except BinlakeError as error:
             return _envelope(str(error), _OTHER)
 
@@ -146,8 +146,8 @@ class Pages:
 
     def _gc(self, _: HttpRequest) -> HttpResponse:
         problem = self._collect()
-        told = f"trigger gc success\n{problem}\n" if problem else "trigger gc success\n"
-        return HttpResponse(200, TEXT, told.encode())
+        text = f"trigger gc success\n{problem}\n" if problem else "trigger gc success\n"
+        return HttpResponse(200, TEXT, text.encode())
 
     def _metrics(self, _: HttpRequest) -> HttpResponse:
         body = self._service.metrics.page(self._storage, self._service.status_queries, self._score)
@@ -157,33 +157,33 @@ class Pages:
         return _envelope("", _OK, self._waiting())
 
     def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
-        return _decided(self._verdict.decide, start_ts, commit_ts, f"is recorded as committed at {commit_ts}")
+        return _answer_decision(self._verdict.decide, start_ts, commit_ts, f"is recorded as committed at {commit_ts}")
 
     def _rollback(self, _: HttpRequest, start_ts: str) -> HttpResponse:
-        return _decided(self._verdict.decide, start_ts, "0", "is recorded as rolled back")
+        return _answer_decision(self._verdict.decide, start_ts, "0", "is recorded as rolled back")
 
     def _give_up(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
-        told = f"is given up: pulls skip its commit at {commit_ts}"
-        return _decided(self._verdict.give_up, start_ts, commit_ts, told)
+        outcome = f"is given up: pulls skip its commit at {commit_ts}"
+        return _answer_decision(self._verdict.give_up, start_ts, commit_ts, outcome)
 
 
-def _decided(decide: Callable[[int, int], None], start_ts: str, commit_ts: str, told: str) -> HttpResponse:
+def _answer_decision(decide: Callable[[int, int], None], start_ts: str, commit_ts: str, outcome: str) -> HttpResponse:
     try:
-        decide(_ts(start_ts), _ts(commit_ts))
+        decide(_parse_ts(start_ts), _parse_ts(commit_ts))
     except ConfigError as error:
         return _envelope(str(error), _BAD_PARAMETER)
     except BinlakeError as error:
         return _envelope(str(error), _OTHER)
-    return _envelope(f"transaction {start_ts} {told}", _OK)
+    return _envelope(f"transaction {start_ts} {outcome}", _OK)
 
 
-def _ts(text: str) -> int:
+def _parse_ts(text: str) -> int:
     if re.fullmatch("[0-9]{1,19}", text) and int(text) <= MAX_TS:
         return int(text)
-    raise ConfigError("this is not a timestamp", where={"ts": text[:_SHOWN]})
+    raise ConfigError("not a timestamp", where={"ts": text[:_SHOWN]})
 
 
-def _compact(value: Any) -> HttpResponse:
+def _json_line(value: Any) -> HttpResponse:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return HttpResponse(200, TEXT, f"{text}\n".encode())
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from pump_service.pump.settings import PumpFile, given_flags
-from pump_service.slices import next_of
+from pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
 
@@ -25,26 +25,27 @@ _BACKOFF_S = 1.0
 _LONGEST_S = 30.0
 
 
-def commands(settings: PumpFile, args: argparse.Namespace, count: int) -> list[list[str]]:
+def build_commands(settings: PumpFile, args: argparse.Namespace, count: int) -> list[list[str]]:
     """The command line of each of `count` pumps."""
     shared = given_flags(args)
     if args.config is not None:
         shared["config"] = str(args.config)
     start = [sys.executable, "-m", "binlake.cli", "pump"]
     return [
-        start + [f"--{name}={value}" for name, value in {**shared, **_own(settings, n)}.items()] for n in range(count)
+        start + [f"--{name}={value}" for name, value in {**shared, **_own_settings(settings, n)}.items()]
+        for n in range(count)
     ]
 
 
-def _own(settings: PumpFile, number: int) -> dict[str, str]:
+def _own_settings(settings: PumpFile, number: int) -> dict[str, str]:
     log_file = Path(settings.log_file or settings.data_dir / "pump.log")
     own = {
-        "addr": _moved(settings.addr, number),
+        "addr": _shift_port(settings.addr, number),
         "data-dir": str(settings.data_dir / str(number)),
         "log-file": str(log_file.with_suffix(f".{number}{log_file.suffix}")),
     }
     if settings.advertise_addr:
-        own["advertise-addr"] = _moved(settings.advertise_addr, number)
+        own["advertise-addr"] = _shift_port(settings.advertise_addr, number)
     if settings.node_id:
         own["node-id"] = f"{settings.node_id}-{number}"
     if settings.socket:
@@ -52,7 +53,7 @@ def _own(settings: PumpFile, number: int) -> dict[str, str]:
     return own
 
 
-def _moved(addr: str, number: int) -> str:
+def _shift_port(addr: str, number: int) -> str:
     host, _, port = addr.rpartition(":")
     return addr if port == "0" or not port.isdigit() else f"{host}:{int(port) + number}"
 
@@ -70,23 +71,23 @@ class Supervisor:
         self._failed = False
 
     def ask_to_stop(self) -> None:
-        """Stop all pumps, gracefully; asked again, at once. Safe from a signal handler."""
+        """Stop all pumps gracefully; a second call kills them. Safe from a signal handler."""
         self._events.put(("stop", 0, 0))
 
     def run(self) -> int:
-        """Start all and wait for their ends; 0 when each left by itself or was asked to, 1 after a death."""
+        """Start all and wait until all have ended; 1 when one died, else 0."""
         for number in range(len(self._commands)):
             self._start(number)
         pending = 0
         while self._running or pending:
-            kind, number, status = next_of(self._events)
+            kind, number, status = wait_for_item(self._events)
             if kind == "stop":
                 self._stop()
             elif kind == "again":
                 pending -= 1
                 if not self._stopping:
                     self._start(number)
-            elif self._ended(number, status):
+            elif self._handle_end(number, status):
                 pending += 1
         return int(self._failed)
 
@@ -100,8 +101,8 @@ class Supervisor:
 
         threading.Thread(target=wait, name=f"wait-{number}", daemon=True).start()
 
-    def _ended(self, number: int, status: int) -> bool:
-        """Tell it; whether it will be started again."""
+    def _handle_end(self, number: int, status: int) -> bool:
+        """Log it; whether the pump will be started again."""
         process = self._running.pop(number)
         if status == 0 or self._stopping:
             log.info("pump_ended", number=number, pid=process.pid, status=status)

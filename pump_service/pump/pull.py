@@ -1,7 +1,7 @@
 """Pulling: complete transactions in strictly increasing commit_ts, bounded by the watermark (tidb-binlog 2.9).
 
 A C is completed from its P: P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state win (MISSION S0-14). R is
-invisible, a fake goes out as stored. Nothing is skipped: a range that may be collected is LostRange (hazards R-26),
+left out, a fake goes out as stored. Nothing is skipped: a range that may be collected is LostRange (hazards R-26),
 a C without its P is an error that names it, unless it was given up by command (`lost`). Files are read in stretches,
 not record by record (MISSION S0-52).
 """
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
 from binlake.wire.binlog_pb2 import Commit, Prewrite
-from pump_service.pump.found import Found
-from pump_service.pump.heads import completed, head_of, layout_of
+from pump_service.pump.heads import complete, head_of, layout_of
 from pump_service.pump.index import ts_of
 from pump_service.pump.ranges import Block, Ints, read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
+from pump_service.pump.transaction_batch import TransactionBatch
 
 _CACHE_BYTES = 16 << 20  # P that wait for their C
 _BLOCK_BYTES = 2 << 20  # each step on a block keeps all other threads out of Python: it must be short
@@ -37,7 +37,7 @@ Keyed = Sequence[tuple[bytes, bytes]]
 """Raw (key, pointer) of the index."""
 
 
-def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, Found]]:
+def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, TransactionBatch]]:
     """Every transaction and fake above `after_ts` up to the present watermark, in batches of some MiB.
 
     Each batch comes with the commit_ts up to which it is complete; `give_up()` ends it early. Raises LostRange when
@@ -52,13 +52,13 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
         reader.read(entries)
         _check_not_collected(storage, last)
         taken = max(last, ts_of(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark)
-        found, reader.found = reader.found, Found()
+        found, reader.found = reader.found, TransactionBatch()
         if found or reader.failed is None:
             yield taken, found
         if reader.failed is not None:
-            storage.pull_fault.stuck(taken, reader.failed)
+            storage.pull_fault.record(taken, reader.failed)
             raise reader.failed
-        storage.pull_fault.passed(taken)
+        storage.pull_fault.clear_below(taken)
         last = taken
 
 
@@ -73,11 +73,11 @@ def _check_not_collected(storage: Storage, after_ts: int) -> None:
 
 
 class NotNow(Exception):
-    """The binlog that would be read next is large, and has to wait: see Reader.before_large."""
+    """The next binlog is large and has to wait: see Reader.before_large."""
 
 
 class Reader:
-    """One stream's reading: `found` and how many index entries that took; P met on the way wait for their C.
+    """Reads for one stream: `found`, and `taken`, how many index entries it came from; P it meets are kept for their C.
 
     `before_large(bytes)` is called before a binlog of many MiB is read, the first of its batch; it may raise NotNow.
     """
@@ -88,52 +88,52 @@ class Reader:
         self._tails: dict[int, bytes] = {}  # of plain P: what follows field 4
         self._bytes = 0
         self.rows = _FEW
-        self.found = Found()
+        self.found = TransactionBatch()
         self.taken = 0
         self.failed: WireError | LostRange | None = None
 
     def read(self, entries: Keyed) -> None:
         """Take the first entries; an error ends the batch before its row."""
-        self.found, self.taken, self.failed = Found(), 0, None
+        self.found, self.taken, self.failed = TransactionBatch(), 0, None
         try:
             if len(entries) < _FEW:
                 for _, pointer in entries:
-                    self._one(Pointer.from_bytes(pointer))
+                    self._read_one(Pointer.from_bytes(pointer))
                     self.taken += 1
             else:
-                self._block(entries)
+                self._read_rows(entries)
         except NotNow:
             if not self.taken:
                 raise
         except (WireError, LostRange) as error:
             self.failed = error
-        # Rows double while blocks are far from full, so that the index is not read in vain for large records. At the
-        # tail there are seldom as many: the next round shall not begin with a few again, each read has its price.
+        # Rows double while blocks are far from full, so that the index is not read for nothing with large records. At
+        # the tail there are seldom as many: the next round must not begin with a few again, as each read has its price.
         least = self.rows if self.taken == len(entries) else _FEW
         self.rows = min(_ROWS, max(least, 2 * self.taken))
         while self._bytes > _CACHE_BYTES:
             self._bytes -= len(self._tails.pop(next(iter(self._tails))))
 
-    def _block(self, entries: Keyed) -> None:
+    def _read_rows(self, entries: Keyed) -> None:
         block = read_block([pointer for _, pointer in entries], self.storage.records, _BLOCK_BYTES)
-        joined = _Joined.of(block, self._take_tail)
+        joined = _MatchedRows.of(block, self._take_tail)
         try:
             for row in [*np.flatnonzero(joined.alone).tolist(), len(joined.alone)]:
                 self.found.extend(*joined.between(self.taken, row))
                 self.taken = row
                 if row < len(joined.alone):
-                    self._one(Pointer.from_bytes(entries[row][1]))
+                    self._read_one(Pointer.from_bytes(entries[row][1]))
                     self.taken += 1
         finally:
             for row in joined.waiting[joined.waiting < self.taken].tolist():
-                self._keep(int(block.start_ts[row]), block.data[block.cut[row] : block.end[row]])
+                self._keep_tail(int(block.start_ts[row]), block.data[block.cut[row] : block.end[row]])
 
     def _take_tail(self, start_ts: int) -> bytes | None:
         tail = self._tails.pop(start_ts, None)
         self._bytes -= len(tail or b"")
         return tail
 
-    def _one(self, pointer: Pointer) -> None:
+    def _read_one(self, pointer: Pointer) -> None:
         if self._is_huge_prewrite(pointer):
             return
         payload = self.storage.read(pointer)
@@ -145,23 +145,23 @@ class Reader:
         elif head.kind is Kind.PREWRITE:
             layout = layout_of(payload)
             if layout is not None:
-                self._keep(head.start_ts, payload[layout.cut :])
+                self._keep_tail(head.start_ts, payload[layout.cut :])
 
     def _is_huge_prewrite(self, pointer: Pointer) -> bool:
-        """A P that would not be kept for its C need not be read twice."""
+        """True for a P that is too large to be kept for its C: it would be read twice."""
         length, begin = self.storage.records.peek(pointer, 2)
         return length > _CACHE_BYTES and begin == b"\x08\x00"
 
-    def _keep(self, start_ts: int, tail: bytes) -> None:
+    def _keep_tail(self, start_ts: int, tail: bytes) -> None:
         self._bytes += len(tail) - len(self._tails.get(start_ts, b""))
         self._tails[start_ts] = tail
 
     def _add_complete(self, start_ts: int, commit_ts: int, commit: bytes) -> None:
-        found = self._complete(start_ts, commit_ts, commit)
+        found = self._complete_commit(start_ts, commit_ts, commit)
         if found:
             self.found.add(start_ts, commit_ts, found)
 
-    def _complete(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
+    def _complete_commit(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
         """The complete C; empty when it was given up by command."""
         tail, layout = self._take_tail(start_ts), layout_of(commit)
         if tail is not None and layout is not None:
@@ -181,13 +181,13 @@ class Reader:
                 hint="restore the disk that has its prewrite; or, if it is gone or another pump has the transaction,"
                 f" `binlake txn give-up {start_ts} --commit-ts {commit_ts} --pump NODE`",
             )
-        return completed(commit, prewrite)
+        return complete(commit, prewrite)
 
 
-class _Joined(NamedTuple):
+class _MatchedRows(NamedTuple):
     """The rows of a block, each C with the row of its P, or with the `tails` that P left which came before the block.
 
-    `alone`: those to be taken one by one. `gives`: those that give a binlog: data[begin:cut] and data[tail:tail_end].
+    `alone`: rows to be read one by one. `gives`: rows that give a binlog: data[begin:cut] and data[tail:tail_end].
     `waiting`: the P whose C is not here.
     """
 
@@ -201,10 +201,10 @@ class _Joined(NamedTuple):
     waiting: Ints
 
     @classmethod
-    def of(cls, block: Block, tail_of: Callable[[int], bytes | None]) -> _Joined:
+    def of(cls, block: Block, tail_of: Callable[[int], bytes | None]) -> _MatchedRows:
         """`tail_of`: what is kept of the P with this start_ts."""
         sound = block.plain.copy()
-        sound[sound] = _crcs(block, np.flatnonzero(sound)) == block.crc[sound]
+        sound[sound] = _compute_crcs(block, np.flatnonzero(sound)) == block.crc[sound]
         fake = sound & (block.start_ts == block.commit_ts)
         commits = np.flatnonzero(sound & ~fake & (block.tp == _COMMIT))
         prewrites = np.flatnonzero(sound & ~fake & (block.tp == _PREWRITE))
@@ -245,7 +245,7 @@ class _Joined(NamedTuple):
         return self.block.start_ts[rows], self.block.commit_ts[rows], pieces
 
 
-def _crcs(block: Block, rows: Ints) -> Ints:
+def _compute_crcs(block: Block, rows: Ints) -> Ints:
     data, crc_of = block.data, google_crc32c.extend
     places = (column[rows].tolist() for column in (block.seed, block.begin, block.end))
     return np.array([crc_of(seed, data[begin:end]) for seed, begin, end in zip(*places, strict=True)], np.int64)

@@ -1,8 +1,8 @@
-"""Who pulls. One that is behind reads with a thread of a small pool; those at the tail are fed together by one thread.
+"""Serves PullBinlogs. A puller that is behind is read for by a small pool; those at the tail are fed by one thread.
 
 At the tail a batch is read and framed once for all, so one more puller costs little more than its socket. A puller that
-does not take what it was sent holds no thread and little more than a MiB: it is parked, and read for again once it took
-that. What all of them have not taken is bounded: a puller that has taken nothing for a while gives way.
+does not take what it was sent holds no thread and little more than a MiB: it is parked until it has taken that. The
+untaken bytes of all pullers are bounded: one that has taken nothing for a while is cut off.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from binlake.rpc import Call, RpcServer, Status
 from binlake.rpc.fair import place_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
-from pump_service.pump.chunks import chunks
-from pump_service.pump.found import Found
+from pump_service.pump.chunks import split_into_frames
+from pump_service.pump.live_feed import LiveFeed, Puller
 from pump_service.pump.pull import NotNow, catch_up
 from pump_service.pump.service import PumpService
-from pump_service.pump.tail import Puller, Tail
+from pump_service.pump.transaction_batch import TransactionBatch
 
 log = SparingLog()
 
@@ -39,7 +39,7 @@ _STOPPING = "the pump is stopping"
 
 
 class Pulls:
-    """All pullers of a pump. `begin` and what calls tell belong to the loop of `rpc`."""
+    """All pullers of a pump. `begin` and the callbacks of calls run on the loop of `rpc`."""
 
     def __init__(self, service: PumpService, rpc: RpcServer) -> None:
         self.service = service
@@ -50,8 +50,8 @@ class Pulls:
         self._queued = self._waiting = 0
         self._unsent = 0
         self._large = threading.Lock()
-        self._tail = Tail(self)
-        self._looking = False
+        self._tail = LiveFeed(self)
+        self._checking = False
         service.on_end_pulls(self.stop)
 
     def begin(self, call: Call, cluster_id: int, after_ts: int) -> None:
@@ -59,9 +59,9 @@ class Pulls:
         try:
             self.service.check_pull(cluster_id, after_ts)
         except BinlakeError as error:
-            self._fail(call, error)
+            self._fail_call(call, error)
             return
-        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._make_place(call):
+        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._make_room(call):
             call.fail(
                 Status.UNAVAILABLE, f"{len(self._pullers)} streams are open already, most of them from this address"
             )
@@ -70,13 +70,13 @@ class Pulls:
             call.fail(Status.UNAVAILABLE, _STOPPING)
             return
         puller = Puller(call, after_ts)
-        call.on_sent, call.on_end = partial(self._sent, puller), partial(self._ended, puller)
+        call.on_sent, call.on_end = partial(self._on_sent, puller), partial(self._on_ended, puller)
         self._pullers[puller] = None
         self._tail.start()
         self._queue(puller)
-        if not self._looking:
-            self._looking = True
-            self._rpc.after(_LOOK_S, self._look)
+        if not self._checking:
+            self._checking = True
+            self._rpc.after(_LOOK_S, self._drop_stalled)
 
     def stop(self) -> None:
         """End every pull as UNAVAILABLE; from any thread, idempotent."""
@@ -87,7 +87,7 @@ class Pulls:
         self._rpc.later(self._end_all)
 
     def close(self) -> None:
-        """As stop(); when it returns no thread reads any more."""
+        """As stop(); on return no thread reads any more."""
         self.service.end_pulls()
         self._tail.close()
         self._readers.shutdown()
@@ -95,7 +95,7 @@ class Pulls:
     def fail(self, puller: Puller, error: Exception) -> None:
         """End a pull; from any thread."""
         puller.well = False
-        self._rpc.later(lambda: self._fail(puller.call, error))
+        self._rpc.later(lambda: self._fail_call(puller.call, error))
 
     def send(self, sent: list[tuple[Puller, list[bytes]]]) -> None:
         """Send frames; from any thread, in order."""
@@ -107,8 +107,8 @@ class Pulls:
                     self._unsent += size
         self._rpc.later(lambda: _write(sent))
 
-    def behind(self, puller: Puller) -> None:
-        """It is to be read for, as soon as it took what it was sent."""
+    def read_later(self, puller: Puller) -> None:
+        """Read for it again as soon as it has taken what it was sent."""
         with self._changed:
             puller.parked = puller.has_enough
             if puller.parked:
@@ -125,7 +125,7 @@ class Pulls:
     def _queue(self, puller: Puller) -> None:
         with self._changed:
             self._queued += 1
-        with contextlib.suppress(RuntimeError):  # stopped: every pull is told so
+        with contextlib.suppress(RuntimeError):  # stopped: every pull gets an error
             self._readers.submit(self._read, puller)
 
     def _read(self, puller: Puller) -> None:
@@ -142,12 +142,12 @@ class Pulls:
             self.fail(puller, error)
 
     def _catch_up(self, puller: Puller) -> bool:
-        """Send what is there; False when it goes on later, by another turn."""
+        """Send what is there; False when another turn continues later."""
 
         def gone() -> bool:
             return not (puller.alive and self.service.serving)
 
-        reader = self.service.reader()
+        reader = self.service.new_reader()
         with contextlib.ExitStack() as turn_ends:
             reader.before_large = partial(self._before_large, puller, turn_ends)
             try:
@@ -157,19 +157,19 @@ class Pulls:
                 return False
 
     def _before_large(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
-        """One at a time reads what is large, and only what may be sent then: it is in memory several times."""
-        turn_ends.close()  # the one before it is sent
-        if self._room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
+        """Let one puller at a time read a large binlog, and only when it can be sent: it is in memory several times."""
+        turn_ends.close()  # the previous one has been sent
+        if self._wait_until_room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
             turn_ends.callback(self._large.release)
-            if self._room(puller, size):
+            if self._wait_until_room(puller, size):
                 return
         raise NotNow
 
-    def _send_all(self, puller: Puller, batches: Iterator[tuple[int, Found]]) -> bool:
+    def _send_all(self, puller: Puller, batches: Iterator[tuple[int, TransactionBatch]]) -> bool:
         turn, worked = time.monotonic(), time.thread_time()
         for last, batch in batches:
-            for ts, frames in chunks(batch, puller.call, blocks=puller.blocks):
-                if not self._room(puller, sum(map(len, frames))):
+            for ts, frames in split_into_frames(batch, puller.call, blocks=puller.blocks):
+                if not self._wait_until_room(puller, sum(map(len, frames))):
                     self._wait_for_room(puller)
                     return False
                 self.send([(puller, frames)])
@@ -178,26 +178,26 @@ class Pulls:
             self.pace(time.thread_time() - worked)
             worked = time.thread_time()
             if self._queued and time.monotonic() - turn > _TURN_S:
-                self.behind(puller)
+                self.read_later(puller)
                 return False
         return True
 
-    def _room(self, puller: Puller, size: int) -> bool:
-        """Wait until it took what it was sent and all others most of theirs; False when that takes too long."""
+    def _wait_until_room(self, puller: Puller, size: int) -> bool:
+        """Wait until the puller took what it was sent, and all others most of theirs; False if that takes too long."""
 
-        def free() -> bool:
+        def has_room() -> bool:
             ended = not (puller.alive and self.service.serving)
             return ended or (puller.unsent < puller.most_unsent and self._fits(puller, size))
 
         with self._changed:
             self._waiting += 1
             unsent = puller.unsent
-            while (
-                not self._changed.wait_for(free, _HURRIED_S if self._queued else _PATIENCE_S) and puller.unsent < unsent
-            ):
+            while not self._changed.wait_for(has_room, _HURRIED_S if self._queued else _PATIENCE_S):
+                if puller.unsent >= unsent:
+                    break
                 unsent = puller.unsent
             self._waiting -= 1
-            return puller.alive and free()
+            return puller.alive and has_room()
 
     def _fits(self, puller: Puller, size: int) -> bool:
         others = self._unsent - puller.unsent
@@ -205,14 +205,14 @@ class Pulls:
 
     def _wait_for_room(self, puller: Puller) -> None:
         if puller.has_enough:
-            self.behind(puller)
+            self.read_later(puller)
         else:
-            # Others hold it: they take it, or are cut off soon.
+            # Other pullers hold it: they take theirs, or are cut off soon.
             self._rpc.later(lambda: self._rpc.after(_LOOK_S, lambda: self._queue(puller)))
 
-    # what calls tell, on the loop
+    # callbacks of calls, on the loop
 
-    def _sent(self, puller: Puller, size: int) -> None:
+    def _on_sent(self, puller: Puller, size: int) -> None:
         with self._changed:
             puller.unsent -= size
             puller.taken += size
@@ -226,7 +226,7 @@ class Pulls:
         if again:
             self._queue(puller)
 
-    def _ended(self, puller: Puller) -> None:
+    def _on_ended(self, puller: Puller) -> None:
         with self._changed:
             puller.alive = puller.parked = False
             self._unsent -= puller.unsent
@@ -235,11 +235,11 @@ class Pulls:
         puller.call.on_sent = None
         self._pullers.pop(puller, None)
         self._tail.forget(puller)
-        self.service.metrics.pulled(time.perf_counter() - puller.began, well=puller.well)
+        self.service.metrics.count_pull(time.perf_counter() - puller.began, well=puller.well)
         puller.call.fail(Status.CANCELLED, "the client does not read it")
 
-    def _look(self) -> None:
-        """Whoever has taken nothing for long gives way when much waits."""
+    def _drop_stalled(self) -> None:
+        """Cut off pullers that have taken nothing for long, when much waits."""
         now = time.perf_counter()
         stalled = [one for one in self._pullers if one.unsent and now - one.moved_at > _STALLED_S]
         stalled.sort(key=lambda one: one.moved_at)
@@ -249,12 +249,12 @@ class Pulls:
             log.warning("pull_cut_off", unsent=puller.unsent, seconds=round(now - puller.moved_at))
             puller.well = False
             puller.call.connection.reset(puller.call.id, Code.ENHANCE_YOUR_CALM)
-        self._looking = bool(self._pullers)
-        if self._looking:
-            self._rpc.after(_LOOK_S, self._look)
+        self._checking = bool(self._pullers)
+        if self._checking:
+            self._rpc.after(_LOOK_S, self._drop_stalled)
 
-    def _make_place(self, call: Call) -> bool:
-        """The newest puller of the address that has the most gives way to one from another address."""
+    def _make_room(self, call: Call) -> bool:
+        """End the newest puller of the address that has the most, for one from another address."""
         places = {one: one.call.connection.address for one in self._pullers}
         loser = place_to_free(places, call.connection.address)
         if loser is not None and loser.unsent:
@@ -270,7 +270,7 @@ class Pulls:
             puller.call.fail(Status.UNAVAILABLE, _STOPPING)
 
     @staticmethod
-    def _fail(call: Call, error: Exception) -> None:
+    def _fail_call(call: Call, error: Exception) -> None:
         log.error("pull_failed", error=str(error))
         text = str(error) if isinstance(error, BinlakeError) else f"{type(error).__name__}: {error}"
         call.fail(_status(error), text)

@@ -1,7 +1,7 @@
 """Reads many records of the value log at once: whole stretches of the files, their heads as columns.
 
 Nothing is taken on trust: a row is `plain` only when marker, length and layout are those of `heads.layout_of`; every
-other row is left to the caller, which reads it by itself and gets the error, if there is one, from there.
+other row is left to the caller, which reads it alone and gets any error from that.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
     places = np.frombuffer(b"".join(pointers), _POINTERS)
     fids, offsets = places["fid"].astype(np.int64), places["offset"].astype(np.int64)
     order = np.lexsort((offsets, fids))
-    sizes = _sizes(fids, offsets, order, log)
+    sizes = _read_sizes(fids, offsets, order, log)
     count = max(1, int(np.searchsorted(np.cumsum(sizes), limit, side="right")))
-    data, at = _stretches(fids, offsets, sizes, order[order < count], log)
+    data, at = _read_stretches(fids, offsets, sizes, order[order < count], log)
     frames = _Frames.of(fids[:count], offsets[:count], log)
-    return _block(data, at[:count], frames)
+    return _parse_block(data, at[:count], frames)
 
 
 class _Frames(NamedTuple):
@@ -94,7 +94,7 @@ class _Frames(NamedTuple):
         return cls(old, marker, salt + offsets.astype(np.uint64))
 
 
-def _sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
+def _read_sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
     """For each record the bytes to its neighbour, or its own size where that is far."""
     ahead = np.full(len(order), _FAR, np.int64)
     same = fids[order][1:] == fids[order][:-1]
@@ -107,7 +107,7 @@ def _sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
     return sizes
 
 
-def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records) -> tuple[bytes, Ints]:
+def _read_stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records) -> tuple[bytes, Ints]:
     """The bytes of those records of `order` that are not large, and where each begins in them (-1: not there)."""
     at = np.full(len(fids), -1, np.int64)
     order = order[sizes[order] <= NEAR_BYTES]
@@ -126,13 +126,13 @@ def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records
     return b"".join((*pieces, bytes(_PAD))), at
 
 
-def _block(data: bytes, at: Ints, frames: _Frames) -> Block:
+def _parse_block(data: bytes, at: Ints, frames: _Frames) -> Block:
     raw = np.frombuffer(data, np.uint8)
     safe = np.clip(at, 0, len(raw) - _PAD)
-    known, begin, length, crc, seed = _headers(data, safe, frames)
+    known, begin, length, crc, seed = _parse_headers(data, safe, frames)
     end = begin + length
     plain = (at >= 0) & known & (length > 0) & (end <= len(raw) - _PAD)
-    look = _Look(data, begin, plain)
+    look = _Cursor(data, begin, plain)
     tp, start_ts, commit_ts, _, cut = look.binlog()
     plain = look.plain & (look.place == end)
     return Block(data, plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
@@ -146,13 +146,13 @@ def read_heads(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[
     """The heads of the payloads `data[begin:end]` of these (_, begin, end)."""
     columns = np.array(places, np.int64)
     begin, end = columns[:, 1], columns[:, 2]
-    look = _Look(data + bytes(_PAD), begin, np.ones(len(begin), np.bool_))
+    look = _Cursor(data + bytes(_PAD), begin, np.ones(len(begin), np.bool_))
     tp, start_ts, commit_ts, key, cut = look.binlog()
     rows = (look.plain & (look.place == end), tp, start_ts, commit_ts, key, cut)
     return zip(*(column.tolist() for column in rows), strict=True)
 
 
-def _headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints]:
+def _parse_headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints]:
     """Of the records at these places: whether their marker is there, begin and length of the payload, crc, seed."""
     eight = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     four = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
@@ -169,7 +169,7 @@ def _headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_],
     return known, begin, length, crc, seed
 
 
-class _Look:
+class _Cursor:
     """A place in each row that moves on field by field; `plain` falls where a row is not as expected."""
 
     def __init__(self, data: bytes, place: Ints, plain: NDArray[np.bool_]) -> None:
@@ -200,34 +200,34 @@ class _Look:
     def tag(self, tag: int) -> None:
         """The byte `tag`."""
         self.plain &= self._raw[self.place] == tag
-        self._go(1)
+        self._move(1)
 
     def byte(self, below: int) -> Ints:
         """A one-byte varint less than `below`."""
         value = self._raw[self.place].astype(np.int64)
         self.plain &= value < below
-        self._go(1)
+        self._move(1)
         return value
 
     def varint(self) -> Ints:
         """A varint of up to nine bytes in its shortest form; longer ones, which are negative numbers, are not plain."""
-        value, size, fine = self._number()
+        value, size, fine = self._read_varint()
         self.plain &= fine
-        self._go(size)
+        self._move(size)
         return value
 
     def field(self, tag: int) -> None:
         """A field of bytes, where it is present."""
         present = self._raw[self.place] == tag
         before = self.place
-        self._go(1)
-        length, size, fine = self._number()
+        self._move(1)
+        length, size, fine = self._read_varint()
         fine &= length < _FAR
         self.plain &= fine | ~present
         self.place = np.where(present & fine, self.place + size + length, before)
-        self._go(0)
+        self._move(0)
 
-    def _number(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    def _read_varint(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """The varint at the place, its size, and whether it is a good one of at most nine bytes."""
         words = self._words[self.place]
         ninth = self._raw[self.place + 8].astype(np.uint64)
@@ -244,5 +244,5 @@ class _Look:
         fine = shortest & (~nine | (ninth < 0x80))
         return value.view(np.int64), size, fine
 
-    def _go(self, ahead: Ints | int) -> None:
+    def _move(self, ahead: Ints | int) -> None:
         self.place = np.minimum(self.place + ahead, self._last)

@@ -2,11 +2,11 @@
 
 A file begins with a head: magic, file id, the file's marker (8 random bytes), where the file before ended, crc. A
 record: marker u64, payload length u32, crc u32, `back` u32, payload. `back` is the way to where its write began; that
-write came after a successful sync of all before it. The crc is that of the payload, seeded with the marker, the
+write came after a successful sync of everything before it. The crc is that of the payload, seeded with the marker, the
 record's offset and `back`. Footer of a sealed file: the marker inverted, greatest ts in it i64, crc.
 
-The marker is not known outside, so nothing in a payload passes for a record or a footer; and a record is one only at
-its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
+The marker is not known to writers, so nothing in a payload can pass for a record or a footer; and a record is one only
+at its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
 footer of greatest ts and end magic) neither holds: such files are read, and nothing is added to them but a footer.
 """
 
@@ -33,7 +33,7 @@ FOOTER = struct.Struct("<QqI")
 _RECORD_BYTES = RECORD.size
 
 _POINTER = struct.Struct("<Iq")
-_WINDOW = 512 << 10  # read, looked through and indexed while it is in the processor's cache
+_WINDOW = 512 << 10  # read, scanned and indexed while it is in the processor's cache
 _LOOKS = 4  # how often the bytes of a stretch are read at most in search of a record
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
@@ -140,20 +140,20 @@ class Frame:
         """Raise WireError naming the place when magic, length or crc do not fit."""
         found = self.header_at(header, 0, offset)
         if len(header) < self.header_bytes:
-            raise self._damaged("the record's header is cut off", offset)
+            raise self._damage_error("the record's header is cut off", offset)
         if not found.length:
-            raise self._damaged(f"no record starts here ({header[:8].hex()})", offset)
+            raise self._damage_error(f"no record starts here ({header[:8].hex()})", offset)
         if len(payload) != found.length:
-            raise self._damaged(f"record is cut off: {len(payload)} of {found.length} bytes", offset)
+            raise self._damage_error(f"record is cut off: {len(payload)} of {found.length} bytes", offset)
         if google_crc32c.extend(found.seed, payload) != found.crc:
-            raise self._damaged("the record's crc does not match", offset)
+            raise self._damage_error("the record's crc does not match", offset)
 
-    def place(self, offset: int) -> dict[str, object]:
+    def where(self, offset: int) -> dict[str, object]:
         """`offset` of this file, for the `where` of an error."""
         return {"value_log": f"{self.fid:06d}.vlog", "offset": offset}
 
-    def _damaged(self, message: str, offset: int) -> WireError:
-        return WireError(message, where=self.place(offset))
+    def _damage_error(self, message: str, offset: int) -> WireError:
+        return WireError(message, where=self.where(offset))
 
 
 def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
@@ -200,11 +200,11 @@ class Walk:
     def __iter__(self) -> Iterator[Stretch]:
         while self.at < self._end:
             window = self._read(self.at, min(_WINDOW, self._end - self.at))
-            places = self._whole(window)
+            places = self._read_whole(window)
             if places:
                 yield Stretch(window, places)
                 continue
-            payload = self._large(window)
+            payload = self._read_large(window)
             if payload:
                 yield Stretch(payload, [(self.at - self._frame.header_bytes - len(payload), 0, len(payload))])
             elif not self._pass_over():
@@ -218,9 +218,9 @@ class Walk:
         self.at = found[0]
         return True
 
-    def _whole(self, window: bytes) -> list[tuple[int, int, int]]:
+    def _read_whole(self, window: bytes) -> list[tuple[int, int, int]]:
         if self._frame.old:
-            return self._whole_old(window)
+            return self._read_whole_old(window)
         frame, base, at, last = self._frame, self.at, 0, 0
         places: list[tuple[int, int, int]] = []
         # Inlined, as a start may read a hundred million records.
@@ -241,7 +241,7 @@ class Walk:
         self.at = base + at
         return places
 
-    def _whole_old(self, window: bytes) -> list[tuple[int, int, int]]:
+    def _read_whole_old(self, window: bytes) -> list[tuple[int, int, int]]:
         frame, base, at = self._frame, self.at, 0
         places: list[tuple[int, int, int]] = []
         while True:
@@ -255,7 +255,7 @@ class Walk:
         self.at = base + at
         return places
 
-    def _large(self, window: bytes) -> bytes:
+    def _read_large(self, window: bytes) -> bytes:
         """The payload of a record that is larger than the window; empty when there is no whole one."""
         length, crc, back, seed = self._frame.header_at(window, 0, self.at)
         size = self._frame.header_bytes + length
@@ -287,7 +287,7 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
             if 0 < header.length <= end - offset - frame.header_bytes:
                 left -= header.length
                 if left < 0:
-                    raise WireError("too much of the file looks like a record", where=frame.place(offset))
+                    raise WireError("too much of the file looks like a record", where=frame.where(offset))
                 payload = read(offset + frame.header_bytes, header.length)
                 if google_crc32c.extend(header.seed, payload) == header.crc:
                     return offset, offset - header.back

@@ -1,10 +1,10 @@
-"""Resolving a P without end: what became of its transaction is asked from the source, never guessed (hazards R-07).
+"""Resolves P without an outcome: the source is asked what became of the transaction; nothing is guessed (hazards R-07).
 
-Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends one after an undetermined commit, too.
+It asks about P that got neither C nor R, and about P that got an R: TiDB sends one after an undetermined commit, too.
 Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
-own collection; everything else, and a source that cannot be asked, blocks the watermark and is shown. Age discards
-nothing: beyond the transaction timeout TiKV is asked to end the transaction (see asking), and a prewrite that still
-waits is reported as a problem.
+own garbage collection; any other answer, and a source that cannot be asked, blocks the watermark and is shown. No P is
+discarded for its age: beyond the transaction timeout TiKV is asked to end the transaction (see status_queries), and a
+prewrite that still waits is reported as a problem.
 
 A rollback that TiKV does not protect leaves no record for long. So, where only a status port can be asked, there is a
 second proof, only for a P that got an R: the source says twice, a second apart, that there is neither lock nor write
@@ -27,8 +27,8 @@ from binlake import tso
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
-from pump_service.pump.asking import Asking, NoStatusSource, StatusSource
 from pump_service.pump.sorter import Entry
+from pump_service.pump.status_queries import NoStatusSource, StatusQueries, StatusSource
 from pump_service.pump.storage import Storage
 
 __all__ = ["TXN_TIMEOUT_S", "NoStatusSource", "Resolver", "StatusSource"]
@@ -41,14 +41,16 @@ _DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
-_WAY_ON = "reading its row in TiDB resolves a lock whose holder is gone; otherwise decide with `binlake txn resolve`"
+_HOW_TO_RESOLVE = (
+    "reading its row in TiDB resolves a lock whose holder is gone; otherwise decide with `binlake txn resolve`"
+)
 _DESCRIBED = 10_000  # P that a list shows
 _SHOWN_KEY = 64  # bytes of a key that are shown
 
 
 @dataclass(slots=True)
 class Resolutions:
-    """What a resolver did so far. `contradicted`: R whose transaction was committed, a loss that was averted."""
+    """What a resolver did so far. `contradicted`: R whose transaction was committed: a loss was averted."""
 
     queries: int = 0
     committed: int = 0
@@ -58,7 +60,7 @@ class Resolutions:
 
 @dataclass(slots=True)
 class _Doubt:
-    """When to ask again about a P with an R; since when the source has known nothing of it (0 = it knows)."""
+    """When to ask again about a P with an R; since when the source has had no record of it (0 = it has one)."""
 
     pause_s: float = _FIRST_PAUSE_S
     due: float = 0.0
@@ -88,26 +90,26 @@ class Resolver:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._asking = Asking(self.source, self.tikv, clock=self.clock, timeout_s=self.timeout_s)
+        self._asking = StatusQueries(self.source, self.tikv, clock=self.clock, timeout_s=self.timeout_s)
 
     @property
     def queries(self) -> int:
         """How often the source was asked."""
         return self.counters.queries
 
-    def round(self) -> None:
-        """Look once at the P that wait; `blocked` then says why the first one does, empty when none waits for long."""
-        waiting = self.storage.waiting(_AT_ONCE)
-        doubted = {entry.start_ts for entry in self.storage.doubted()}
+    def resolve_waiting(self) -> None:
+        """Ask once about the P that wait; then `blocked` says why the first one still waits (empty: none does)."""
+        waiting = self.storage.waiting_prewrites(_AT_ONCE)
+        doubted = {entry.start_ts for entry in self.storage.doubted_prewrites()}
         patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
         self._seen = {entry.start_ts for entry in waiting}
-        self._asking.hold(self.storage.unmatched()[1] if patient or doubted else 0)
+        self._asking.hold_gc(self.storage.count_unmatched()[1] if patient or doubted else 0)
         self._resolve(patient)
-        self._show(waiting)
+        self._describe_blocked(waiting)
 
-    def verify(self) -> None:
+    def verify_rollbacks(self) -> None:
         """Ask about the P that got an R, each after a pause that grows; nothing is asked when R are trusted."""
-        doubted = self.storage.doubted()
+        doubted = self.storage.doubted_prewrites()
         now = time.monotonic()
         known = {entry.start_ts: self._doubts.get(entry.start_ts, _Doubt()) for entry in doubted}
         self._doubts = known
@@ -116,19 +118,19 @@ class Resolver:
             doubt = known[entry.start_ts]
             doubt.due, doubt.pause_s = now + doubt.pause_s, min(2 * doubt.pause_s, _LAST_PAUSE_S)
         if due:
-            self._asking.hold(self.storage.unmatched()[1])
+            self._asking.hold_gc(self.storage.count_unmatched()[1])
             self._resolve(due)
-            self._show(self.storage.waiting(_AT_ONCE))
+            self._describe_blocked(self.storage.waiting_prewrites(_AT_ONCE))
 
     def describe(self) -> list[dict[str, Any]]:
         """The P that wait, in log order: start_ts (text), key, seconds of age, and why, when they were asked about."""
-        waiting = self.storage.waiting(_DESCRIBED)
+        waiting = self.storage.waiting_prewrites(_DESCRIBED)
         now_ms = tso.physical(self.storage.max_ts)
         with self._lock:
             return [
                 {
                     "start_ts": str(entry.start_ts),
-                    "key": _key(entry.key),
+                    "key": _format_key(entry.key),
                     "age_s": max(0, now_ms - tso.physical(entry.start_ts)) // 1000,
                     "reason": self._reasons.get(entry.start_ts, ""),
                 }
@@ -136,22 +138,22 @@ class Resolver:
             ]
 
     def stop(self) -> None:
-        """Ask nothing more: a round that runs ends soon."""
+        """Ask no more; a round that is running ends soon."""
         self._stopped.set()
         self._asking.stop()
 
     def close(self) -> None:
-        """End the threads that ask; no round may run any more."""
+        """Stop, then end the threads; no round may be running."""
         self.stop()
         self._asking.close()
 
     def _resolve(self, prewrites: Sequence[Entry]) -> None:
-        """Ask about all at once, and store the outcomes that are proved with as few waits for the disk."""
+        """Ask about all at once, and store the proved outcomes with few waits for the disk."""
         if not prewrites or self._stopped.is_set():
             return
         found = self._asking.ask(prewrites, self._doubts)
-        statuses = [self._proved(entry.start_ts, status) for entry, status in zip(prewrites, found, strict=True)]
-        reasons = [_why_not(status) for status in statuses]
+        statuses = [self._prove(entry.start_ts, status) for entry, status in zip(prewrites, found, strict=True)]
+        reasons = [_missing_proof(status) for status in statuses]
         proved = [place for place, reason in enumerate(reasons) if not reason]
         errors = self.storage.end_all([(prewrites[place].start_ts, _commit_ts(statuses[place])) for place in proved])
         for place, error in zip(proved, errors, strict=True):
@@ -164,7 +166,7 @@ class Resolver:
         if rolled_back:
             log.info("prewrites_proved_rolled_back", count=len(rolled_back), first=rolled_back[0], last=rolled_back[-1])
 
-    def _proved(self, start_ts: int, status: Status) -> Status:
+    def _prove(self, start_ts: int, status: Status) -> Status:
         """`status`, or RolledBack where absence proves it (see the module)."""
         doubt = self._doubts.get(start_ts)
         if doubt is None or self.clock is None:
@@ -176,7 +178,9 @@ class Resolver:
             doubt.absent_since = now
         elif now - doubt.absent_since >= _ABSENT_S:
             try:
-                age_ms = tso.physical(self.clock()) - tso.physical(start_ts)  # after the answer: it was younger then
+                age_ms = tso.physical(self.clock()) - tso.physical(
+                    start_ts
+                )  # read after the answer: the transaction was younger then
             except SourceUnavailable as error:
                 return Unknown(str(error))
             return RolledBack() if age_ms < _VERSIONS_LIVE_S * 1000 else status
@@ -201,28 +205,28 @@ class Resolver:
         else:
             log.info("orphan_resolved", start_ts=start_ts, commit_ts=commit_ts)
 
-    def _show(self, waiting: Sequence[Entry]) -> None:
+    def _describe_blocked(self, waiting: Sequence[Entry]) -> None:
         now_ms = tso.physical(self.storage.max_ts)
         old = [entry for entry in waiting if now_ms - tso.physical(entry.start_ts) > self.timeout_s * 1000]
         starts = {entry.start_ts for entry in waiting}
         with self._lock:
             self._reasons = {start: why for start, why in self._reasons.items() if start in starts}
-            told = [(entry, self._reasons[entry.start_ts]) for entry in waiting if entry.start_ts in self._reasons]
+            explained = [(entry, self._reasons[entry.start_ts]) for entry in waiting if entry.start_ts in self._reasons]
         self.overdue = len(old)
         self.blocked = ""
-        if told:
-            entry, why = told[0]
+        if explained:
+            entry, why = explained[0]
             late = f", beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
-            way = f"; {_WAY_ON}" if entry in old else ""
+            advice = f"; {_HOW_TO_RESOLVE}" if entry in old else ""
             age = (now_ms - tso.physical(entry.start_ts)) / 1000
             others = f", {len(waiting) - 1} more after it" if len(waiting) > 1 else ""
             self.blocked = (
-                f"prewrite start_ts={entry.start_ts} key={_key(entry.key)} waits for its commit or rollback,"
-                f" {age:.0f} s old{late}{others}: {why}{way}"
+                f"prewrite start_ts={entry.start_ts} key={_format_key(entry.key)} waits for its commit or rollback,"
+                f" {age:.0f} s old{late}{others}: {why}{advice}"
             )
 
 
-def _key(key: bytes) -> str:
+def _format_key(key: bytes) -> str:
     """The key in hex, with the table when it is a row's or an index entry's (`t` + 8 bytes)."""
     text = key[:_SHOWN_KEY].hex() + ("..." if len(key) > _SHOWN_KEY else "")
     if len(key) >= 9 and key[:1] == b"t":
@@ -234,7 +238,7 @@ def _commit_ts(status: Status) -> int | None:
     return status.commit_ts if isinstance(status, Committed) else None
 
 
-def _why_not(status: Status) -> str:
+def _missing_proof(status: Status) -> str:
     """Why there is no proof of an end; empty when there is."""
     match status:
         case Locked(ttl_ms):

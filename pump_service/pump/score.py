@@ -1,4 +1,4 @@
-"""The score a pump publishes, 1 to 100: higher is freer (S0-31). Same input, same score."""
+"""The score that a pump publishes, 1 to 100: higher = more free capacity (S0-31). Equal inputs give equal scores."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ class Usage:
     stored: float
 
 
-def score(usage: Usage, weights: Weights) -> int:
+def compute_score(usage: Usage, weights: Weights) -> int:
     """100 for an idle pump on an empty disk; never 0, which means "no score" to a writer."""
-    parts = ((usage.load, weights.load), (usage.disk, weights.disk), (usage.stored, weights.stored))
+    parts = (
+        (usage.load, weights.load),
+        (usage.disk, weights.disk),
+        (usage.stored, weights.stored),
+    )
     total = sum(weight for _, weight in parts)
     used = sum(min(1.0, max(0.0, share)) * weight for share, weight in parts) / total if total else 0.0
     return max(1, round(100 * (1 - used)))
 
 
-def usage(data_dir: Path) -> Usage:
-    """What the machine shows now. Raises OSError."""
+def measure_usage(data_dir: Path) -> Usage:
+    """The present usage of this machine. Raises OSError."""
     stat = os.statvfs(data_dir)
     capacity = max(1, stat.f_blocks)
     stored = sum(entry.stat().st_blocks * 512 for entry in os.scandir(data_dir / "value"))

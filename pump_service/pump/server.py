@@ -1,8 +1,9 @@
 """The life of a pump: checks whose data it holds, listens, registers, serves, leaves (tidb-binlog 2.11, 3.2).
 
-It leaves as `paused` (pause, SIGTERM: its data is still needed) or, once every consumer has taken all, as `offline`.
+It leaves as `paused` (pause, SIGTERM: its data is still needed) or, once every consumer has read everything, as
+`offline`.
 
-Before the first P: the cluster is the one remembered, PD's clock is not behind the data (hazards R-09), the
+Before it accepts a P: the cluster is the remembered one, PD's clock is not behind the data (hazards R-09), the
 registration is confirmed, a fake gives it a watermark (hazards R-49), and online consumers have answered (S0-57).
 """
 
@@ -20,12 +21,10 @@ import structlog
 
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
-from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.clients import Clients
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.fakes import FakeWriter
-from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate
 from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.lean_server import LeanServer
@@ -34,19 +33,21 @@ from pump_service.pump.membership import ClusterClock, Members, Membership, Tick
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
-from pump_service.pump.score import score, usage
+from pump_service.pump.score import compute_score, measure_usage
 from pump_service.pump.service import PumpService, State
+from pump_service.pump.status_queries import StatusQueries
 from pump_service.pump.stopping import StartStopped
 from pump_service.pump.storage import Storage, StorageOptions
 from pump_service.pump.timedfiles import TimedFiles
-from pump_service.slices import next_of
+from pump_service.pump.verdict import Verdict
+from pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
 
 _GRACE_S = 10.0
-_LOOK_S = 1.0  # how often a closing pump looks whether it may go
+_LOOK_S = 1.0  # how often a closing pump checks whether it may go
 _PROBE_S = 2.0
-_VERIFY_S = 0.1  # between two looks at the R that want a proof
+_VERIFY_S = 0.1  # between two checks of the R that need a proof
 
 
 class PumpServer:
@@ -83,7 +84,7 @@ class PumpServer:
         return self.service.node_id
 
     def start(self) -> bool:
-        """Serve; P are accepted when it returns True. False: it was asked to leave before, and nothing is left running.
+        """Serve; P are accepted once it has returned True. False: it was asked to leave before, and nothing is running.
 
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
@@ -122,26 +123,26 @@ class PumpServer:
             started_ts = self._check_source()
             self._listen(metrics)
             undo.callback(self._end_calls)
-            self._storage.recover()  # its port is open: /status and Info say how far it is
+            self._storage.recover()  # the port is open: /status and Info show the progress
             self._join(started_ts)
             undo.pop_all()
 
-    def ask(self, action: str) -> None:
+    def request_leave(self, action: str) -> None:
         """Ask `serve` to leave: "pause", "close", or "lost" (without a change of the registry).
 
-        Safe from a signal handler and from any thread. A `start` that reads the log back ends early for it.
+        Safe from a signal handler and from any thread. A `start` that is reading the log back ends early.
         """
         self._asked_early.set()
         self._asked.put(action)
 
     def serve(self) -> State:
-        """Serve until asked to leave, and leave; the state that the registry then shows.
+        """Serve until asked to leave, then leave; the state that the registry then shows.
 
-        Raises Fenced when another pump took this node id: nothing is written there any more; SourceUnavailable when it
-        left for good and the registry was not updated: windows would wait for it for ever, so it has to be started
-        again.
+        Raises Fenced when another pump took this node id: the registry is not written any more; SourceUnavailable when
+        it went offline and the registry could not be updated: windows would wait for it for ever, so it has to be
+        started again.
         """
-        action = next_of(self._asked)
+        action = wait_for_item(self._asked)
         if action == "close":
             action = self._close()
         if action == "lost":
@@ -158,7 +159,7 @@ class PumpServer:
         return self.service.state
 
     def stop(self, state: Literal["paused", "offline"] = "paused") -> None:
-        """Take no more P, finish what is in flight, register `state` (`offline`: all is consumed); idempotent."""
+        """Take no more P, finish what is in flight, register `state` (`offline`: everything was read); idempotent."""
         if self._left:
             return
         self.service.state = State.PAUSING
@@ -166,36 +167,36 @@ class PumpServer:
         self._leave(lambda: State(state))
 
     def _close(self) -> str:
-        """Wait until nothing here is needed; empty when the pump has left, else what it was asked meanwhile."""
+        """Wait until its data is no longer needed; empty when the pump has left, else what was requested meanwhile."""
         self.service.state = State.CLOSING
         for ticker in self._moving:
             ticker.stop()
         departure = Departure(self._storage, self._members, self._fakes, self.node_id)
         while True:
-            why = departure.waits_for()
+            why = departure.reason_to_wait()
             self.service.problems.set("closing", why)
             if self._publish() == State.OFFLINE:
                 log.error("offline_by_command", pump=self.node_id, not_taken=why or "nothing")
                 self._leave(lambda: State.OFFLINE)
                 return ""
             if not why:
-                self._leave(self._gone_or_paused(departure.taken))
+                self._leave(self._final_state(departure.compared_watermark))
                 return ""
-            action = self._asked_within(min(_LOOK_S, self._config.heartbeat_interval_s))
-            if action not in ("", "close"):  # asked again to close, it goes on closing
+            action = self._wait_for_request(min(_LOOK_S, self._config.heartbeat_interval_s))
+            if action not in ("", "close"):  # a repeated close changes nothing
                 return action
 
-    def _asked_within(self, timeout_s: float) -> str:
+    def _wait_for_request(self, timeout_s: float) -> str:
         try:
             return self._asked.get(timeout=timeout_s)
         except queue.Empty:
             return ""
 
-    def _gone_or_paused(self, taken: int) -> Callable[[], State]:
+    def _final_state(self, taken: int) -> Callable[[], State]:
         def state() -> State:
-            # A write that was under way when closing began may have been stored since: then it is still needed. The
-            # log is looked at, too: an index that failed shows no watermark of what it lacks.
-            done = not self._storage.unmatched()[0] and self._storage.max_ts <= taken
+            # A write that was in flight when closing began may have been stored since: then the pump is still needed.
+            # The log is checked, too: after an index failure the watermark does not cover everything.
+            done = not self._storage.count_unmatched()[0] and self._storage.max_ts <= taken
             return State.OFFLINE if done else State.PAUSED
 
         return state
@@ -212,7 +213,7 @@ class PumpServer:
         try:
             self._end_calls()
             self._storage.close()
-        finally:  # whatever fails here, nobody may go on believing that it serves
+        finally:  # whatever fails here, the registry must not say that it still serves
             if state is not None:
                 self.service.state = state()
                 self._registered = self._publish() == self.service.state
@@ -228,7 +229,7 @@ class PumpServer:
                 "PD belongs to another cluster than the data",
                 where={"data": known, "pd": cluster, "data_dir": directory.path},
             )
-        now = self._ceiling.fresh()
+        now = self._ceiling.fetch_ts()
         if now < self._storage.max_ts:
             where = {"pd_ts": now, "max_ts": self._storage.max_ts, "data_dir": directory.path}
             log.error("binlogs_from_the_future", **where)
@@ -256,25 +257,25 @@ class PumpServer:
             self._storage,
             self._members,
             self._oracle,
-            ask=self.ask,
-            verdict=Verdict(self._storage, self._asking(), self.service.metrics),
+            ask=self.request_leave,
+            verdict=Verdict(self._storage, self._make_status_queries(), self.service.metrics),
             waiting=lambda: self.resolver.describe(),
             collect=self._collect,
             score=lambda: self._score,
             gate=Gate(config.token_file, strict=config.protect_state),
         )
-        self._rpc = self._transport()
+        self._rpc = self._make_transport()
         host = config.advertise_addr or self._rpc.address
         directory = self._storage.directory
         self.service.node_id = directory.recall("node") or config.node_id or directory.remember("node", host)
         self._host = host
         self._rpc.start()
 
-    def _asking(self) -> Asking:
+    def _make_status_queries(self) -> StatusQueries:
         config = self._config
-        return Asking(self._source, self._clients.tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
+        return StatusQueries(self._source, self._clients.tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
 
-    def _transport(self) -> LeanServer:
+    def _make_transport(self) -> LeanServer:
         config = self._config
         socket = Path(config.socket) if config.socket else None
         return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.rpc(), socket=socket)
@@ -286,14 +287,14 @@ class PumpServer:
             self._host,
             started_ts,
             label=self._config.label,
-            score=self._fresh_score,
+            score=self._renew_score,
             claim=self._clients.claim(self.node_id, self._storage.directory.store_uuid, self._host),
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._membership.leave)
             previous = self._membership.claim(self._node_at)
             self._membership.publish(State.ONLINE, self._storage.watermark)
-            self._fakes = FakeWriter(self._storage, self._ceiling.fresh, self.service)
+            self._fakes = FakeWriter(self._storage, self._ceiling.fetch_ts, self.service)
             self._fakes.write()
             if previous == State.OFFLINE:
                 self._announce()
@@ -318,10 +319,10 @@ class PumpServer:
         self.service.status_queries = lambda: resolver.queries
 
         def resolve() -> None:
-            resolver.round()
+            resolver.resolve_waiting()
             self.service.problems.set("blocked", resolver.blocked)
 
-        # A closing pump writes both itself, as it needs them.
+        # A closing pump does both itself, when it needs to.
         self._moving = [
             Ticker("pump-fake", config.gen_binlog_interval_s, self._fakes.tick),
             Ticker("pump-heartbeat", config.heartbeat_interval_s, self._publish),
@@ -329,22 +330,22 @@ class PumpServer:
         self._tickers = [
             *self._moving,
             Ticker("pump-resolver", config.resolve_interval_s, resolve),
-            Ticker("pump-rollbacks", min(_VERIFY_S, config.resolve_interval_s), resolver.verify),
+            Ticker("pump-rollbacks", min(_VERIFY_S, config.resolve_interval_s), resolver.verify_rollbacks),
             Ticker("pump-gc", config.gc_interval_s, self._collect),
         ]
         for ticker in self._tickers:
             ticker.start()
 
     def _publish(self) -> str:
-        """Write the state as it is now; the state that then stands in the registry, empty when it was not reached."""
+        """Write the present state; the state that the registry then has, empty when it could not be written."""
         state, problem = self.service.state, ""
-        self.service.problems.set("future", self._ahead_of_pd())
+        self.service.problems.set("future", self._check_ahead_of_pd())
         try:
             return self._membership.publish(state, self._storage.watermark)
         except Fenced as error:
             problem = str(error)
             self.service.state = State.PAUSING
-            self.ask("lost")
+            self.request_leave("lost")
         except BinlakeError as error:
             problem = str(error)
         finally:
@@ -352,18 +353,18 @@ class PumpServer:
         log.warning("registry_not_updated", pump=self.node_id, state=state, error=problem)
         return ""
 
-    def _ahead_of_pd(self) -> str:
-        """Why the watermark is not to be trusted; empty = nothing stored lies above PD's clock."""
-        max_ts, line = self._storage.max_ts, self._ceiling.line()
+    def _check_ahead_of_pd(self) -> str:
+        """Why the watermark cannot be trusted; empty = nothing stored lies above PD's clock."""
+        max_ts, line = self._storage.max_ts, self._ceiling.highest_allowed()
         if max_ts <= line:
             return ""
         return f"{max_ts} is stored, above PD's clock ({line}): stop this pump, then `binlake pump set-aside`"
 
-    def _fresh_score(self) -> int:
+    def _renew_score(self) -> int:
         try:
-            self._score = score(usage(self._config.data_dir), self._config.score_weights)
+            self._score = compute_score(measure_usage(self._config.data_dir), self._config.score_weights)
         except OSError as error:
-            # A value log file may be collected between the listing and the look at it.
+            # A value-log file may be collected between the listing and its stat.
             log.warning("score_not_renewed", error=str(error))
         return self._score
 
@@ -375,10 +376,10 @@ class PumpServer:
                 .node_id
             )
         except WireError:
-            return ""  # an original pump: it is there, but does not tell its name
+            return ""  # an original pump: it answers, but does not report its name
 
     def _collect(self) -> str:
-        """Collect now; who holds it back or loses data, or why it failed. Empty = all is well."""
+        """Collect now; which consumer holds it back or loses data, or why it failed. Empty = all is well."""
         try:
             problem = self.collector.run().problem
         except (BinlakeError, OSError, plyvel.Error) as error:

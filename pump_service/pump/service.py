@@ -1,7 +1,7 @@
-"""What the pump answers, apart from any transport (tidb-binlog 2.8, 2.9): a transport only carries bytes and errors.
+"""The pump's calls without a transport (tidb-binlog 2.8, 2.9): a transport only carries bytes and errors.
 
 P is accepted only while the state is online, which the server sets after the registration is confirmed (S0-57); C and R
-are accepted in any state. Nothing but fakes is stored when the disk is nearly full. Everything is counted here.
+are accepted in any state. Only fakes are stored when the disk is nearly full. All calls are counted here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
 from pump_service.pump.groupcommit import Behind, Done
+from pump_service.pump.heads import parse_binlog
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pull import Reader
-from pump_service.pump.storage import Storage, parse
+from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 
@@ -29,7 +30,7 @@ _DISK_LOOK_S = 3.0  # tidb-binlog 2.8
 
 
 class State(StrEnum):
-    """States of the registry (tidb-binlog 3.2); STARTING is ours and never written there."""
+    """States of the registry (tidb-binlog 3.2); STARTING is internal and never written there."""
 
     STARTING = "starting"
     ONLINE = "online"
@@ -39,7 +40,7 @@ class State(StrEnum):
     OFFLINE = "offline"
 
 
-_ONLINE = State.ONLINE  # asked for each write, and a look-up in an Enum is a call
+_ONLINE = State.ONLINE  # used for each write; an attribute of an Enum costs a call
 
 
 class Problems:
@@ -50,7 +51,7 @@ class Problems:
         self._by_topic: dict[str, str] = {}
 
     def set(self, topic: str, text: str) -> None:
-        """Say what is wrong with `topic`; an empty text says it is well again."""
+        """Set the problem of `topic`; an empty text clears it."""
         with self._lock:
             self._by_topic.pop(topic, None)
             if text:
@@ -88,7 +89,7 @@ class PumpService:
         self._serving = True
         self._tell_end: Callable[[], None] = lambda: None
         self._full = (0.0, False)
-        self._stored: deque[tuple[float, int]] = deque()  # began, bytes: of a batch that is not over
+        self._stored: deque[tuple[float, int]] = deque()  # (began, bytes) of the writes of the current batch
         self._tell_batch: Callable[[], None] = lambda: None
         storage.on_batch(self._on_batch)
 
@@ -104,21 +105,21 @@ class PumpService:
         try:
             self._check_state(payload)
             if payload:
-                answered = functools.partial(self._answered, began, len(payload), done)
+                answered = functools.partial(self._count_answer, began, len(payload), done)
                 self._storage.submit(payload, answered)
         except BinlakeError as error:
             if not isinstance(error, Behind):
-                self.metrics.refused(time.perf_counter() - began)
+                self.metrics.count_refusal(time.perf_counter() - began)
             raise
         if not payload:
-            self.metrics.probed(time.perf_counter() - began)
+            self.metrics.count_probe(time.perf_counter() - began)
             done(None)
             self._tell_batch()
 
     def on_batch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` after each batch, when all of it were told (a probe is one) and their bytes have left.
+        """Call `tell` after each batch (a probe is one), once all its writes are answered and their bytes are free.
 
-        From the log's thread, mostly: it must not block.
+        Mostly from the log's thread: it must not block.
         """
         self._tell_batch = tell
 
@@ -136,46 +137,46 @@ class PumpService:
             sizes.append(size)
             if now - began >= self._slow_write_s:
                 self._warn_of_slow(now - began, size)
-        self.metrics.written(seconds, sizes)
+        self.metrics.count_writes(seconds, sizes)
 
     def _warn_of_slow(self, seconds: float, size: int) -> None:
         log.warning("slow_write", seconds=round(seconds, 3), bytes=size, pump=self.node_id)
 
     def _check_state(self, payload: bytes) -> None:
-        if self.state is not _ONLINE and (not payload or parse(payload).tp == Prewrite):
+        if self.state is not _ONLINE and (not payload or parse_binlog(payload).tp == Prewrite):
             raise Transient(f"the pump is {self.state}: it accepts no prewrites", where={"pump": self.node_id})
-        if self.disk_full():
+        if self.is_disk_full():
             raise Transient("no space left for binlogs (stop-write-at-available-space)", where={"pump": self.node_id})
 
-    def _answered(self, began: float, size: int, done: Done, error: BinlakeError | None) -> None:
+    def _count_answer(self, began: float, size: int, done: Done, error: BinlakeError | None) -> None:
         if error is None:
             self._stored.append((began, size))
         else:
             seconds = time.perf_counter() - began
-            self.metrics.refused(seconds)
+            self.metrics.count_refusal(seconds)
             self.metrics.errors.add("write")
             if seconds >= self._slow_write_s:
                 self._warn_of_slow(seconds, size)
         done(error)
 
     def check_pull(self, cluster_id: int, after_ts: int) -> None:
-        """Raises ConfigError for what cannot be pulled here, Transient while the index is being built."""
+        """Raises ConfigError for a pull that this pump cannot serve, Transient while the index is being built."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
         self._storage.check_recovered()
 
-    def reader(self) -> Reader:
+    def new_reader(self) -> Reader:
         """For pull.catch_up()."""
         return Reader(self._storage)
 
     @property
     def watermark(self) -> int:
-        """All at or below it is complete."""
+        """Everything at or below it is complete."""
         return self._storage.watermark
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
-        """Wait until the watermark is above `ts`, `give_up()` says so after a wake, or the time is over."""
+        """Wait until the watermark is above `ts`, until `give_up()` after a wake, or for `timeout_s`."""
         self._storage.wait_above(ts, timeout_s, give_up)
 
     @property
@@ -198,8 +199,8 @@ class PumpService:
         """False once pulls were asked to end."""
         return self._serving
 
-    def disk_full(self) -> bool:
-        """Whether only fakes may be stored; looked at every few seconds, remembered as a problem."""
+    def is_disk_full(self) -> bool:
+        """Whether only fakes may be stored; checked every few seconds, and shown as a problem."""
         looked, full = self._full
         now = time.monotonic()
         if looked and now - looked < _DISK_LOOK_S:
@@ -211,7 +212,7 @@ class PumpService:
         self._full = (now, full)
         return full
 
-    def problem(self) -> str:
+    def describe_problems(self) -> str:
         """Present problems in one line; empty = none."""
         self.problems.set("storage", self._storage.error)
         self.problems.set("pull", self._storage.pull_fault.text)
@@ -222,8 +223,8 @@ class PumpService:
         return str(self.problems)
 
     def info(self) -> InfoResp:
-        """Who this pump is and how far it is complete."""
-        count, oldest = self._storage.unmatched()
+        """This pump's identity and how far it is complete."""
+        count, oldest = self._storage.count_unmatched()
         counters = self._storage.counters
         return InfoResp(
             cluster_id=self._cluster_id,
@@ -234,7 +235,7 @@ class PumpService:
             gc_ts=self._storage.index.gc_ts,
             unmatched_prewrites=count,
             oldest_unmatched_start_ts=oldest,
-            last_error=self.problem(),
+            last_error=self.describe_problems(),
             late_commits=counters.late_commits,
             early_commits=counters.early_commits,
             status_queries=self.status_queries(),

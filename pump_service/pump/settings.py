@@ -1,7 +1,7 @@
 """Where a pump's settings come from: flags before `PUMP_*` variables before the TOML file (tidb-binlog 2.12).
 
 The file is the original's: all its keys are known, any other key is an error. Keys that have no meaning here are
-accepted and named in the log, never ignored in silence.
+accepted and named in the log, never ignored silently.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ def _comma_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-def _pairs(value: object) -> object:
+def _split_pairs(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return {key: rest for key, _, rest in (pair.partition("=") for pair in _words(value))}
+    return {key: rest for key, _, rest in (pair.partition("=") for pair in _split_words(value))}
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
-Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_split_pairs)]
 
 
 class _Section(BaseModel):
@@ -99,7 +99,7 @@ class Security(_Section):
 
 
 class Kv(_Section):
-    """LevelDB's knobs: accepted, without effect, and said so in the log."""
+    """LevelDB's settings: accepted, without effect, and named in the log."""
 
     block_cache_capacity: int = Field(8 << 20, description="ignored")
     block_restart_interval: int = Field(16, description="ignored")
@@ -114,7 +114,7 @@ class Kv(_Section):
 
 
 class StorageKeys(_Section):
-    """How binlogs are kept."""
+    """How binlogs are stored."""
 
     sync_log: bool = Field(True, description="fdatasync before the answer; false loses acked binlogs in a power cut")
     kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="ignored")
@@ -205,24 +205,24 @@ def settings_text() -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declare a flag for each key that has one; no flag has a default, so that what was given is known."""
+    """Declare a flag for each key that has one; no flag has a default, so that it is known which were given."""
     add = parser.add_argument
     add("--config", "-config", type=Path, metavar="FILE", help="the original's TOML file")
-    for name, text in _flags().items():
+    for name, text in _list_flags().items():
         spellings = [spelling for one in (name, *_ALIASES.get(name, ())) for spelling in _spellings(one)]
         add(*spellings, dest=f"set:{name}", metavar=name.rpartition("-")[2].upper(), help=text)
 
 
 def given_flags(args: argparse.Namespace) -> dict[str, str]:
     """The flags that were given on the command line."""
-    return {name: value for name in _flags() if (value := getattr(args, f"set:{name}")) is not None}
+    return {name: value for name in _list_flags() if (value := getattr(args, f"set:{name}")) is not None}
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> PumpFile:
     """The settings of one pump: flags, then variables, then the file. Raises ConfigError."""
-    values = _file(args.config)
+    values = _read_file(args.config)
     given = given_flags(args)
-    for name in _flags():
+    for name in _list_flags():
         text = given.get(name, environment.get(f"PUMP_{name.upper().replace('-', '_')}"))
         if text is not None:
             place = values.setdefault(_SECTION_FLAGS[name], {}) if name in _SECTION_FLAGS else values
@@ -234,7 +234,7 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
 
 
 def to_config(found: PumpFile) -> PumpConfig:
-    """What the pump works with. Raises ConfigError."""
+    """The configuration that the pump works with. Raises ConfigError."""
     security, storage = found.security, found.storage
     return PumpConfig(
         pd_urls=found.pd_urls,
@@ -263,7 +263,7 @@ def to_config(found: PumpFile) -> PumpConfig:
     )
 
 
-def ignored(found: PumpFile) -> dict[str, str]:
+def ignored_keys(found: PumpFile) -> dict[str, str]:
     """The keys that are set but change nothing, with the reason."""
     return {key: IGNORED[key] for key in _set_keys(found, "") if key in IGNORED}
 
@@ -277,7 +277,7 @@ def _set_keys(section: BaseModel, prefix: str) -> list[str]:
     return keys
 
 
-def _file(path: Path | None) -> dict[str, Any]:
+def _read_file(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
@@ -286,7 +286,7 @@ def _file(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"the configuration file cannot be read: {error.strerror}", where={"file": path}) from None
 
 
-def _flags() -> dict[str, str]:
+def _list_flags() -> dict[str, str]:
     flags = {}
     for model in (PumpFile, Security, StorageKeys):
         for name, info in model.model_fields.items():

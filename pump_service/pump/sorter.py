@@ -32,7 +32,7 @@ class Kind(Enum):
     OTHER = "other"
 
 
-# Each binlog passes here, and a member is looked up by Python code each time that it is named.
+# Used for each binlog, and naming a member of an Enum costs a call of Python code.
 _PREWRITE, _COMMIT, _ROLLBACK, _PROVEN_ROLLBACK = Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.PROVEN_ROLLBACK
 
 
@@ -47,9 +47,9 @@ class Entry(NamedTuple):
 
 
 class Outcome(Enum):
-    """What became of an entry: UNMATCHED is a C or R whose P does not wait here (a double, or a late one).
+    """The result of pushing an entry: UNMATCHED is a C or R whose P does not wait here (a duplicate, or a late one).
 
-    DOUBTED: an R that proves nothing by itself (hazards R-07); its prewrite continues to wait, for the proof.
+    DOUBTED: an R that proves nothing by itself (hazards R-07); its prewrite waits on, for the proof.
     """
 
     TAKEN = "taken"
@@ -139,10 +139,10 @@ class Sorter:
         return {segment.prewrite.pointer.fid for found in self._waiting.values() for segment in found}
 
     def forget(self, fid: int) -> None:
-        """File `fid` is gone."""
+        """File `fid` was removed."""
         self._needed.pop(fid, None)
 
-    def waiting(self, limit: int = 0) -> list[Entry]:
+    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The blocking P in log order, the head first; at most `limit` of them when it is not 0."""
         found: list[Entry] = []
         segment = self._root.newer
@@ -151,8 +151,8 @@ class Sorter:
             segment = segment.newer
         return found
 
-    def doubted(self, limit: int = 0) -> list[Entry]:
-        """The P that a writer says are rolled back, unproved so far, the oldest such R first."""
+    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+        """The P whose writer reported a rollback, not proved so far; the oldest report first."""
         starts = list(self._doubted)
         return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
 
@@ -165,7 +165,7 @@ class Sorter:
         return self._count
 
     def dump(self) -> bytes:
-        """The state, for `load`; as long as the open transactions are many."""
+        """The state, for `load`; its size grows with the number of open transactions."""
         root = self._root
         parts = [_ROOT.pack(self._seen, root.high, *root.high_at, len(self._needed), self._count)]
         parts += [_KEPT.pack(*item) for item in self._needed.items()]
@@ -184,7 +184,7 @@ class Sorter:
 
     @classmethod
     def load(cls, data: bytes, *, trust_rollbacks: bool = True) -> Sorter:
-        """The sorter whose `dump` gave `data`; a P that it doubted is freed when rollbacks are trusted now."""
+        """The sorter whose `dump` gave `data`; a doubted P is released when rollbacks are trusted now."""
         seen, high, fid, offset, needed, count = _ROOT.unpack_from(data)
         sorter = cls(high, Pointer(fid, offset), trust_rollbacks=trust_rollbacks)
         sorter._seen, at = seen, _ROOT.size

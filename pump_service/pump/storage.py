@@ -1,6 +1,6 @@
 """The storage of one pump: a data directory that keeps what was acked and knows how far it is complete.
 
-The way of a binlog: budget -> group commit into the value log (fsync) -> ack -> follower (index, sorter, watermark).
+The path of a binlog: budget -> group commit into the value log (fsync) -> ack -> follower (index, sorter, watermark).
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ from binlake.errors import BinlakeError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.directory import DataDirectory
-from pump_service.pump.fileend import lost_end
+from pump_service.pump.fileend import lost_end_error
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
-from pump_service.pump.heads import PROOF, Head, normal, parse
+from pump_service.pump.heads import PROOF, Head, normalise
 from pump_service.pump.index import Index
-from pump_service.pump.lost import LostCommits, PullFault
+from pump_service.pump.lost_commits import LostCommits, PullFault
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.stopping import Asked, never
-from pump_service.pump.taken import Taken
+from pump_service.pump.stopping import StopAsked, never_stop
+from pump_service.pump.timestamp_claims import TimestampClaims
 from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
-
-__all__ = ["Removed", "Storage", "StorageOptions", "parse"]
 
 log = structlog.get_logger()
 
@@ -82,7 +80,7 @@ class Storage:
         open_index: Callable[[Path], Index] | None = None,
         ceiling: Ceiling | None = None,
         recover: bool = True,
-        stop: Asked = never,
+        stop: StopAsked = never_stop,
     ) -> None:
         self._ceiling = ceiling
         self._stop = stop
@@ -120,7 +118,7 @@ class Storage:
         took = round(time.monotonic() - begun, 2)
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
-        taken = Taken(self.index, self._log, lambda: self._follower.indexed)
+        taken = TimestampClaims(self.index, self._log, lambda: self._follower.indexed)
         commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back, lambda: self._tell_batch())
         commit.start()
         self._commit = commit
@@ -128,7 +126,7 @@ class Storage:
     def check_recovered(self) -> None:
         """Raise Transient while the index is being built."""
         if self._commit is None:
-            raise _starting(self.error)
+            raise _starting_error(self.error)
 
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
@@ -137,7 +135,7 @@ class Storage:
         The future raises Transient (nothing was stored) or Permanent (the disk failed).
         """
         stored: Future[None] = Future()
-        stored.set_running_or_notify_cancel()  # before it is handed over: a disk that fails is told at once
+        stored.set_running_or_notify_cancel()  # before it is handed over: a failing disk may answer at once
 
         def done(error: BinlakeError | None) -> None:
             if error is None:
@@ -149,21 +147,21 @@ class Storage:
         return stored
 
     def submit(self, payload: bytes, done: Done, *, wait: bool = False) -> None:
-        """As `append`, for a caller that must not block: `done` is told the outcome on the log's thread.
+        """As `append`, for a caller that must not block: `done` gets the outcome on the log's thread.
 
         `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`.
-        What lies above PD's clock as it is known here waits for a fresh timestamp, and `done` is told on that thread.
+        A timestamp above PD's clock as known here waits for a fresh one; then `done` is called on the ceiling's thread.
         """
-        payload, head = _checked(payload)
+        payload, head = _check_payload(payload)
         item = Item(payload, head, done)
         if self._ceiling is not None:
             ts = max(head.start_ts, head.commit_ts)
             if not self._ceiling.admits(ts):
-                self._ceiling.ask(ts, partial(self._judged, item))
+                self._ceiling.ask(ts, partial(self._on_judged, item))
                 return
         self._put(item, wait=wait)
 
-    def _judged(self, item: Item, refused: BinlakeError | None) -> None:
+    def _on_judged(self, item: Item, refused: BinlakeError | None) -> None:
         if refused is None:
             try:
                 self._put(item, wait=True)
@@ -175,7 +173,7 @@ class Storage:
     def _put(self, item: Item, *, wait: bool) -> None:
         commit = self._commit
         if commit is None:
-            raise _starting(self.error)
+            raise _starting_error(self.error)
         self._budget.take(item.size, wait=wait)
         try:
             commit.put(item)
@@ -184,21 +182,21 @@ class Storage:
             raise
 
     def on_batch(self, tell: Callable[[], None]) -> None:
-        """Call `tell` after each batch, once all of it were told; from the log's thread, it must not block."""
+        """Call `tell` after each batch, once all its writes are answered; on the log's thread: it must not block."""
         self._tell_batch = tell
 
     def end(self, start_ts: int, commit_ts: int | None) -> None:
         """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
         None = rolled back. Raises as `append` and its future.
         """
-        self.append(_ended(start_ts, commit_ts)).result()
+        self.append(_encode_end(start_ts, commit_ts)).result()
 
     def end_all(self, outcomes: Sequence[tuple[int, int | None]]) -> list[BinlakeError | None]:
         """As `end` for each (start_ts, commit_ts), with one wait for all; the error of each that was not stored."""
         begun: list[Future[None] | BinlakeError] = []
         for start_ts, commit_ts in outcomes:
             try:
-                begun.append(self.append(_ended(start_ts, commit_ts)))
+                begun.append(self.append(_encode_end(start_ts, commit_ts)))
             except BinlakeError as error:
                 begun.append(error)
         return [one if isinstance(one, BinlakeError) else _error_of(one) for one in begun]
@@ -234,7 +232,7 @@ class Storage:
 
     @property
     def error(self) -> str:
-        """Why nothing can be stored or shown at the moment; empty = all is well."""
+        """Why nothing can be stored or shown at present; empty = all is well."""
         if self._commit is None:
             at, end = self._follower.indexed.fid, self._log.end.fid
             return f"the index is being rebuilt from the value log: file {at:06d}.vlog of {end:06d}.vlog"
@@ -242,12 +240,12 @@ class Storage:
 
     @property
     def given_up(self) -> int:
-        """How many damaged stretches of the value log were passed over, as an operator said (`accept-damage`)."""
+        """How many damaged stretches of the value log were skipped, as configured (`accept-damage`)."""
         return self._log.given_up
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes taken from writers and not yet durable."""
+        """Bytes accepted from writers and not yet durable."""
         return self._budget.used
 
     @property
@@ -255,30 +253,30 @@ class Storage:
         """Entries in memory that are durable and not yet indexed."""
         return len(self._follower.backlog)
 
-    def waiting(self, limit: int = 0) -> list[Entry]:
+    def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P that block the watermark, in log order."""
-        return self._follower.waiting(limit)
+        return self._follower.waiting_prewrites(limit)
 
-    def doubted(self, limit: int = 0) -> list[Entry]:
-        """The P that a writer says are rolled back, without proof (only unless `trust_rollbacks`)."""
-        return self._follower.doubted(limit)
+    def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
+        """The P whose writer reported a rollback, without proof so far (empty with `trust_rollbacks`)."""
+        return self._follower.doubted_prewrites(limit)
 
-    def unmatched(self) -> tuple[int, int]:
+    def count_unmatched(self) -> tuple[int, int]:
         """How many P wait, and the least start_ts of them (0 = none)."""
-        return self._follower.unmatched()
+        return self._follower.count_unmatched()
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """Wait for a watermark above `ts`; see Follower."""
         self._follower.wait_above(ts, timeout_s, give_up)
 
     def wake(self) -> None:
-        """Let every waiter look at its `give_up` again."""
+        """Let every waiter check its `give_up`."""
         self._follower.wake()
 
     def collect(self, gc_ts: int, bound: int) -> Removed:
-        """Remove what is no longer needed once everything up to `gc_ts` may be gone.
+        """Remove what is no longer needed once everything up to `gc_ts` may go.
 
-        That is the oldest files as long as they end at or below `bound` and hold no P of a later C, and their keys.
+        Those are the oldest files, as far as they end at or below `bound` and hold no P of a later C, and their keys.
 
         `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call continues.
         """
@@ -286,9 +284,9 @@ class Storage:
         if gc_ts > self.index.gc_ts:
             self.directory.replace("gcts", str(gc_ts))
             self.index.set_gc_ts(gc_ts)
-        # Never one behind a file that stays: there a P would be left without its C.
+        # Never a file after one that stays: a P would be left without its C.
         files = self._log.old_files()
-        needed = self._follower.needed(fid for fid, _ in files)
+        needed = self._follower.needed_by_files(fid for fid, _ in files)
         over = takewhile(lambda one: one[1] <= bound and needed.get(one[0], gc_ts + 1) <= gc_ts, files)
         fids = [fid for fid, _ in over]
         keys = self.index.remove_below(gc_ts, fids) if fids else 0
@@ -311,7 +309,7 @@ class Storage:
 
     def _open_log(self, options: StorageOptions, files: Files | None) -> ValueLog:
         recorded = int(self.directory.recall("gcts") or 0)
-        if recorded > self.index.gc_ts:  # the index was lost and is built again: what was collected stays collected
+        if recorded > self.index.gc_ts:  # the index was lost and is rebuilt: what was collected stays collected
             self.index.set_gc_ts(recorded)
         values = ValueLog(
             self.directory.path / "value",
@@ -322,7 +320,7 @@ class Storage:
         )
         head = self.index.head
         if self.index.checkpoint and not values.holds(head):
-            raise lost_end(head, values.end)
+            raise lost_end_error(head, values.end)
         return values
 
 
@@ -333,11 +331,11 @@ def _error_of(stored: Future[None]) -> BinlakeError | None:
     raise error
 
 
-def _starting(how_far: str) -> Transient:
+def _starting_error(how_far: str) -> Transient:
     return Transient("the pump is starting", where={"state": how_far})
 
 
-def _ended(start_ts: int, commit_ts: int | None) -> bytes:
+def _encode_end(start_ts: int, commit_ts: int | None) -> bytes:
     if commit_ts is None:
         rollback = Binlog(tp=Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0)
         return rollback.SerializeToString() + PROOF
@@ -345,8 +343,8 @@ def _ended(start_ts: int, commit_ts: int | None) -> bytes:
     return commit.SerializeToString()
 
 
-def _checked(payload: bytes) -> tuple[bytes, Head]:
-    head, payload = normal(payload)
+def _check_payload(payload: bytes) -> tuple[bytes, Head]:
+    head, payload = normalise(payload)
     kind, start_ts, commit_ts, _ = head
     if start_ts <= 0 and (kind is _PREWRITE or kind is _COMMIT):
         raise WireError("a prewrite or commit needs a start_ts", where={"start_ts": start_ts})

@@ -1,4 +1,4 @@
-"""The value log's files with a clock: what a batch, its way to the disk and its sync take (tidb-binlog 2.14)."""
+"""The value log's files, timed: seconds of a batch, of its write and of its sync (tidb-binlog 2.14)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TimedFiles(Files):
         self._bytes = 0
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
-        """Write at the end; how many bytes were taken."""
+        """Write at the end; how many bytes were written."""
         self._began = self._began or time.perf_counter()
         written = super().append(file, data)
         self._bytes += written
@@ -29,5 +29,5 @@ class TimedFiles(Files):
         before = time.perf_counter()
         super().sync(file)
         now = time.perf_counter()
-        self._metrics.synced(fsync_s=now - before, to_disk_s=now - (self._began or before), size=self._bytes)
+        self._metrics.count_sync(fsync_s=now - before, to_disk_s=now - (self._began or before), size=self._bytes)
         self._began, self._bytes = 0.0, 0

@@ -1,8 +1,8 @@
 """The value log: an append-only set of files; `append` returns only after its bytes are on disk (invariant 1).
 
 One writer at a time calls `append`; reads by pointer and scans may run beside it. Rotation at 500 MiB is the original's
-(tidb-binlog 2.2), the layout ours (record.py); the original's files are read, and only closed. However many files there
-are, only so many are open at once.
+(tidb-binlog 2.2), the layout is Binlake's (record.py); files of the original are read, and only sealed. The number of
+open files is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
-from pump_service.pump.fileend import Known, Unsealed, damaged, settle, tell_passed_over
+from pump_service.pump.fileend import Known, Unsealed, damage_error, log_passed_over, settle_end
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
     HEAD,
@@ -30,7 +30,7 @@ from pump_service.pump.record import (
     frame_of,
     new_head,
 )
-from pump_service.pump.stopping import Asked, never
+from pump_service.pump.stopping import StopAsked, never_stop
 
 log = structlog.get_logger()
 
@@ -56,7 +56,7 @@ class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
     `known`: the last record that is known to be synced: a start reads nothing before it. `given_up`: damaged stretches
-    passed over so far, as an operator said. `stop`: whether to leave the opening (StartStopped).
+    skipped so far, as configured. `stop`: whether to interrupt the opening (StartStopped).
     Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a batch
     could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync, and
     where stored binlogs are lost or damaged.
@@ -69,7 +69,7 @@ class ValueLog:
         *,
         files: Files | None = None,
         known: Known | None = None,
-        stop: Asked = never,
+        stop: StopAsked = never_stop,
     ) -> None:
         self._directory = directory
         self._stop = stop
@@ -83,7 +83,7 @@ class ValueLog:
         self._frames: dict[int, Frame] = {}
         self._files.make_directory(directory)
         names = self._files.names(directory)
-        # One that was killed may have left a name in memory only, and what it names will be told to be durable.
+        # A killed process may have left a name in the page cache only, and records in that file will count as durable.
         self._files.sync_directory(directory)
         self._fids = sorted(int(name[:-5]) for name in names if name.endswith(".vlog") and name[:-5].isdecimal())
         self.given_up = 0
@@ -117,7 +117,7 @@ class ValueLog:
         """(fid, greatest ts) of every file but the current one, the oldest first."""
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
 
-    def room(self) -> int:
+    def room_left(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""
         left = self._options.segment_bytes - self._end
         return left if left > 0 else self._options.segment_bytes  # no new file can be begun: it grows, batch by batch
@@ -176,7 +176,7 @@ class ValueLog:
         """How the records of file `fid` are framed."""
         frame = self._frames.get(fid)
         if frame is None:
-            raise self._gone(fid)
+            raise self._missing_error(fid)
         return frame
 
     def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
@@ -194,7 +194,7 @@ class ValueLog:
                 yield fid, stretch
 
     def remove(self, fids: Iterable[int]) -> None:
-        """Delete files, the oldest first; readers that hold one keep it until they are done. Raises OSError."""
+        """Delete files, the oldest first; readers that have one open can finish. Raises OSError."""
         for fid in sorted(fids):
             if fid == self._fids[-1]:
                 raise ValueError("the current file of the value log cannot be removed")
@@ -203,7 +203,7 @@ class ValueLog:
                 self._handles.pop(fid, None)
                 self._fids = [kept for kept in self._fids if kept != fid]
                 del self._max_ts[fid], self._frames[fid]
-            self._files.sync_directory(self._directory)  # each by itself: no later file goes before an earlier one
+            self._files.sync_directory(self._directory)  # one at a time: no later file may vanish before an earlier one
 
     def close(self) -> None:
         """Seal the current file when it is worth it (50 KiB) and possible, and close all files."""
@@ -221,23 +221,23 @@ class ValueLog:
     def _handle(self, fid: int) -> io.FileIO:
         with self._handles_lock:
             file = self._handles.pop(fid, None) or self._open(fid)
-            self._keep(fid, file)
+            self._cache_handle(fid, file)
             return file
 
     def _open(self, fid: int) -> io.FileIO:
         try:
             return self._files.open(self._path(fid))
         except FileNotFoundError:
-            raise self._gone(fid) from None
+            raise self._missing_error(fid) from None
         except OSError as error:
             hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "check the disk"
             where = {"file": self._path(fid).name, "reason": error}
             raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
 
-    def _gone(self, fid: int) -> LostRange:
+    def _missing_error(self, fid: int) -> LostRange:
         return LostRange("a file of the value log is missing", where={"file": self._path(fid).name})
 
-    def _keep(self, fid: int, file: io.FileIO) -> None:
+    def _cache_handle(self, fid: int, file: io.FileIO) -> None:
         self._handles[fid] = file
         if len(self._handles) > _OPEN_FILES:
             self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
@@ -248,29 +248,29 @@ class ValueLog:
             frame = frame_of(fid, self._files.read(self._handle(fid), 0, HEAD.size))
             if frame is not None:
                 self._frames[fid] = frame
-            elif self._given_up(fid):
+            elif self._is_given_up(fid):
                 next_fid = fid + 1
             elif fid != self._fids[-1] or self._files.size(self._handle(fid)) > HEAD.size:
-                raise damaged(Frame(fid), 0, "the head of the file is incomplete")
+                raise damage_error(Frame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
         self._fids = begun  # the last one was about to be begun when the last process ended
-        sealed = [self._load(at, known) for at in range(len(begun))]
+        sealed = [self._load_max_ts(at, known) for at in range(len(begun))]
         if sealed and not sealed[-1] and not self._frames[begun[-1]].old:
             return
         next_fid = max(next_fid, begun[-1] + 1 if begun else 0)
         if sealed and not sealed[-1]:
-            next_fid = self._fids.pop()  # a file of the original without a record: begun anew as one of ours
+            next_fid = self._fids.pop()  # a file of the original without a record: replaced by one in Binlake's format
         self._switch(next_fid, *self._create(next_fid))
 
-    def _given_up(self, fid: int) -> bool:
+    def _is_given_up(self, fid: int) -> bool:
         accepted = Pointer(fid, 0) in self._options.accepted
         if accepted:
             log.error("value_log_damage_accepted", file=self._path(fid).name, offset=0, bytes="all")
             self.given_up += 1
         return accepted
 
-    def _load(self, at: int, known: Known | None) -> bool:
-        """Know the greatest ts of a file, with what a death left undone mended; whether it is sealed."""
+    def _load_max_ts(self, at: int, known: Known | None) -> bool:
+        """Load the greatest ts of a file, repairing what a crash left unfinished; whether it is sealed."""
         fid, after = self._fids[at], [self._frames[later] for later in self._fids[at + 1 :]]
         file, frame = self._handle(fid), self._frames[fid]
         size = self._files.size(file)
@@ -282,7 +282,7 @@ class ValueLog:
             return True
         until = after[0].previous_end if after else 0
         unsealed = Unsealed(self._path(fid), file, frame, last, until, self._options.sync)
-        end = settle(self._files, unsealed, known, self._options.accepted, self._stop)
+        end = settle_end(self._files, unsealed, known, self._options.accepted, self._stop)
         self._max_ts[fid], self._end, self.given_up = end.max_ts, end.offset, self.given_up + end.given_up
         if end.sealed or not (after or (frame.old and end.offset)):
             return end.sealed
@@ -301,10 +301,10 @@ class ValueLog:
             self._options.accepted,
         )
         yield from walk
-        self.given_up += tell_passed_over(frame, walk)
+        self.given_up += log_passed_over(frame, walk)
         rest = self._files.read(file, walk.at, frame.footer_bytes)
         if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
-            raise damaged(frame, walk.at, "a record is incomplete")
+            raise damage_error(frame, walk.at, "a record is incomplete")
 
     def _write(self, fid: int, pieces: Sequence[bytes], end: int) -> None:
         file = self._handle(fid)
@@ -314,12 +314,12 @@ class ValueLog:
                 while view:
                     view = view[self._files.append(file, view) :]
         except OSError as error:
-            self._take_back(file, error)
+            self._undo_write(file, error)
         self._flush(file)
         self._end = end
 
-    def _take_back(self, file: io.FileIO, error: OSError) -> None:
-        # The callers will be told that nothing was stored, so nothing may stay.
+    def _undo_write(self, file: io.FileIO, error: OSError) -> None:
+        # The callers get the answer that nothing was stored, so nothing may stay.
         try:
             self._files.truncate(file, self._end)
         except OSError as second:
@@ -338,7 +338,7 @@ class ValueLog:
             raise Permanent(self._failed, hint="replace the disk, then start the pump again") from error
 
     def _rotate(self) -> None:
-        # The records are durable whatever happens here, so their writers are told so; the next append tries again.
+        # The records are durable whatever happens here, and are answered so; the next append tries again.
         fid = self._fids[-1]
         try:
             frame, file = self._create(fid + 1)
@@ -366,13 +366,13 @@ class ValueLog:
         head, frame = new_head(fid, self._end)
         if self._files.append(file, head) != len(head):
             raise OSError(ENOSPC, "the head of a file was written only in part")
-        self._files.sync(file)  # whether or not acks wait for it: without its head a file cannot be read
+        self._files.sync(file)  # even if acks do not wait for syncs: without its head a file cannot be read
         self._files.sync_directory(self._directory)
         return frame, file
 
     def _switch(self, fid: int, frame: Frame, file: io.FileIO) -> None:
         with self._handles_lock:  # a collection may take old files off the list at the same time
-            self._keep(fid, file)
+            self._cache_handle(fid, file)
             self._frames[fid] = frame
             self._max_ts[fid] = 0
             self._end = frame.begin

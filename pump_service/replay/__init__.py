@@ -1,4 +1,4 @@
-"""Replays a recorded TiDB capture into real pumps and answers for its TiDB meanwhile.
+"""Replays a recorded TiDB capture into real pumps, and serves the status port of its TiDB meanwhile.
 
 `schedule` knows what the capture holds, `replayer` writes it and leads PD's clock, `status` and `status_server` are the
 capture's status port, `command` is `binlake capture`.

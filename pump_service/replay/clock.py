@@ -1,6 +1,6 @@
 """The replay clock: how far PD's clock may go, and what the capture's TiDB knows by then (DESIGN 5).
 
-While the replay runs nothing at or above `bound` has happened yet; once it is released the clock runs on at real pace.
+While the replay runs, nothing at or above `bound` has happened yet; after the release the clock runs on at real pace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ReplayClock:
         self._released: float | None = None
 
     def lead(self, bound: int) -> None:
-        """Move the bound up to `bound` (TSO). Raises what PD raises, ConfigError when PD has gone past it already."""
+        """Move the bound up to `bound` (TSO). Raises what PD raises, ConfigError when PD is past it already."""
         with self._lock:
             if bound > self._bound:
                 last = self._pd.lead(bound)
@@ -42,7 +42,7 @@ class ReplayClock:
             self._released = time.monotonic()
 
     def now(self) -> int:
-        """The ts below which everything that happened is known."""
+        """The ts below which everything has happened."""
         with self._lock:
             if self._released is None:
                 return self._bound

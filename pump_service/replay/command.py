@@ -16,11 +16,11 @@ from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.progress import shown
+from pump_service.replay.progress import show_progress
 from pump_service.replay.replayer import Replayer, ReplayResult
 from pump_service.replay.schedule import ReplaySchedule
 from pump_service.replay.status_server import StatusServer
-from pump_service.slices import wait_set
+from pump_service.waits import wait_for_event
 
 
 class CaptureCommand:
@@ -44,9 +44,9 @@ class CaptureCommand:
         add_output(info)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it. Raises BinlakeError."""
+        """Replay, or show the capture. Raises BinlakeError."""
         if args.action == "info":
-            _print(_info(Capture(args.dir)), args.output)
+            _print(_capture_as_json(Capture(args.dir)), args.output)
             return 0
         if args.rate is not None and args.rate <= 0:
             raise ConfigError("--rate must be above 0", where={"rate": args.rate})
@@ -57,19 +57,19 @@ def _replay(args: argparse.Namespace) -> int:
     urls = [url.strip() for url in args.pd_urls.split(",") if url.strip()]
     capture = Capture(args.dir)
     outcomes = Outcomes.of(capture)
-    with _client(urls, capture) as client, _clock(urls) as clock:
+    with _open_client(urls, capture) as client, _open_clock(urls) as clock:
         replayer = Replayer(capture, outcomes, client, clock, rate=args.rate)
         with StatusServer.of_capture(capture, outcomes, clock.now, args.status_addr) as server:
-            with shown(capture.name) as progress:
+            with show_progress(capture.name) as progress:
                 result = replayer.run(progress)
-            _print(_told(capture, result, server.url), args.output)
+            _print(_result_as_json(capture, result, server.url), args.output)
             if args.keep_serving:
-                wait_set(threading.Event())
+                wait_for_event(threading.Event())
     return 0
 
 
 @contextmanager
-def _client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
+def _open_client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
     pd, etcd = PdClient(urls), EtcdClient(urls)
     try:
         cluster = pd.cluster_id()
@@ -88,7 +88,7 @@ def _client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
 
 
 @contextmanager
-def _clock(urls: list[str]) -> Iterator[ReplayClock]:
+def _open_clock(urls: list[str]) -> Iterator[ReplayClock]:
     lead = ClockClient(urls)
     try:
         yield ReplayClock(lead)
@@ -104,7 +104,7 @@ def cluster_id(capture: Capture) -> int | None:
     return ids[0] if ids else None
 
 
-def _told(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
+def _result_as_json(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
     return {
         "capture": capture.name,
         "binlogs": result.binlogs,
@@ -115,7 +115,7 @@ def _told(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
     }
 
 
-def _info(capture: Capture) -> dict[str, Any]:
+def _capture_as_json(capture: Capture) -> dict[str, Any]:
     outcomes = Outcomes.of(capture)
     schedule = ReplaySchedule.of(capture, outcomes)
     states = [state.commit_ts for state in capture.states()]

@@ -1,4 +1,4 @@
-"""Outcome of each transaction of a capture: from its commit or rollback; of orphans, from the record of the store.
+"""Outcome of each transaction of a capture: from its commit or rollback; for orphans, from the recorded outcomes.
 
 Sources, in this order: a C in the capture; `outcomes.json`; `decoded.jsonl`, which holds every row change of every
 committed transaction, so that an orphan with rows in it is committed and one without is not.
@@ -38,9 +38,9 @@ class Outcomes:
     @classmethod
     def of(cls, capture: Capture) -> Outcomes:
         """Read the capture. Raises WireError."""
-        keys, commits, ended = _binlogs(capture)
+        keys, commits, ended = _read_binlogs(capture)
         orphans = keys.keys() - ended
-        truth = _recorded(capture, orphans)
+        truth = _read_recorded(capture, orphans)
         return cls(
             Transaction(start, key, commits.get(start) or truth.get(start, 0), start in orphans)
             for start, key in keys.items()
@@ -52,7 +52,7 @@ class Outcomes:
         return found.commit_ts if found is not None and found.orphan else 0
 
 
-def _binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[int]]:
+def _read_binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[int]]:
     keys: dict[int, bytes] = {}
     commits: dict[int, int] = {}
     ended: set[int] = set()
@@ -71,7 +71,7 @@ def _binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[in
     return keys, commits, ended
 
 
-def _recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
+def _read_recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
     """commit_ts by start_ts of the orphans that are committed."""
     if not orphans:
         return {}

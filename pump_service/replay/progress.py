@@ -1,4 +1,4 @@
-"""How far a replay is: a bar on a terminal, else a line every few seconds."""
+"""Progress of a replay: a bar on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _EVERY_S = 5.0
 
 
 @contextmanager
-def shown(name: str) -> Iterator[replayer.Progress]:
+def show_progress(name: str) -> Iterator[replayer.Progress]:
     """The function that takes (acked, total); on stderr."""
     if not sys.stderr.isatty():
-        yield _Lines(name)
+        yield _ProgressLines(name)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -27,15 +27,15 @@ def shown(name: str) -> Iterator[replayer.Progress]:
         yield lambda acked, total: bar.update(task, completed=acked, total=total)
 
 
-class _Lines:
+class _ProgressLines:
     def __init__(self, name: str) -> None:
         self._name = name
         self._began = time.monotonic()
-        self._told = self._began
+        self._printed_at = self._began
 
     def __call__(self, acked: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told >= _EVERY_S:
-            self._told = now
+        if now - self._printed_at >= _EVERY_S:
+            self._printed_at = now
             speed = acked / (now - self._began)
-            print(f"{self._name}: {acked} of {total} binlogs, {speed:.0f} a second", file=sys.stderr, flush=True)
+            print(f"{self._name}: {acked} of {total} binlogs, {speed:.0f} per second", file=sys.stderr, flush=True)

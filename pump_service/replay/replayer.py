@@ -1,8 +1,7 @@
-"""Writes a capture to the pumps in order of arrival, as TiDB's pump client would, and leads PD's clock meanwhile.
+"""Writes a capture to the pumps in order of arrival, as TiDB's pump client would, and leads PD's clock.
 
 Payloads go out as they were recorded: no timestamp is changed. A binlog waits for what must be durable before it
-(`ReplaySchedule.may_write`), later ones do not wait for it: many are on their way at a time, and a group commit serves
-many.
+(`ReplaySchedule.may_write`), later ones do not wait for it: many are in flight at a time, and share group commits.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.schedule import ReplaySchedule, Step, parse
+from pump_service.replay.schedule import ReplaySchedule, Step, parse_binlog
 
 log = structlog.get_logger()
 
@@ -31,8 +30,10 @@ WRITERS = 64
 MAX_BYTES = 256 << 20
 """Bytes of payloads held at once."""
 _LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; a bound that is a little late only makes the clock wait
-_FAR = tso.compose(1000)  # what is written so far above the clock leads it first: pumps refuse the future
-_AHEAD = tso.compose(5000)  # what lies further above the bound waits for what is under way
+_FAR = tso.compose(
+    1000
+)  # a binlog this far above the clock moves the clock first: pumps refuse timestamps from the future
+_AHEAD = tso.compose(5000)  # a binlog further above the bound waits for those in flight
 
 
 class Writer(Protocol):
@@ -75,7 +76,7 @@ class Replayer:
         self._rate = rate
         self._ready: queue.SimpleQueue[tuple[Step, pb.Binlog] | None] = queue.SimpleQueue()
         self._parked: deque[tuple[Step, pb.Binlog]] = deque()
-        self._placed: dict[int, str] = {}
+        self._pump_of: dict[int, str] = {}
         self._state = threading.Condition()
         self._ended = threading.Event()
         self._in_flight = 0
@@ -86,14 +87,16 @@ class Replayer:
     def run(self, progress: Progress | None = None) -> ReplayResult:
         """Write everything, then let the clock run on. Raises what the pump client and PD raise.
 
-        A second replay into the same cluster ends at the first lead, before a byte is written: PD's clock is past the
-        capture. Written again it would be harmless (equal doubles), but rows of another capture below a watermark
-        would be lost in silence.
+        A second replay into the same cluster fails at the first lead, before a byte is written: PD's clock is past the
+        capture. Writing the same capture again would be harmless (equal duplicates), but rows of another capture below
+        a watermark would be lost silently.
         """
         began = time.monotonic()
         self._clock.lead(self.schedule.first_bound)
         threads = [threading.Thread(target=self._work, name=f"replay-{n}", daemon=True) for n in range(WRITERS)]
-        threads.append(threading.Thread(target=self._lead, args=(progress,), name="replay-clock", daemon=True))
+        threads.append(
+            threading.Thread(target=self._lead_until_end, args=(progress,), name="replay-clock", daemon=True)
+        )
         for thread in threads:
             thread.start()
         try:
@@ -124,9 +127,9 @@ class Replayer:
         for step, payload in zip(self.schedule.steps, self._capture.binlogs(), strict=True):
             if self._rate:
                 time.sleep(max(0.0, began + step.index / self._rate - time.monotonic()))
-            binlog = parse(self._capture, step.index, payload)
+            binlog = parse_binlog(self._capture, step.index, payload)
             with self._state:
-                self._state.wait_for(lambda: self._failure or self._room(step))  # noqa: B023 - called in this turn
+                self._state.wait_for(lambda: self._failure or self._has_room(step))  # noqa: B023 - called in this turn
                 if self._failure:
                     return
                 self._in_flight += 1
@@ -137,7 +140,7 @@ class Replayer:
                     self._parked.append((step, binlog))
                     self._unpark()
 
-    def _room(self, step: Step) -> bool:
+    def _has_room(self, step: Step) -> bool:
         if self._in_flight >= 4 * WRITERS or self._bytes >= MAX_BYTES:
             return False
         return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.schedule.bound() + _AHEAD
@@ -165,11 +168,11 @@ class Replayer:
         if max(step.start_ts, step.commit_ts) > self._clock.now() + _FAR:
             self._lead_clock()
         if step.is_prewrite:
-            self._placed[step.start_ts] = self._client.write_prewrite(binlog)
+            self._pump_of[step.start_ts] = self._client.write_prewrite(binlog)
         elif step.kind == pb.Commit:
-            self._client.write_commit(binlog, self._placed[step.start_ts])
+            self._client.write_commit(binlog, self._pump_of[step.start_ts])
         else:
-            self._client.write_rollback(binlog, self._placed[step.start_ts])
+            self._client.write_rollback(binlog, self._pump_of[step.start_ts])
         self.schedule.ack(step)
         with self._state:
             self._in_flight -= 1
@@ -183,15 +186,15 @@ class Replayer:
         if bound < tso.MAX_TS:
             self._clock.lead(bound)
 
-    def _lead(self, progress: Progress | None) -> None:
+    def _lead_until_end(self, progress: Progress | None) -> None:
         """Keep the clock close below the schedule's bound; one RPC for many acks."""
-        told = 0.0
+        reported_at = 0.0
         try:
             while True:
                 ended = self._ended.wait(_LEAD_EVERY_S)
                 self._lead_clock()
-                if progress and (ended or time.monotonic() - told > 0.1):
-                    told = time.monotonic()
+                if progress and (ended or time.monotonic() - reported_at > 0.1):
+                    reported_at = time.monotonic()
                     progress(self._acked, len(self.schedule.steps))
                 if ended:
                     return

@@ -1,4 +1,4 @@
-"""What a replay has to do, in order of arrival, and the bound that the clock must stay below meanwhile.
+"""The steps of a replay in order of arrival, and the bound below which the clock must stay.
 
 The rule (DESIGN 5): every timestamp that PD gives is below the least commit_ts not yet acked. Arrival order is not
 commit order, so that least one is taken over all the rest of the capture. It keeps the watermark right (tidb-binlog
@@ -67,7 +67,7 @@ class ReplaySchedule:
 
     @property
     def end(self) -> int:
-        """Above every timestamp of the capture: the clock runs on from here, or it would give some of them again."""
+        """Above every timestamp of the capture: the clock runs on from here, and gives none of them again."""
         return 1 + max((max(step.start_ts, step.commit_ts, step.holds) for step in self.steps), default=0)
 
     @property
@@ -99,12 +99,12 @@ def _steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
     prewrites = 0
     known: set[int] = set()
     for index, payload in enumerate(capture.binlogs()):
-        binlog = parse(capture, index, payload)
+        binlog = parse_binlog(capture, index, payload)
         start = binlog.start_ts
         if binlog.tp == pb.Prewrite:
             prewrites += 1
             known.add(start)
-            # An orphan's C is written by the pump itself, once it has asked: its P alone holds the clock.
+            # The pump itself writes an orphan's C once it has asked the source: until then its P holds the clock.
             yield Step(index, binlog.tp, start, 0, 0, outcomes.orphan_commit_ts(start))
         elif start not in known:
             where = {"capture": capture.name, "binlog": index, "start_ts": start}
@@ -114,7 +114,7 @@ def _steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
             yield Step(index, binlog.tp, start, binlog.commit_ts, prewrites, held)
 
 
-def parse(capture: Capture, index: int, payload: bytes) -> pb.Binlog:
+def parse_binlog(capture: Capture, index: int, payload: bytes) -> pb.Binlog:
     """The binlog at `index`. Raises WireError."""
     try:
         binlog = pb.Binlog.FromString(payload)

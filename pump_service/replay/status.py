@@ -1,6 +1,6 @@
-"""The answers of the capture's TiDB at a time `now`: pure functions that give the JSON text a real status port gives.
+"""The answers of the capture's TiDB at a time `now`: pure functions that give the JSON text of a real status port.
 
-What happened at or after `now` is not there yet: a job is in the history once its FinishedTS has passed, a transaction
+Nothing at or after `now` has happened yet: a job is in the history once its FinishedTS has passed, a transaction
 shows a write record once its commit_ts has passed and a lock from its start_ts until then (tidb-binlog 10.3, 10.5).
 """
 
@@ -37,10 +37,10 @@ class History:
         self._jobs = sorted(jobs, key=_job_id)
 
     def add(self, job: Json) -> None:
-        """One more job is finished."""
+        """Add a finished job."""
         self._jobs = sorted([*self._jobs, job], key=_job_id)
 
-    def finished(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
         """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
         jobs = [job for job in self._jobs if int(job["binlog"]["FinishedTS"]) < now]
         if not limit and not start_job_id:

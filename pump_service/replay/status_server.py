@@ -1,6 +1,6 @@
-"""A TiDB's status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, by a clock.
+"""A TiDB's status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, as of a clock.
 
-Who knows the answers is a recorded capture here, and a running workload in `pump_service.workload`.
+Its answers come from a recorded capture here, or from a running workload (`pump_service.workload`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class BadRequest(Exception):
 
 
 class Transactions(Protocol):
-    """Who knows what became of transactions."""
+    """Gives the outcomes of transactions."""
 
     def answer(self, key: bytes, now: int) -> status.Json:
         """The body of `/mvcc/hex/KEY` as of `now`."""
 
 
 class StatusServer:
-    """Serves `history` and `transactions` as of `now()`; `meta`: the version and such, as a capture's meta.json.
+    """Serves `history` and `transactions` as of `now()`; `meta`: version and other facts, as in a capture's meta.json.
 
     `addr` is HOST:PORT, port 0 = a free one. Raises ConfigError when it cannot listen.
     """
@@ -54,7 +54,7 @@ class StatusServer:
         self._started = int(time.time())
         host, _, port = addr.rpartition(":")
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), _handler(self))
+            self._server = ThreadingHTTPServer((host, int(port)), _make_handler(self))
         except (OSError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"the status port cannot listen: {error}", where={"addr": addr}, hint="give --status-addr HOST:PORT"
@@ -77,7 +77,7 @@ class StatusServer:
         return f"http://{host!s}:{port}"
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
+        """Serve in its own thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -106,31 +106,33 @@ class StatusServer:
         if parts.path == "/ddl/history":
             return self._jobs(query)
         if parts.path.startswith("/mvcc/hex/"):
-            return status.go_json(self._transactions.answer(_key(parts.path.removeprefix("/mvcc/hex/")), self._now()))
+            return status.go_json(
+                self._transactions.answer(_parse_key(parts.path.removeprefix("/mvcc/hex/")), self._now())
+            )
         return None
 
     def _jobs(self, query: dict[str, str]) -> str:
-        start, limit = _number(query, "start_job_id"), _number(query, "limit")
+        start, limit = _parse_number(query, "start_job_id"), _parse_number(query, "limit")
         if limit > status.MAX_HISTORY:
             raise BadRequest(f"ddl history limit must be between 1 and {status.MAX_HISTORY}")
-        return status.go_json(self._history.finished(self._now(), start, limit))
+        return status.go_json(self._history.finished_jobs(self._now(), start, limit))
 
 
-def _number(query: dict[str, str], name: str) -> int:
+def _parse_number(query: dict[str, str], name: str) -> int:
     text = query.get(name, "0")
     if not text.isdecimal():
         raise BadRequest(f'{name} "{text}" is not a number')
     return int(text)
 
 
-def _key(text: str) -> bytes:
+def _parse_key(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
         raise BadRequest(f"encoding/hex: {error}") from error
 
 
-def _handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
+def _make_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

@@ -54,7 +54,7 @@ class Catalog:
         info = database_json(next(self._ids), self._spec.db)
         self._db = DbInfo.from_json(info)
         query = f"CREATE DATABASE `{self._spec.db}`;"
-        yield self._done(Action.CREATE_SCHEMA, query, (0, ""), db_info=info)
+        yield self._finish(Action.CREATE_SCHEMA, query, (0, ""), db_info=info)
         for number in range(self._spec.tables):
             yield self._create_table(keyed=number < self._spec.tables - self._spec.keyless)
 
@@ -79,7 +79,7 @@ class Catalog:
         table.fresh[col.name] = value
         for part in table.parts:
             part.rows = {row_id: {**row, col.name: col.default} for row_id, row in part.rows.items()}
-        return self._altered(Action.ADD_COLUMN, table, f"ADD COLUMN {col.sql}")
+        return self._alter(Action.ADD_COLUMN, table, f"ADD COLUMN {col.sql}")
 
     def _drop_column(self, table: Table) -> Ddl | None:
         indexed = {column for _, _, column in table.indexes}
@@ -91,7 +91,7 @@ class Catalog:
         del table.fresh[name]
         for part in table.parts:
             part.rows = {row_id: {n: v for n, v in row.items() if n != name} for row_id, row in part.rows.items()}
-        return self._altered(Action.DROP_COLUMN, table, f"DROP COLUMN `{name}`")
+        return self._alter(Action.DROP_COLUMN, table, f"DROP COLUMN `{name}`")
 
     def _modify_column(self, table: Table) -> Ddl | None:
         wide = [n for n, (_, col) in enumerate(table.columns) if col.tp == t.VARCHAR and col.flen < 8000]
@@ -100,7 +100,7 @@ class Catalog:
         at = self._random.choice(wide)
         number, col = table.columns[at]
         table.columns[at] = (number, replace(col, flen=col.flen + 16))
-        return self._altered(Action.MODIFY_COLUMN, table, f"MODIFY COLUMN {table.columns[at][1].sql}")
+        return self._alter(Action.MODIFY_COLUMN, table, f"MODIFY COLUMN {table.columns[at][1].sql}")
 
     def _add_index(self, table: Table) -> Ddl | None:
         plain = [col.name for _, col in table.columns if col.tp in t.INTEGERS and col.name != ID]
@@ -109,13 +109,13 @@ class Catalog:
         column = self._random.choice(plain)
         number = 1 + max((number for number, _, _ in table.indexes), default=0)
         table.indexes.append((number, f"k{number}_{column}", column))
-        return self._altered(Action.ADD_INDEX, table, f"ADD INDEX `{table.indexes[-1][1]}`(`{column}`)")
+        return self._alter(Action.ADD_INDEX, table, f"ADD INDEX `{table.indexes[-1][1]}`(`{column}`)")
 
     def _drop_index(self, table: Table) -> Ddl | None:
         if not table.indexes:
             return None
         _, name, _ = table.indexes.pop()
-        return self._altered(Action.DROP_INDEX, table, f"DROP INDEX `{name}`")
+        return self._alter(Action.DROP_INDEX, table, f"DROP INDEX `{name}`")
 
     def _truncate(self, table: Table) -> Ddl:
         old = table.table_id
@@ -123,20 +123,20 @@ class Catalog:
         for part in table.parts:
             part.clear()
         table.rebuild(self._db)
-        return self._done(Action.TRUNCATE_TABLE, f"TRUNCATE TABLE `{table.name}`;", (old, table.name), table.info())
+        return self._finish(Action.TRUNCATE_TABLE, f"TRUNCATE TABLE `{table.name}`;", (old, table.name), table.info())
 
     def _rename_table(self, table: Table) -> Ddl:
         old, table.name = table.name, f"t{next(self._names)}"
         table.rebuild(self._db)
         query = f"RENAME TABLE `{old}` TO `{table.name}`;"
-        return self._done(Action.RENAME_TABLE, query, (table.table_id, old), table.info())
+        return self._finish(Action.RENAME_TABLE, query, (table.table_id, old), table.info())
 
     def _drop_table(self, table: Table) -> Ddl | None:
         if len(self.tables) <= self._spec.tables:
             return None
         self.tables.remove(table)
         query = f"DROP TABLE `{self._spec.db}`.`{table.name}`;"
-        return self._done(Action.DROP_TABLE, query, (table.table_id, table.name), table.info())
+        return self._finish(Action.DROP_TABLE, query, (table.table_id, table.name), table.info())
 
     def _new_table(self, table: Table) -> Ddl | None:
         if len(self.tables) >= 2 * self._spec.tables:
@@ -148,13 +148,13 @@ class Catalog:
         table.rebuild(self._db)
         self.tables.append(table)
         query = create_sql(table.name, [col for _, col in table.columns], table.keys_sql()) + ";"
-        return self._done(Action.CREATE_TABLE, query, (table.table_id, table.name), table.info())
+        return self._finish(Action.CREATE_TABLE, query, (table.table_id, table.name), table.info())
 
-    def _altered(self, action: Action, table: Table, clause: str) -> Ddl:
+    def _alter(self, action: Action, table: Table, clause: str) -> Ddl:
         table.rebuild(self._db)
-        return self._done(action, f"ALTER TABLE `{table.name}` {clause};", (table.table_id, table.name), table.info())
+        return self._finish(action, f"ALTER TABLE `{table.name}` {clause};", (table.table_id, table.name), table.info())
 
-    def _done(
+    def _finish(
         self,
         action: Action,
         query: str,

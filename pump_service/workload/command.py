@@ -1,4 +1,4 @@
-"""`binlake workload`: writes a configurable load through the pump client and serves what its TiDB would."""
+"""`binlake workload`: writes a configurable load through the pump client, and serves the status port of its TiDB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
-from pump_service.slices import wait_set
+from pump_service.waits import wait_for_event
 from pump_service.workload.kinds import KINDS
 from pump_service.workload.output import Recording, state_lines, write_lines
 from pump_service.workload.runner import Runner
@@ -46,7 +46,13 @@ class WorkloadCommand:
         add("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
         add("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the status port it serves")
         add("--strategy", default="range", help="range, hash or score (docs/understand/pump-client.md)")
-        add("--label", type=_pairs, default={}, metavar="NAME=VALUE,...", help="write only to pumps with this label")
+        add(
+            "--label",
+            type=_parse_pairs,
+            default={},
+            metavar="NAME=VALUE,...",
+            help="write only to pumps with this label",
+        )
         add("--socket", default="", help="Unix socket of one local pump, instead of the registered ones")
         add("--seed", type=int, default=spec.seed, help="equal seeds write equal rows (default %(default)s)")
         add("--transactions", type=int, default=0, help="number of transactions, over all writers")
@@ -66,10 +72,10 @@ class WorkloadCommand:
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it. Raises BinlakeError."""
+        """Write the load, print the figures. Raises BinlakeError."""
         spec = spec_of(args)
         with ExitStack() as stack:
-            pd, client = stack.enter_context(_connected(args))
+            pd, client = stack.enter_context(_connect(args))
             clock = stack.enter_context(closing(SharedClock(pd)))
             transactions, history = LiveTransactions(), History()
             meta = {"version": VERSION, "case": "workload", "seed": spec.seed}
@@ -82,13 +88,13 @@ class WorkloadCommand:
             runner.run()
             pending = client.drain(_DRAIN_S)
             if spec.faults.orphans:
-                _settle(_words(args.pd_urls), pd.tso())
-            _keep(runner, spec, args.state, recording)
-            _print(told(runner, pending, status.url), args.output)
+                _settle(_split_words(args.pd_urls), pd.tso())
+            _write_outputs(runner, spec, args.state, recording)
+            _print(summarise(runner, pending, status.url), args.output)
             if args.keep_serving:
                 stopped = threading.Event()
                 _on_signal(stopped.set)
-                wait_set(stopped)
+                wait_for_event(stopped)
         return 0
 
 
@@ -106,8 +112,8 @@ def spec_of(args: argparse.Namespace) -> Spec:
     )  # fmt: skip
 
 
-def told(runner: Runner, pending: int, url: str) -> dict[str, Any]:
-    """What is printed at the end. `writes`: binlogs acked, fakes not among them."""
+def summarise(runner: Runner, pending: int, url: str) -> dict[str, Any]:
+    """The figures printed at the end. `writes_per_s`: binlogs acked, without fakes."""
     counts = dict(runner.tally.counts)
     ends = {name: counts.get(name, 0) for name in ("commit", "hold", "double", "lose_commit")}
     single = counts.get("rollback", 0) + counts.get("lose_rollback", 0)
@@ -136,21 +142,34 @@ def _add_shape(add: Callable[..., Any], spec: Spec) -> None:
     add("--db", default=spec.db, help="name of the database (default %(default)s)")
     add("--tables", type=int, default=spec.tables, help="tables at the start (default %(default)s)")
     add("--keyless", type=int, default=spec.keyless, help="how many of them have no primary key (default %(default)s)")
-    add("--columns", type=_words, default=spec.columns, help=f"kinds, comma list of {', '.join(KINDS)}")
+    add("--columns", type=_split_words, default=spec.columns, help=f"kinds, comma list of {', '.join(KINDS)}")
     add(
         "--row-bytes",
         type=int,
         default=spec.row_bytes,
         help="bytes of a row that its varchar, text, blob and varbinary columns share",
     )
-    add("--txn-rows", type=_numbers(":", 2), default=spec.txn_rows, metavar="LEAST:MOST", help="rows of a transaction")
-    add("--mix", type=_numbers(",", 3), default=spec.mix, help="weights of insert, update, delete (default 50,40,10)")
+    add(
+        "--txn-rows",
+        type=_numbers_parser(":", 2),
+        default=spec.txn_rows,
+        metavar="LEAST:MOST",
+        help="rows of a transaction",
+    )
+    add(
+        "--mix",
+        type=_numbers_parser(",", 3),
+        default=spec.mix,
+        help="weights of insert, update, delete (default 50,40,10)",
+    )
     add("--hot-keys", type=int, default=0, help="rows of each table and writer that most updates go to")
     add(
         "--hot-share", type=float, default=spec.hot_share, help="share of updates that go to them (default %(default)s)"
     )
     add("--ddl-every", type=int, default=0, help="transactions between two DDLs (default: no DDL)")
-    add("--ddl", type=_words, default=DDL_KINDS, help=f"kinds, used in turn, comma list of {', '.join(DDL_KINDS)}")
+    add(
+        "--ddl", type=_split_words, default=DDL_KINDS, help=f"kinds, used in turn, comma list of {', '.join(DDL_KINDS)}"
+    )
 
 
 def _add_faults(add: Callable[..., Any]) -> None:
@@ -169,8 +188,8 @@ def _add_faults(add: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def _connected(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
-    urls = _words(args.pd_urls)
+def _connect(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]]:
+    urls = _split_words(args.pd_urls)
     with closing(PdClient(urls)) as pd, closing(EtcdClient(urls)) as etcd:
         options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket)
         with PumpClient(None if args.socket else Registry(etcd), pd.cluster_id(), options) as client:
@@ -178,7 +197,7 @@ def _connected(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]
 
 
 def _settle(urls: Sequence[str], ts: int) -> None:
-    """Wait until each online pump has passed `ts`, fetched after the end: until it has asked for all that was lost."""
+    """Wait until each online pump has passed `ts`, fetched after the run: until every lost end is resolved."""
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(urls)) as etcd:
         registry = Registry(etcd)
@@ -194,7 +213,7 @@ def _on_signal(action: Callable[[], None]) -> None:
         signal.signal(number, lambda *_: action())
 
 
-def _keep(runner: Runner, spec: Spec, state: Path | None, recording: Recording | None) -> None:
+def _write_outputs(runner: Runner, spec: Spec, state: Path | None, recording: Recording | None) -> None:
     def lines() -> Iterator[dict[str, Any]]:
         return state_lines(spec.db, runner.catalog.tables, runner.tally.last_ts)
 
@@ -204,11 +223,11 @@ def _keep(runner: Runner, spec: Spec, state: Path | None, recording: Recording |
         recording.close(lines())
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _numbers(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
+def _numbers_parser(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split(separator)
         if len(parts) != count or not all(part.isdecimal() for part in parts):
@@ -218,8 +237,8 @@ def _numbers(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
     return parse
 
 
-def _pairs(text: str) -> dict[str, str]:
-    parts = [word.partition("=") for word in _words(text)]
+def _parse_pairs(text: str) -> dict[str, str]:
+    parts = [word.partition("=") for word in _split_words(text)]
     if not all(name and equals and value for name, equals, value in parts):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of NAME=VALUE")
     return {name: value for name, _, value in parts}

@@ -78,18 +78,18 @@ class Generator:
     def _change(self, table: Table, overlay: dict[tuple[int, int], Row | None]) -> Change:
         part = table.parts[self._writer]
         (kind,) = self._random.choices(("insert", "update", "delete"), self._spec.mix)
-        row_id = self._existing(table, kind == "update", overlay) if kind != "insert" else None
+        row_id = self._pick_existing(table, kind == "update", overlay) if kind != "insert" else None
         if row_id is None:
             row_id = part.take_id()
             change = Change(table, row_id, None, table.new_row(row_id, self._random))
         else:
             before = overlay.get((table.table_id, row_id)) or part.rows[row_id]
-            after = table.changed(before, self._random) if kind == "update" else None
+            after = table.change_row(before, self._random) if kind == "update" else None
             change = Change(table, row_id, before, after)
         overlay[table.table_id, row_id] = change.after
         return change
 
-    def _existing(self, table: Table, hot: bool, overlay: dict[tuple[int, int], Row | None]) -> int | None:
+    def _pick_existing(self, table: Table, hot: bool, overlay: dict[tuple[int, int], Row | None]) -> int | None:
         """A row that this transaction may touch; None when none was found, or a hot one must not go."""
         ids, spec = table.parts[self._writer].ids, self._spec
         hot_ids = min(spec.hot_keys, len(ids))

@@ -1,4 +1,4 @@
-"""What a workload leaves: its end state, and if wished all it wrote, in the format of captures."""
+"""The output of a workload: its end state and, if requested, all it wrote, in the format of captures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from binlake.wire import binlog_pb2 as pb
 from pump_service.workload.definitions import CHARSET, COLLATE, Col
-from pump_service.workload.tables import ID, Table, table_rows
+from pump_service.workload.tables import ID, Table, row_formatter
 
 Json = dict[str, Any]
 _LENGTH = struct.Struct("<I")
@@ -23,10 +23,10 @@ def state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "e
     names = sorted([db, table.name, "BASE TABLE"] for table in tables)
     yield {"commit_ts": str(commit_ts), "step": step, "databases": [db], "tables": names}
     for table in tables:
-        shown = table_rows(table)
+        shown = row_formatter(table)
         yield {
             "commit_ts": str(commit_ts), "step": step, "table": f"{db}.{table.name}", "schema": db,
-            "name": table.name, "kind": "BASE TABLE", "create": _show_create(table), "columns": table.names(),
+            "name": table.name, "kind": "BASE TABLE", "create": _create_sql(table), "columns": table.names(),
             "types": [col.sql_type for _, col in table.columns], "time_zone": "+00:00",
             "order_by": [ID] if table.keyed else table.names(), "rows": [shown(row) for row in table.rows()],
         }  # fmt: skip
@@ -40,13 +40,13 @@ def write_lines(path: Path, lines: Iterable[Json]) -> None:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _show_create(table: Table) -> str:
-    parts = [f"  {_shown(col)}" for _, col in table.columns] + [f"  {key}" for key in table.keys_sql()]
+def _create_sql(table: Table) -> str:
+    parts = [f"  {_column_sql(col)}" for _, col in table.columns] + [f"  {key}" for key in table.keys_sql()]
     options = f"ENGINE=InnoDB DEFAULT CHARSET={CHARSET} COLLATE={COLLATE}"
     return f"CREATE TABLE `{table.name}` (\n" + ",\n".join(parts) + f"\n) {options}"
 
 
-def _shown(col: Col) -> str:
+def _column_sql(col: Col) -> str:
     null = " NOT NULL" if col.not_null else " NULL" if "timestamp" in col.sql_type else ""
     default = f" DEFAULT '{col.default}'" if col.default is not None else "" if col.not_null else " DEFAULT NULL"
     return f"`{col.name}` {col.sql_type}{null}{default}"
@@ -65,17 +65,17 @@ class Recording:
         self._file = (folder / "binlogs.bin").open("wb")
 
     def binlog(self, binlog: pb.Binlog) -> None:
-        """It was acked, or handed over for good."""
+        """Record a binlog that was acked or handed over."""
         payload = binlog.SerializeToString()
         with self._lock:
             self._file.write(_LENGTH.pack(len(payload)) + payload)
 
     def job(self, job: Json) -> None:
-        """A DDL is finished."""
+        """Record a finished DDL job."""
         self._jobs.append(job)
 
     def orphan(self, start_ts: int, commit_ts: int) -> None:
-        """Its C (`commit_ts` 0: its R) was lost."""
+        """Record a transaction whose C (`commit_ts` 0: whose R) was lost."""
         kind, outcome = ("orphan", "committed") if commit_ts else ("orphan_rollback", "rolled_back")
         found = {"start_ts": str(start_ts), "kind": kind, "outcome": outcome}
         with self._lock:

@@ -1,6 +1,6 @@
 """Writes a workload through the pump client as TiDB would: P, then a commit_ts fetched after its ack, then C.
 
-(Invariant 2; hazards R-09.) Every outcome is known to the status port before its binlog is sent. DDL runs while all
+(Invariant 2; hazards R-09.) The status port knows every outcome before its binlog is sent. DDL runs while all
 writers pause between two rounds.
 """
 
@@ -27,7 +27,7 @@ from pump_service.workload.spec import Spec
 
 log = structlog.get_logger()
 
-_AGAIN_S = 0.5  # after PD or all pumps were away
+_AGAIN_S = 0.5  # before a retry, when PD or all pumps were unavailable
 
 
 class Client(Protocol):
@@ -60,7 +60,7 @@ class Journal(Protocol):
 
 
 class NoJournal:
-    """Nobody."""
+    """Records nothing."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
         """Nothing."""
@@ -74,7 +74,7 @@ class NoJournal:
 
 @dataclass
 class Tally:
-    """What was written so far; thread-safe by `lock`. `counts`: transactions by what became of them, rows, ddl."""
+    """Counts of what was written so far; thread-safe. `counts`: transactions by outcome, rows, ddl."""
 
     counts: Counter[str] = field(default_factory=Counter)
     last_ts: int = 0
@@ -127,7 +127,7 @@ class Runner:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Create the tables, write, return when all is written. Raises what cannot be tried again."""
+        """Create the tables and write everything. Raises errors that a retry cannot fix."""
         for ddl in self.catalog.first():
             self._write_ddl(ddl)
         began = time.monotonic()
@@ -148,7 +148,7 @@ class Runner:
             raise self._failure
 
     def stop(self) -> None:
-        """End soon: transactions that are open are finished, the state is complete."""
+        """End soon: open transactions are finished, so that the state is complete."""
         self._stopped.set()
 
     @property
@@ -164,7 +164,7 @@ class Runner:
                     if self._over:
                         break
                     self._pace.wait(self._stopped)
-                    self._one(generator, held)
+                    self._write_one(generator, held)
                     left -= 1
                 for one in held:
                     self._commit(generator, one.draft, one.prewrite)
@@ -185,7 +185,7 @@ class Runner:
         return each + (number < more)
 
     def _between(self) -> None:
-        """Run by one writer while all stand still: the next DDL, or the end."""
+        """Run by one writer while all others wait: the next DDL, or the end."""
         self._rounds += 1
         most = -(-self._spec.transactions // self._spec.writers)
         finished = self._spec.transactions and self._rounds * self._spec.round_size >= most
@@ -196,7 +196,7 @@ class Runner:
         if ddl is not None:
             self._write_ddl(ddl)
 
-    def _one(self, generator: Generator, held: list[_Held]) -> None:
+    def _write_one(self, generator: Generator, held: list[_Held]) -> None:
         draft = generator.draft(self.catalog.tables)
         prewrite = self._prewrite(draft)
         if prewrite is None:
@@ -266,7 +266,7 @@ class Runner:
     def _write_ddl(self, ddl: Ddl) -> None:
         for state in ddl.states:
             start_ts, commit_ts = self._write_ddl_binlog(ddl, state)
-        job = ddl.job(start_ts, self._timestamp())
+        job = ddl.job(start_ts, self._retry_fetch_ts())
         self._history.add(job)
         self._journal.job(job)
         self.tally.add("ddl", commit_ts)
@@ -275,7 +275,7 @@ class Runner:
     def _write_ddl_binlog(self, ddl: Ddl, state: int) -> tuple[int, int]:
         """(start_ts, commit_ts); tried until a pump has it, as TiDB's DDL owner does."""
         while True:
-            start_ts = self._timestamp()
+            start_ts = self._retry_fetch_ts()
             self._transactions.begin(start_ts)
             prewrite = build.prewrite(
                 start_ts, self._transactions.key(start_ts), ddl_query=ddl.query.encode(),
@@ -288,13 +288,13 @@ class Runner:
                 self._wait_again("ddl_tried_again", error)
                 continue
             self._journal.binlog(prewrite)
-            commit_ts = self._timestamp()
+            commit_ts = self._retry_fetch_ts()
             self._transactions.end(start_ts, commit_ts)
             self._end(prewrite, build.commit(prewrite, commit_ts), lost=False)
             return start_ts, commit_ts
 
-    def _timestamp(self) -> int:
-        """A fresh one, as soon as PD answers."""
+    def _retry_fetch_ts(self) -> int:
+        """A fresh timestamp, as soon as PD answers."""
         while True:
             try:
                 return self._fetch_ts()

@@ -1,6 +1,6 @@
-"""What the workload's TiDB knows: timestamps, what became of each transaction, finished DDL jobs.
+"""What the workload's TiDB knows: timestamps, outcomes of transactions, finished DDL jobs.
 
-The outcome is known here before any binlog of it is sent, so a pump that asks never gets less than what is true.
+An outcome is known here before its binlog is sent, so a pump that asks always gets the true state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEY = b"t" + bytes(8) + b"_r"
 class SharedClock:
     """Timestamps for many threads: callers that ask while a request is on its way share the next one.
 
-    None is fetched ahead: a request leaves PD after everybody it serves has asked (hazards R-09).
+    None is fetched ahead: PD is asked only after all callers of that request have asked (hazards R-09).
     """
 
     def __init__(self, oracle: Clock) -> None:
@@ -56,7 +56,7 @@ class SharedClock:
                     return
             try:
                 first = self._oracle.tso(len(asking)) - len(asking) + 1
-            except BaseException as error:  # noqa: BLE001 - each who asked raises it
+            except BaseException as error:  # noqa: BLE001 - raised by each caller
                 for one in asking:
                     one.set_exception(error)
                 continue
@@ -72,19 +72,19 @@ class LiveTransactions:
 
     @staticmethod
     def key(start_ts: int) -> bytes:
-        """The primary key of a transaction: one of its own, so that an answer stays short."""
+        """The primary key of a transaction: a different one for each, so that answers stay short."""
         return _KEY + _START.pack(start_ts)
 
     def begin(self, start_ts: int) -> None:
-        """It has its locks."""
+        """The transaction has its locks."""
         self._ends[start_ts] = _OPEN
 
     def end(self, start_ts: int, commit_ts: int) -> None:
-        """It is over: committed at `commit_ts`, 0 = rolled back."""
+        """The transaction is over: committed at `commit_ts`, 0 = rolled back."""
         self._ends[start_ts] = commit_ts
 
     def answer(self, key: bytes, now: int) -> Json:
-        """The body of `/mvcc/hex/KEY`; a running TiDB knows what it knows, whatever the time."""
+        """The body of `/mvcc/hex/KEY`; a running TiDB shows its present state, whatever `now` is."""
         del now
         start_ts = _START.unpack(key[len(_KEY) :])[0] if len(key) == len(_KEY) + _START.size else 0
         commit_ts = self._ends.get(start_ts)

@@ -1,4 +1,4 @@
-"""What a workload is to be: read once, checked, frozen. Equal specs and seeds give equal transactions."""
+"""The parameters of a workload: read once, checked, frozen. Equal specs and seeds give equal transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DDL_KINDS = (
 
 @dataclass(frozen=True)
 class Faults:
-    """Shares (0 to 1) of transactions whose binlogs go astray as those of a crashing writer do.
+    """Shares (0 to 1) of transactions whose binlogs are lost or late, as with a crashing writer.
 
     `rollback`: P then R. `lose_commit`, `lose_rollback`: C or R is never sent. `hold`: the transaction stays open over
     some later ones of its writer. `double`: the P is written twice, to another pump if there is one, C only once.

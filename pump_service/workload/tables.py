@@ -1,4 +1,4 @@
-"""The tables of a workload and their rows: what a consumer must show in the end.
+"""The tables of a workload and their rows: the state that a consumer must reach in the end.
 
 The rows of a table are divided by writer: no other writer changes them, so that the end state depends on the seed
 alone, not on which writer is faster. Definitions change only while every writer pauses.
@@ -103,7 +103,7 @@ class Table:
         row: Row = {name: value(random) for name, value in self.fresh.items()}
         return {ID: str(row_id), **row} if self.keyed else row
 
-    def changed(self, row: Row, random: Random) -> Row:
+    def change_row(self, row: Row, random: Random) -> Row:
         """`row` with one other value."""
         name = random.choice(list(self.fresh))
         return {**row, name: self.fresh[name](random)}
@@ -132,7 +132,7 @@ def new_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
     return Table(table_id, name, columns, fresh, keyed, parts)
 
 
-def table_rows(table: Table) -> Callable[[Row], list[object]]:
+def row_formatter(table: Table) -> Callable[[Row], list[object]]:
     """Turns a row of `table` into a list of values as a capture's state has them."""
     binary = {
         col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")

@@ -15,7 +15,7 @@ from typing import Any
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
 from binlake.base.arguments import add_output
-from binlake.base.terminal import print_table, shown_value, visible
+from binlake.base.terminal import escape_invisible, format_value, print_table
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
@@ -143,7 +143,7 @@ def _print_changes(changes: Sequence[Mapping[str, Any]], last: str, texts: Seque
 
 
 def _image(image: Mapping[str, str | None] | None) -> str:
-    return "" if image is None else visible(json.dumps(image, ensure_ascii=False))
+    return "" if image is None else escape_invisible(json.dumps(image, ensure_ascii=False))
 
 
 def _table(paths: LakePaths, args: argparse.Namespace) -> int:
@@ -164,7 +164,7 @@ def _table(paths: LakePaths, args: argparse.Namespace) -> int:
 def _print_table(found: TableAsOf, args: argparse.Namespace) -> None:
     time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
     print(f"{args.table} as of {found.ts} ({time})")
-    rows = ([shown_value(row[name]) for name in found.columns] for row in found.rows[: args.limit])
+    rows = ([format_value(row[name]) for name in found.columns] for row in found.rows[: args.limit])
     print_table(list(found.columns), rows)
     base = found.base
     source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
@@ -193,7 +193,7 @@ def _print_transaction(found: Transaction) -> None:
         f"schema version {found.schema_version}, from {', '.join(found.pumps)}, {found.bytes} bytes"
     )
     for ddl in found.ddls:
-        print(visible(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else "")))
+        print(escape_invisible(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else "")))
     if found.changes:
         _print_changes(shown["changes"], "seq", [str(change.seq) for change in found.changes])
     if found.remark:

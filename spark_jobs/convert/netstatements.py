@@ -42,7 +42,7 @@ def net_statements(
     """The statements of `change`, None when it has no row of the window; and the fold of it. Raises Permanent."""
     changes = _changes(ctx, window.bounds)
     if changes is None:
-        return None, rowhash.merged([])
+        return None, rowhash.merge_folds([])
     rows = map_rows(changes, placed, PLACED)
     parts = collect_rows(map_rows(rows, count_and_fold, f"{SIZES}, {FOLD_COLUMNS}"))
     counted = total(parts)
@@ -53,7 +53,7 @@ def net_statements(
     chunks = chunks_of(counted, limits)
     copies = {place: name_of_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
     renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
-    return render_rows(rows, renderer), rowhash.merged(folds_in(parts))
+    return render_rows(rows, renderer), rowhash.merge_folds(folds_in(parts))
 
 
 def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:

@@ -187,7 +187,7 @@ def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
     def part(some: pa.Table) -> pa.Table:
         return local_table([row_of_fold(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
 
-    return rowhash.merged(folds_in(collect_rows(map_rows(rows.select(list(columns)), part, FOLD_COLUMNS))))
+    return rowhash.merge_folds(folds_in(collect_rows(map_rows(rows.select(list(columns)), part, FOLD_COLUMNS))))
 
 
 def row_of_fold(fold: Fold) -> tuple[int, int, int]:

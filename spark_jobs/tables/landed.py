@@ -63,7 +63,7 @@ class Landed:
         return rowhash.digest_of(self.fold)
 
 
-NONE = Landed(0, 0, 0, 0, rowhash.merged([]))
+NONE = Landed(0, 0, 0, 0, rowhash.merge_folds([]))
 
 
 def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
@@ -79,7 +79,7 @@ def landed_of(rows: Rows) -> Landed:
     """What `rows` of `binlog` are."""
     parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _part, _PART))
     dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
-    return Landed(dml, ddls, chunks, size, rowhash.merged(folds_in(parts)))
+    return Landed(dml, ddls, chunks, size, rowhash.merge_folds(folds_in(parts)))
 
 
 def _part(rows: pa.Table) -> pa.Table:

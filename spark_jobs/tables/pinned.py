@@ -90,5 +90,5 @@ def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     return rowhash.digest_of(found), found.count
 
 
-NO_ROWS = rowhash.digest_of(rowhash.merged([]))
+NO_ROWS = rowhash.digest_of(rowhash.merge_folds([]))
 """The digest of no row at all."""

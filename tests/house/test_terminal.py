@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from binlake.base.terminal import print_table, shown_value, visible
+from binlake.base.terminal import escape_invisible, format_value, print_table
 from spark_jobs.commands import audit
 
 TS = "470548480035651584"
@@ -53,8 +53,8 @@ def test_on_a_narrow_terminal_values_are_folded_and_whole(monkeypatch: pytest.Mo
      ("a\nb", '"a\\nb"'), ("\x1b[31m", '"\\u001b[31m"'), ("\u202e", '"\\u202e"'), ("\x9b", '"\\u009b"')],
 )  # fmt: skip
 def test_a_value_is_told_from_null_and_from_what_cannot_be_seen(value: str | None, shown: str) -> None:
-    assert shown_value(value) == shown
-    assert visible(shown) == shown
+    assert format_value(value) == shown
+    assert escape_invisible(shown) == shown
 
 
 def test_an_audit_in_a_pipe_shows_every_value_whole(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ def test_a_map_is_its_entries_in_any_order() -> None:
 def test_a_fold_is_that_of_its_parts_in_any_order(drawn: pa.Table) -> None:
     own = rowhash.row_hashes(drawn, drawn.column_names)
     whole = rowhash.fold(own)
-    assert whole == rowhash.merged([rowhash.fold(own[40:]), rowhash.fold(own[:40]), rowhash.fold(own[:0])])
+    assert whole == rowhash.merge_folds([rowhash.fold(own[40:]), rowhash.fold(own[:40]), rowhash.fold(own[:0])])
     assert whole == rowhash.fold(np.flip(own))
     assert rowhash.digest_of(whole) != rowhash.digest_of(rowhash.fold(own[1:]))
     assert whole != rowhash.fold(np.concatenate([own, own[:1]]))
@@ -130,4 +130,4 @@ def test_workers_and_driver_have_the_same_digest(spark: SparkSession, drawn: pa.
     columns = drawn.column_names
     frame = spark.createDataFrame(drawn).repartition(3)
     assert fold_of(frame, columns) == rowhash.fold(rowhash.row_hashes(drawn, columns))
-    assert fold_of(frame.where("big = 1 AND small = 2"), columns) == rowhash.merged([])
+    assert fold_of(frame.where("big = 1 AND small = 2"), columns) == rowhash.merge_folds([])

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from pump_service.prometheus import Counter, Histogram, Reading, exponential, page
-from pump_service.pump.score import Usage, Weights, score
+from pump_service.prometheus import Counter, Histogram, Reading, exponential_bounds, render_page
+from pump_service.pump.score import Usage, Weights, compute_score
 
 
 def lines(*instruments: Counter | Histogram | Reading) -> list[str]:
-    return page(instruments).decode().splitlines()
+    return render_page(instruments).decode().splitlines()
 
 
 def test_counters_keep_their_names_and_escape_their_labels() -> None:
@@ -30,7 +30,7 @@ def test_counters_keep_their_names_and_escape_their_labels() -> None:
 
 
 def test_buckets_are_cumulative_and_labels_are_sorted() -> None:
-    one = Histogram("h", "text", ("method", "label"), exponential(1, 2, 3))
+    one = Histogram("h", "text", ("method", "label"), exponential_bounds(1, 2, 3))
     for value in (0.5, 1.0, 3.0, 99.0):
         one.series("Write", "succ").observe(value)
     assert lines(one)[2:] == [
@@ -84,14 +84,14 @@ def test_nothing_is_lost_between_threads() -> None:
 def test_the_score_falls_with_load_disk_and_stored_data() -> None:
     # S0-31
     free = Usage(0.1, 0.1, 0.0)
-    assert score(free, Weights()) > score(Usage(0.1, 0.9, 0.0), Weights())
-    assert score(free, Weights()) > score(Usage(0.9, 0.1, 0.0), Weights())
-    assert score(free, Weights()) > score(Usage(0.1, 0.1, 0.8), Weights())
-    assert score(Usage(5.0, 1.0, 1.0), Weights()) == 1, "a score of 0 would mean: none"
-    assert score(Usage(0.0, 0.0, 0.0), Weights()) == 100
+    assert compute_score(free, Weights()) > compute_score(Usage(0.1, 0.9, 0.0), Weights())
+    assert compute_score(free, Weights()) > compute_score(Usage(0.9, 0.1, 0.0), Weights())
+    assert compute_score(free, Weights()) > compute_score(Usage(0.1, 0.1, 0.8), Weights())
+    assert compute_score(Usage(5.0, 1.0, 1.0), Weights()) == 1, "a score of 0 would mean: none"
+    assert compute_score(Usage(0.0, 0.0, 0.0), Weights()) == 100
 
 
 def test_weights_decide_what_counts() -> None:
-    assert score(Usage(1.0, 0.0, 0.0), Weights(load=0)) == 100
-    assert score(Usage(0.0, 0.5, 0.0), Weights(load=0, stored=0)) == 50
-    assert score(Usage(0.0, 0.5, 0.0), Weights(0, 0, 0)) == 100
+    assert compute_score(Usage(1.0, 0.0, 0.0), Weights(load=0)) == 100
+    assert compute_score(Usage(0.0, 0.5, 0.0), Weights(load=0, stored=0)) == 50
+    assert compute_score(Usage(0.0, 0.5, 0.0), Weights(0, 0, 0)) == 100

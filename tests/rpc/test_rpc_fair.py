@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlake.rpc.fair import Lines, place_to_free
+from binlake.rpc.fair import FairQueue, place_to_free
 
 
 def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
@@ -17,7 +17,7 @@ def test_an_address_with_as_many_as_the_greatest_makes_nobody_go() -> None:
 
 
 def test_lines_are_served_in_turn() -> None:
-    lines: Lines[int] = Lines(10)
+    lines: FairQueue[int] = FairQueue(10)
     for item in (1, 2, 3):
         assert lines.put("a", "/status", item) is None
     lines.put("a", "/metrics", 4)
@@ -26,7 +26,7 @@ def test_lines_are_served_in_turn() -> None:
 
 
 def test_a_flood_of_one_kind_leaves_room_for_another_of_the_same_address() -> None:
-    lines: Lines[int] = Lines(4)
+    lines: FairQueue[int] = FairQueue(4)
     for item in range(4):
         lines.put("a", "/status", item)
     assert lines.put("a", "/status", 9) == 9
@@ -35,7 +35,7 @@ def test_a_flood_of_one_kind_leaves_room_for_another_of_the_same_address() -> No
 
 
 def test_a_flood_of_many_kinds_leaves_room_for_another_address() -> None:
-    lines: Lines[int] = Lines(4)
+    lines: FairQueue[int] = FairQueue(4)
     for item in range(4):
         lines.put("a", f"/{item}", item)
     assert lines.put("a", "/new", 9) == 9

@@ -171,7 +171,7 @@ class PumpHome(Home):
 
     def _ask(self, server: PumpServer, after_s: float) -> None:
         self._scheduler.sleep(after_s)
-        server.ask("pause")
+        server.request_leave("pause")
 
     def _ended(self) -> None:
         self.server = None

@@ -41,7 +41,7 @@ _ROOMS = (
     "pump_service.pump.",
     "pump_service.pd.",
     "pump_service.durable",
-    "pump_service.slices",
+    "pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.claim",
     "binlake.cluster.source.tikv",

@@ -20,7 +20,7 @@ from binlake.cluster.placement.claim import EtcdClaim
 from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
 from pump_service.pd import oracle
-from pump_service.pd.journal import Journal, Record, _body
+from pump_service.pd.journal import Journal, Record, _read_body
 from pump_service.pump import fileend, gc, groupcommit, pull, vlog
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.follower import Follower
@@ -29,7 +29,7 @@ from pump_service.pump.index import Index
 from pump_service.pump.leaving import Departure
 from pump_service.pump.record import OLD_FOOTER, OLD_RECORD, Frame, Stretch, Walk
 from pump_service.pump.sorter import Sorter
-from pump_service.pump.taken import Taken
+from pump_service.pump.timestamp_claims import TimestampClaims
 from simulator import windows
 from simulator.scenarios import shape_of
 from simulator.truth import Truth, Wrong
@@ -47,7 +47,7 @@ def future_admitted(patch: pytest.MonkeyPatch) -> None:
 
 def old_framing(patch: pytest.MonkeyPatch) -> None:
     """Files are written and read as the original does: what looks like a record or a footer is one."""
-    load, pass_over = vlog.ValueLog._load, Walk._pass_over
+    load, pass_over = vlog.ValueLog._load_max_ts, Walk._pass_over
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:
         data = self._files.read(self._handle(fid), 0, self._files.size(self._handle(fid)))
@@ -70,15 +70,15 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(vlog, "new_head", lambda fid, _: (b"", Frame(fid)))
     patch.setattr(vlog, "RECORD", OLD_RECORD)
     patch.setattr(groupcommit, "RECORD", OLD_RECORD)
-    patch.setattr(vlog.ValueLog, "_load", load_by_footer)
+    patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)
     patch.setattr(vlog.ValueLog, "_walk_file", walk_to_footer)
     patch.setattr(Walk, "_pass_over", go_on_at_next_magic)
-    patch.setattr(fileend, "_check_all_there", lambda *_: None)
+    patch.setattr(fileend, "_check_complete", lambda *_: None)
 
 
 def second_replaces_first(patch: pytest.MonkeyPatch) -> None:
     """A binlog at a taken timestamp takes the place of the one before."""
-    patch.setattr(Taken, "claim", lambda *_: (0, None))
+    patch.setattr(TimestampClaims, "claim", lambda *_: (0, None))
 
 
 def bound_counts_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def cut_at_damage(patch: pytest.MonkeyPatch) -> None:
 
     def read(self: Journal) -> Iterator[Record]:
         data, at = self._path.read_bytes(), 0
-        while at < len(data) and (body := _body(data, at)) is not None:
+        while at < len(data) and (body := _read_body(data, at)) is not None:
             yield data[at : at + 1], body
             at += 9 + len(body)
         os.ftruncate(self._file, at)
@@ -107,7 +107,7 @@ def cut_at_damage(patch: pytest.MonkeyPatch) -> None:
 
 def journal_from_cache(patch: pytest.MonkeyPatch) -> None:
     """What PD reads of its journal counts as being on the disk."""
-    patch.setattr(Journal, "_write_anew", lambda *_: None)
+    patch.setattr(Journal, "_rewrite", lambda *_: None)
 
 
 def no_claim(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def no_claim(patch: pytest.MonkeyPatch) -> None:
 
 def log_from_cache(patch: pytest.MonkeyPatch) -> None:
     """What a pump reads of its value log counts as being on the disk."""
-    patch.setattr(fileend, "_write_again", lambda files, found, *_: files.sync(found.file))
+    patch.setattr(fileend, "_rewrite", lambda files, found, *_: files.sync(found.file))
 
 
 def acked_before_written(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def acked_before_written(patch: pytest.MonkeyPatch) -> None:
 
 def holes_pass_for_durable(patch: pytest.MonkeyPatch) -> None:
     """All that LevelDB took counts as being on the disk."""
-    patch.setattr(Index, "durable", lambda _: True)
+    patch.setattr(Index, "is_durable", lambda _: True)
 
 
 def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
@@ -156,17 +156,17 @@ def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
 
 def prewrites_collected(patch: pytest.MonkeyPatch) -> None:
     """A file goes though a transaction that is not collected has its P there."""
-    patch.setattr(Follower, "needed", lambda _, fids: dict.fromkeys(fids, 0))
+    patch.setattr(Follower, "needed_by_files", lambda _, fids: dict.fromkeys(fids, 0))
 
 
 def left_too_early(patch: pytest.MonkeyPatch) -> None:
     """A closing pump is offline before everybody has taken what it holds."""
 
     def taken_by_nobody(self: Departure) -> str:
-        self.taken = self._storage.watermark
+        self.compared_watermark = self._storage.watermark
         return ""
 
-    patch.setattr(Departure, "_behind", taken_by_nobody)
+    patch.setattr(Departure, "_check_consumers", taken_by_nobody)
 
 
 def members_before_clock(patch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from support.pump_calls import pull, write_binlog
 from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Transient
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire import admin_pb2, pump_pb2
-from pump_service.pump.entities import message
-from pump_service.pump.found import Transaction
+from pump_service.pump.entities import encode_message
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import PumpService
+from pump_service.pump.transaction_batch import Transaction
 
 log = SparingLog()
 
@@ -31,7 +31,7 @@ _OK = pump_pb2.WriteBinlogResp().SerializeToString()
 class GrpcioPumpServer(PumpServer):
     """A pump whose port is served by grpcio, without pages, TLS and Unix socket."""
 
-    def _transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
+    def _make_transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
         return GrpcServer(self.service, self._config.addr)
 
 
@@ -76,12 +76,12 @@ class GrpcServer:
 
         def leave() -> None:
             gone.set()
-            self._service.reader().storage.wake()
+            self._service.new_reader().storage.wake()
 
         context.add_callback(leave)
         try:
             for transaction in self._transactions(request.clusterID, request.startFrom.offset, gone):
-                yield message(*transaction)
+                yield encode_message(*transaction)
         except BinlakeError as error:
             log.error("pull_failed", error=str(error))
             context.abort(_pull_status(error), str(error))
@@ -91,7 +91,7 @@ class GrpcServer:
     def _transactions(self, cluster_id: int, after_ts: int, gone: threading.Event) -> Iterator[Transaction]:
         service = self._service
         service.check_pull(cluster_id, after_ts)
-        return pull(service.reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
+        return pull(service.new_reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
 
     def info(self, request: admin_pb2.InfoReq, context: grpc.ServicerContext) -> admin_pb2.InfoResp:
         """PumpAdmin/Info."""

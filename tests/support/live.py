@@ -118,7 +118,7 @@ def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHan
             parts = urlsplit(self.path)
             query = {name: int(values[-1]) for name, values in parse_qs(parts.query).items()}
             if parts.path == "/ddl/history":
-                finished = History(workload.jobs).finished(
+                finished = History(workload.jobs).finished_jobs(
                     pd.tso(), query.get("start_job_id", 0), query.get("limit", 0)
                 )
                 body = json.dumps(finished)

@@ -116,7 +116,7 @@ class ExpressionRule(Section):
     delete_value_expr: str = Field("", description="on the old row of a DELETE")
 
     @model_validator(mode="after")
-    def _one_class(self) -> ExpressionRule:
+    def _check_one_class(self) -> ExpressionRule:
         update = self.update_old_value_expr or self.update_new_value_expr
         given = sum(map(bool, (self.insert_value_expr, update, self.delete_value_expr)))
         if given != 1:
@@ -138,7 +138,7 @@ class Loopback(Section):
     )
 
     @model_validator(mode="after")
-    def _one_side(self) -> Loopback:
+    def _check_one_side(self) -> Loopback:
         if self.loopback_control and self.sync_ddl is None:
             raise ValueError("with loopback-control, set sync-ddl: true on one of the two sides, false on the other")
         return self

@@ -33,7 +33,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_are_no_truths(cls, raw: object) -> object:
+    def _refuse_booleans_as_numbers(cls, raw: object) -> object:
         if isinstance(raw, dict):
             for name, field in cls.model_fields.items():
                 if isinstance(raw.get(field.alias, raw.get(name)), bool) and field.annotation in _NUMBERS:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from binlake.base.arguments import add_output
 from binlake.cluster.control.http import ask
-from binlake.cluster.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
+from binlake.cluster.control.nodes import format_table, is_ahead, is_stale, node_as_json, time_of, unread_range
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.placement.registry import DRAINERS, PUMPS, unknown_node
 from binlake.cluster.pumpclient import PumpReader
@@ -25,7 +25,7 @@ from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailab
 from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0
-_PROBE_S = 2.0  # a pump that does not answer is told by its stale heartbeat
+_PROBE_S = 2.0  # a pump that does not answer is recognised by its stale heartbeat
 
 
 def add_option(parser: argparse.ArgumentParser, name: str, **options: object) -> None:
@@ -116,7 +116,7 @@ class _Listing(abc.ABC):
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
         problems = self._problems(nodes, cluster, tls_of(args))
         if args.output == "json":
-            found = [shown(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
+            found = [node_as_json(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
             print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in found]))
             return 0
         rows = [
@@ -130,13 +130,13 @@ class _Listing(abc.ABC):
             )
             for node, old in zip(nodes, stale, strict=True)
         ]
-        print(table(("NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time", ""), rows))
+        print(format_table(("NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time", ""), rows))
         for node_id, problem in problems.items():
             print(f"{node_id}: {problem}")
         return 0
 
     def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
-        """What nodes say is wrong, by node id."""
+        """The problems that nodes report, by node id."""
         del nodes, cluster_id, tls
         return {}
 
@@ -159,7 +159,7 @@ class PumpsCommand(_Listing):
         return registry.pumps()
 
     def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
-        """What each pump that answers says is wrong; an original one has no word for it."""
+        """The problem that each answering pump reports; an original pump reports none."""
         found = {}
         for node in nodes:
             if node.state in ("offline", "paused"):
@@ -197,10 +197,10 @@ class UpdatePumpCommand(_Update):
     help = "rewrite a pump's state in the registry, whatever the pump does (unsafe: see the runbook)"
 
     def run(self, args: argparse.Namespace) -> int:
-        """Rewrite it, and say what that gives up."""
+        """Rewrite it, and warn about binlogs that are lost by it."""
         with open_registry(args) as registry, open_pd(args) as pd:
             before = registry.set_pump_state(args.node_id, args.state)
-            lost = not_taken(before, registry.drainers()) if args.state == "offline" else ""
+            lost = unread_range(before, registry.drainers()) if args.state == "offline" else ""
             alive = before.state == "online" and not is_stale(before, pd.tso(), _HEARTBEAT_S)
         print(f"pump {args.node_id}: {before.state} -> {args.state}")
         if lost:
@@ -277,7 +277,7 @@ class OfflinePumpCommand(_Action):
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         original = _is_original(node, tls_of(args))
         super()._apply(registry, node, args)
-        missing = not_taken(node, registry.drainers())
+        missing = unread_range(node, registry.drainers())
         if original:
             _warn(
                 "this is an original pump: it does not check Binlake's windows and may go offline before everything "
@@ -322,13 +322,13 @@ class OfflineDrainerCommand(PauseDrainerCommand):
         if node.host:
             super()._apply(registry, node, args)
             return
-        # A replication has no process: its entry is all there is of it (S0-74).
+        # A replication has no process: there is only its entry (S0-74).
         registry.set_drainer_state(node.node_id, "offline")
         print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
 
 
 def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
-    """Whether a pump is not one of ours: it does not tell who it is."""
+    """Whether a pump is an original one: it has no Info service."""
     try:
         PumpReader(node.host, 0, timeout_s=_HEARTBEAT_S, tls=tls).info()
     except WireError:

@@ -1,4 +1,4 @@
-"""Asking a node over its pages: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
+"""Calls a node over its pages: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
         raise UnknownOutcome(
             f"the node did not answer: {error or type(error).__name__}",
             where={"url": url},
-            hint="look at its state with `binlake pumps` before asking again",
+            hint="check its state with `binlake pumps` before you retry",
         ) from None
     except ValueError:
         raise Permanent(

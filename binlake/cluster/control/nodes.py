@@ -23,7 +23,7 @@ def is_ahead(node: NodeStatus, now_ts: int) -> bool:
     return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
 
 
-def shown(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
+def node_as_json(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
     """One node as JSON of our own: the registry's names, timestamps as decimal strings."""
     return {
         "nodeId": node.node_id,
@@ -44,7 +44,7 @@ def time_of(ts: int) -> str:
     return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S") if ts else ""
 
 
-def not_taken(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
+def unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
     """The commit_ts range that consumers have not read from `pump`, in words; empty = they have all."""
     taken = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
     if not taken:
@@ -54,7 +54,7 @@ def not_taken(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
     return f"({min(taken)}, {pump.max_commit_ts}]"
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns, never cropped."""
     widths = [max(len(row[at]) for row in [titles, *rows]) for at in range(len(titles))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]

@@ -22,7 +22,7 @@ class TxnCommand:
         """`show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         show = actions.add_parser("show", help="print a binlog: a prewrite by its start_ts, a commit by its commit_ts")
-        show.add_argument("ts", type=_ts, help="its key")
+        show.add_argument("ts", type=_parse_ts, help="its key")
         waiting = actions.add_parser(
             "list", help="list the prewrites without a commit or rollback, the blocking one first"
         )
@@ -30,14 +30,20 @@ class TxnCommand:
             add_output(one)
         resolve = actions.add_parser("resolve", help="decide the outcome of transactions; this cannot be undone")
         resolve.add_argument(
-            "ts", type=_ts, nargs="+", metavar="START_TS", help="start_ts of prewrites without a commit or rollback"
+            "ts",
+            type=_parse_ts,
+            nargs="+",
+            metavar="START_TS",
+            help="start_ts of prewrites without a commit or rollback",
         )
         outcome = resolve.add_mutually_exclusive_group(required=True)
-        outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS (one START_TS)")
+        outcome.add_argument("--commit-ts", type=_parse_ts, metavar="TS", help="it committed at TS (one START_TS)")
         outcome.add_argument("--rolled-back", action="store_true", help="rolled back: their rows are dropped")
         give_up = actions.add_parser("give-up", help="skip a commit whose prewrite is lost; this cannot be undone")
-        give_up.add_argument("ts", type=_ts, metavar="START_TS", help="its start_ts, as the failing pull reports it")
-        give_up.add_argument("--commit-ts", type=_ts, required=True, metavar="TS", help="its commit_ts")
+        give_up.add_argument(
+            "ts", type=_parse_ts, metavar="START_TS", help="its start_ts, as the failing pull reports it"
+        )
+        give_up.add_argument("--commit-ts", type=_parse_ts, required=True, metavar="TS", help="its commit_ts")
         give_up.add_argument(
             "--accept-loss", action="store_true", help="confirm it: unless another pump has them, its rows are lost"
         )
@@ -59,7 +65,7 @@ class TxnCommand:
 
 def _show(args: argparse.Namespace, host: str) -> int:
     found = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
-    print(json.dumps(found) if args.output == "json" else _words(found))
+    print(json.dumps(found) if args.output == "json" else _describe(found))
     return 0
 
 
@@ -104,7 +110,7 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
     return 0
 
 
-def _words(found: dict[str, Any]) -> str:
+def _describe(found: dict[str, Any]) -> str:
     lines = [f"{name}: {found[name]}" for name in ("type", "start_ts", "commit_ts", "bytes", "schema_version")]
     if found["ddl_job_id"]:
         lines.append(f"DDL job {found['ddl_job_id']}: {found['ddl_query']}")
@@ -115,7 +121,7 @@ def _words(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _ts(text: str) -> int:
+def _parse_ts(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) < 1 << 63:
         raise argparse.ArgumentTypeError(f"{text} is not a timestamp")
     return int(text)

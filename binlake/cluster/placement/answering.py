@@ -1,6 +1,6 @@
-"""Whether PD answers, as all code that depends on it sees it: it gives a timestamp, or it is away (S3-10).
+"""Whether PD answers: it gives a timestamp, or it counts as unavailable (S3-10).
 
-The id of the cluster is not a sign: a member of a PD that has lost its leader still gives it, and no window can be
+That it gives the cluster's id proves nothing: a member of a PD without a leader still does, and no window can be
 planned.
 """
 

@@ -1,4 +1,4 @@
-"""Where PD is: a list of URLs of which any may answer, https:// ones by TLS; every failure names them all."""
+"""Channels to PD: any of a list of URLs may answer, https:// ones by TLS; every error names them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
-    # A machine that vanishes closes no connection: streams learn it by pings, as PD's own clients send them.
+    # A machine that vanishes closes no connection: streams notice by pings, as PD's own clients do.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -28,12 +28,12 @@ _REFUSED = {
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.PERMISSION_DENIED,
 }
-"""Answers of a server that is well: the same request gets them again."""
+"""Refusals of a healthy server: a retry gets the same answer."""
 
 Answer = TypeVar("Answer")
 
 
-def targets(urls: Sequence[str]) -> list[tuple[str, bool]]:
+def parse_urls(urls: Sequence[str]) -> list[tuple[str, bool]]:
     """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
     found = [url.strip().rstrip("/") for url in urls if url.strip()]
     if not found:
@@ -55,14 +55,14 @@ def connect_serving(
 ) -> tuple[grpc.Channel, Answer]:
     """A channel to the first address that can serve, and what `first_call` got there; raises as `connect`.
 
-    One that connects may not serve: a member without a quorum, a proxy without a server. `first_call` shows it by a
-    BinlakeError; that of the last address is raised when none serves.
+    A server that accepts the connection may not serve: a member without a quorum, a proxy without a backend. Then
+    `first_call` raises a BinlakeError; that of the last address is raised when none serves.
     """
-    last: BinlakeError = unavailable(urls, f"no answer within {timeout_s:g} s")
-    addresses = targets(urls)
+    last: BinlakeError = unavailable_error(urls, f"no answer within {timeout_s:g} s")
+    addresses = parse_urls(urls)
     if tls is not None and not all(encrypted for _, encrypted in addresses):
         raise ConfigError(
-            "TLS is configured, and PD would be called without it",
+            "TLS is configured, but PD would be called without it",
             where={"pd-urls": ",".join(urls)},
             hint="write the addresses of PD as https://, or remove the files from `security`",
         )
@@ -90,12 +90,12 @@ def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:
-    tls.client_context()  # tells of files that cannot be used, which grpcio does not
+    tls.client_context()  # reports unusable files, which grpcio does not
     ca, key, cert = (None if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
     return grpc.ssl_channel_credentials(ca, key, cert)
 
 
-def unavailable(urls: Sequence[str], why: object) -> SourceUnavailable:
+def unavailable_error(urls: Sequence[str], why: object) -> SourceUnavailable:
     """The error for a PD that cannot be used: `why` is text or the RpcError."""
     text = f"{why.details()} ({why.code().name})" if isinstance(why, grpc.RpcError) else str(why)
     return SourceUnavailable(
@@ -103,8 +103,8 @@ def unavailable(urls: Sequence[str], why: object) -> SourceUnavailable:
     )
 
 
-def failure(urls: Sequence[str], error: grpc.RpcError) -> BinlakeError:
+def call_error(urls: Sequence[str], error: grpc.RpcError) -> BinlakeError:
     """What a failed call means: Permanent when the server answered and refused, else SourceUnavailable."""
     if error.code() not in _REFUSED:
-        return unavailable(urls, error)
+        return unavailable_error(urls, error)
     return Permanent(f"PD refused: {error.details()} ({error.code().name})", where={"pd-urls": ",".join(urls)})

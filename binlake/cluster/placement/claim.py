@@ -21,7 +21,7 @@ _MARGIN_S = 3.0  # how late a server may end a lease
 
 
 class EtcdClaim:
-    """One name. `store` is what the name stands for: a holder with the same one is dead, as its directory's lock shows.
+    """A claim on one name. `store`: the data behind it; a holder with the same store is dead: its directory was locked.
 
     `where`: address of the holder, for people. `ttl_s`: of the lease. Methods raise SourceUnavailable.
     """
@@ -36,7 +36,7 @@ class EtcdClaim:
         self._lease = 0
 
     def take(self) -> None:
-        """Have the name; returns when it is ours. Raises Permanent when another one lives."""
+        """Acquire the name. Raises Permanent when another live process has it."""
         give_up_at = time.monotonic() + self._ttl_s + _MARGIN_S
         while True:
             found = self._etcd.get(self._key)
@@ -53,7 +53,7 @@ class EtcdClaim:
                 time.sleep(_POLL_S)
 
     def renew(self) -> None:
-        """Still have it. Raises Fenced when another one has it now."""
+        """Keep the name. Raises Fenced when another process has it now."""
         found = self._etcd.get(self._key)
         if found is not None and found.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
             return
@@ -69,7 +69,7 @@ class EtcdClaim:
         )
 
     def release(self) -> None:
-        """Let it go. Never raises: a lease that cannot be ended ends by itself."""
+        """Release the name. Never raises: a lease that cannot be revoked expires."""
         try:
             if self._lease:
                 self._etcd.lease_revoke(self._lease)
@@ -77,8 +77,8 @@ class EtcdClaim:
             log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
 
     def _put_over(self, found: KeyValue | None) -> bool:
-        """Take the place of what was found, with a lease that begins now; False when it was changed meanwhile."""
-        self._lease = self._etcd.lease_grant(self._ttl_s)  # the one before ends by itself
+        """Replace the entry that was found, with a new lease; False when it was changed meanwhile."""
+        self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous one expires
         revision = found.mod_revision if found else 0
         return self._etcd.put_if(self._key, self._value, mod_revision=revision, lease=self._lease)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from binlake.cluster.placement.channel import connect, failure
+from binlake.cluster.placement.channel import call_error, connect
 from binlake.errors import ConfigError
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockStub
@@ -15,7 +15,8 @@ from binlake.wire.clock_pb2_grpc import ClockStub
 class ClockClient:
     """Thread-safe.
 
-    Raises SourceUnavailable, ConfigError for a bound that is passed and for a PD that is not led (a real one is not).
+    Raises SourceUnavailable; ConfigError for a bound that PD has passed, and for a PD whose clock is not led (a real
+    one).
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 10.0) -> None:
@@ -50,5 +51,5 @@ class ClockClient:
                     where={"pd-urls": ",".join(self._urls)},
                     hint="a capture is replayed into a fresh `binlake pd --led --start-ts TS`",
                 ) from None
-            raise failure(self._urls, error) from None
+            raise call_error(self._urls, error) from None
         return answer.ts

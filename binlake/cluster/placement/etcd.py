@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from binlake.cluster.placement.channel import connect_serving, failure, unavailable
+from binlake.cluster.placement.channel import call_error, connect_serving, unavailable_error
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
@@ -25,8 +25,8 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 class EtcdClient:
-    """Thread-safe; connects at the first call, and anew after the server went away, to the first URL that serves: one
-    that gives a linearizable read.
+    """Thread-safe; connects at the first call, and again after the server went away, to the first URL that serves a
+    linearizable read.
 
     Calls raise SourceUnavailable, or Permanent when the server refuses. After SourceUnavailable a write may or may not
     have been done: a caller that must know reads again.
@@ -105,7 +105,7 @@ class EtcdClient:
         try:
             answer = next(call(iter([pb.LeaseKeepAliveRequest(ID=lease_id)]), timeout=self._timeout_s))
         except grpc.RpcError as error:
-            raise self._failed(channel, error) from None
+            raise self._handle_failure(channel, error) from None
         ttl: int = answer.TTL
         return ttl
 
@@ -119,19 +119,19 @@ class EtcdClient:
     def _open(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                self._channel, _ = connect_serving(self._urls, self._timeout_s, self._look, self._tls)
+                self._channel, _ = connect_serving(self._urls, self._timeout_s, self._check_serving, self._tls)
             return self._channel
 
-    def _look(self, channel: grpc.Channel) -> None:
+    def _check_serving(self, channel: grpc.Channel) -> None:
         if len(self._urls) == 1:
-            return  # there is no other: the call itself will tell
+            return  # there is no other: the call itself will show it
         read = channel.unary_unary(
             rpc.RANGE.path, request_serializer=_bytes, response_deserializer=rpc.RANGE.response.FromString
         )
         try:
             read(pb.RangeRequest(key=b"\0", keys_only=True), timeout=self._timeout_s)
         except grpc.RpcError as error:
-            raise failure(self._urls, error) from None
+            raise call_error(self._urls, error) from None
 
     def _call(self, method: rpc.Method, request: Any) -> Any:
         channel = self._open()
@@ -141,18 +141,18 @@ class EtcdClient:
         try:
             return call(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
-            raise self._failed(channel, error) from None
+            raise self._handle_failure(channel, error) from None
         except ValueError:
-            # grpc's way to say that another thread closed the channel.
-            raise unavailable(self._urls, "the connection was closed") from None
+            # grpc raises this when another thread closed the channel.
+            raise unavailable_error(self._urls, "the connection was closed") from None
 
-    def _failed(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
-        told = failure(self._urls, error)
+    def _handle_failure(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
+        failure = call_error(self._urls, error)
         with self._lock:
-            # Calls and watches of other threads may still be well: they end with their own errors.
-            if isinstance(told, SourceUnavailable) and self._channel is channel:
+            # Calls and watches of other threads may still work: they end with their own errors.
+            if isinstance(failure, SourceUnavailable) and self._channel is channel:
                 self._channel = None
-        return told
+        return failure
 
 
 class Watch:
@@ -168,7 +168,7 @@ class Watch:
             rpc.WATCH.path, request_serializer=_bytes, response_deserializer=pb.WatchResponse.FromString
         )
         self._call = stream(self._requests(pb.WatchRequest(create_request=create)))
-        self._first = self._created(timeout_s)
+        self._first = self._await_created(timeout_s)
 
     def cancel(self) -> None:
         """End the watch; iteration stops."""
@@ -183,34 +183,36 @@ class Watch:
         try:
             for answer in itertools.chain([self._first], self._call):
                 if answer.canceled:
-                    raise self._canceled(answer)
+                    raise self._cancel_error(answer)
                 for event in answer.events:
                     yield event.kv.mod_revision, event
         except grpc.RpcError as error:
             if not self._ended.is_set():
-                raise failure(self._urls, error) from None
+                raise call_error(self._urls, error) from None
             return
         if not self._ended.is_set():
-            raise unavailable(self._urls, "the watch ended")
+            raise unavailable_error(self._urls, "the watch ended")
 
-    def _canceled(self, answer: pb.WatchResponse) -> BinlakeError:
+    def _cancel_error(self, answer: pb.WatchResponse) -> BinlakeError:
         if not answer.compact_revision:
-            return unavailable(self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}")
+            return unavailable_error(
+                self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}"
+            )
         return LostRange(
             "the watch would begin at a revision that the server no longer has",
             where={"compact_revision": answer.compact_revision},
             hint="list the keys again and watch from that revision",
         )
 
-    def _created(self, timeout_s: float) -> pb.WatchResponse:
+    def _await_created(self, timeout_s: float) -> pb.WatchResponse:
         timer = threading.Timer(timeout_s, self._call.cancel)
         timer.start()
         try:
             first: pb.WatchResponse = next(self._call)
         except grpc.RpcError as error:
-            raise failure(self._urls, error) from None
+            raise call_error(self._urls, error) from None
         except StopIteration:
-            raise unavailable(self._urls, "the watch ended") from None
+            raise unavailable_error(self._urls, "the watch ended") from None
         finally:
             timer.cancel()
         return first

@@ -39,7 +39,7 @@ class EtcdLock:
         self._held_until = time.monotonic() + self._ttl_s
         self._lease = self._etcd.lease_grant(self._ttl_s)
         self._released.clear()
-        self._keeper = threading.Thread(target=self._keep, name="etcd-lock", daemon=True)
+        self._keeper = threading.Thread(target=self._keep_alive, name="etcd-lock", daemon=True)
         self._keeper.start()
         try:
             self._acquire()
@@ -54,7 +54,7 @@ class EtcdLock:
         self._release()
 
     def check(self) -> None:
-        """Raises Fenced when the lease may have ended: another one may hold the lock by now."""
+        """Raises Fenced when the lease may have expired: another process may hold the lock by now."""
         if time.monotonic() >= self._held_until:
             raise Fenced("the lock's lease was not renewed in time", where={"lock": self._key.decode()})
 
@@ -62,7 +62,7 @@ class EtcdLock:
         deadline = time.monotonic() + self._wait_s
         while not self._etcd.put_if(self._key, self._owner.encode(), mod_revision=0, lease=self._lease):
             if time.monotonic() >= deadline:
-                raise self._held()
+                raise self._held_error()
             time.sleep(_POLL_S)
 
     def _release(self) -> None:
@@ -74,7 +74,7 @@ class EtcdLock:
         except BinlakeError as error:
             log.warning("lock_left_to_its_lease", lock=self._key.decode(), seconds=self._ttl_s, error=str(error))
 
-    def _keep(self) -> None:
+    def _keep_alive(self) -> None:
         while not self._released.wait(self._ttl_s / 3):
             asked = time.monotonic()
             try:
@@ -85,7 +85,9 @@ class EtcdLock:
             except BinlakeError as error:
                 log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 
-    def _held(self) -> LeaseHeld:
+    def _held_error(self) -> LeaseHeld:
         found = self._etcd.get(self._key)
         holder = found.value.decode() if found else "a process that has just ended"
-        return LeaseHeld(f"the lock is held by {holder}", where={"lock": self._key.decode()}, hint="wait, or end it")
+        return LeaseHeld(
+            f"the lock is held by {holder}", where={"lock": self._key.decode()}, hint="wait, or stop that process"
+        )

@@ -1,4 +1,4 @@
-"""The placement driver of a configured source, opened in one way: its clock and its registry, closed together."""
+"""Opens the placement driver of a configured source: its clock and its registry, closed together."""
 
 from __future__ import annotations
 

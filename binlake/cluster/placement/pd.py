@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import grpc
 
 from binlake import tso as oracle
-from binlake.cluster.placement.channel import connect, connect_serving, failure, unavailable
+from binlake.cluster.placement.channel import call_error, connect, connect_serving, unavailable_error
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
@@ -49,7 +49,7 @@ class PdClient:
         """
         with self._lock:
             kept = self._stream
-            # A stream of long ago may have ended with a restart of PD; the ones opened now say how PD is.
+            # An old stream may have ended with a restart of PD; only newly opened ones show whether PD serves.
             fresh = len(self._urls)
             while True:
                 try:
@@ -73,15 +73,15 @@ class PdClient:
             return stream.ask(count, self._timeout_s)
         except queue.Empty:
             self._disconnect()
-            raise unavailable(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
+            raise unavailable_error(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
         except grpc.RpcError as error:
             self._disconnect()
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise _another(self._urls, error.details() or "") from None
-            raise failure(self._urls, error) from None
+                raise _other_cluster_error(self._urls, error.details() or "") from None
+            raise call_error(self._urls, error) from None
         except _Ended as error:
             self._disconnect()
-            raise unavailable(self._urls, error) from None
+            raise unavailable_error(self._urls, error) from None
 
     def _connect(self) -> _TsoStream:
         self._disconnect()
@@ -90,9 +90,9 @@ class PdClient:
         expected = self._known if self._expected is None else self._expected
         if expected is not None and expected != found:
             channel.close()
-            raise _another(self._urls, f"cluster id {found}, expected {expected}")
+            raise _other_cluster_error(self._urls, f"cluster id {found}, expected {expected}")
         self._known = found
-        self._channel = self._leader(channel, answer)
+        self._channel = self._open_leader(channel, answer)
         self._stream = _TsoStream(self._channel, found)
         return self._stream
 
@@ -100,12 +100,12 @@ class PdClient:
         try:
             answer: pb.GetMembersResponse = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
-            raise failure(self._urls, error) from None
+            raise call_error(self._urls, error) from None
         if answer.header.error.type != pb.OK:
-            raise unavailable(self._urls, answer.header.error.message or "it is not ready")
+            raise unavailable_error(self._urls, answer.header.error.message or "it is not ready")
         return answer
 
-    def _leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
+    def _open_leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
         # A single PD is its own leader whatever address it advertises.
         if len(answer.members) <= 1 or not answer.leader.client_urls:
             return channel
@@ -120,7 +120,7 @@ class PdClient:
         self._stream = self._channel = None
 
 
-def _another(urls: Sequence[str], found: str) -> Permanent:
+def _other_cluster_error(urls: Sequence[str], found: str) -> Permanent:
     return Permanent(
         f"PD belongs to another cluster: {found}",
         where={"pd-urls": ",".join(urls)},
@@ -133,7 +133,7 @@ class _Ended(Exception):
 
 
 class _TsoStream:
-    """One Tso stream: requests go in one at a time, a thread takes the answers, so that a wait can end."""
+    """One Tso stream: requests are sent one at a time, a thread receives the answers, so a wait can time out."""
 
     def __init__(self, channel: grpc.Channel, cluster_id: int) -> None:
         self._header = pb.RequestHeader(cluster_id=cluster_id)

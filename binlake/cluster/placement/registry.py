@@ -36,7 +36,7 @@ class PumpsWatch:
 
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         for _, event in self._watch:
-            key = _name(event.kv.key)
+            key = _key_text(event.kv.key)
             gone = event.type == pb.Event.DELETE
             yield key.removeprefix(PUMPS), None if gone else NodeStatus.from_json(event.kv.value, key)
 
@@ -58,7 +58,7 @@ class Registry:
     def watch_pumps(self) -> PumpsWatch:
         """All pumps now, and what changes from then on, with no gap between the two."""
         entries, revision = self._etcd.prefix(PUMPS.encode())
-        pumps = [NodeStatus.from_json(entry.value, _name(entry.key)) for entry in entries]
+        pumps = [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
         return PumpsWatch(pumps, self._etcd.watch(PUMPS.encode(), revision + 1))
 
     def drainers(self) -> list[NodeStatus]:
@@ -88,7 +88,7 @@ class Registry:
     def set_pump_state(self, node_id: str, state: str) -> NodeStatus:
         """Rewrite the state of a pump's entry and nothing else (binlogctl update-pump); the entry before.
 
-        Raises Permanent for an unknown node, ConfigError for a state that is none.
+        Raises Permanent for an unknown node, ConfigError for an invalid state.
         """
         return self._set_state(PUMPS + node_id, state)
 
@@ -105,7 +105,7 @@ class Registry:
         self._change(DRAINERS + status.node_id, lambda _: status)
 
     def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
-        """Report to closing pumps how far a batch consumer has landed; the rest of its entry stays.
+        """Record how far a batch consumer has landed, for closing pumps; the rest of its entry stays.
 
         A new entry is `paused`, which keeps its place without being notified: it has no endpoint (hazards R-05).
         """
@@ -120,7 +120,7 @@ class Registry:
 
     def _list(self, prefix: str) -> list[NodeStatus]:
         entries, _ = self._etcd.prefix(prefix.encode())
-        return [NodeStatus.from_json(entry.value, _name(entry.key)) for entry in entries]
+        return [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
 
     def _entry(self, key: str) -> Entry | None:
         found = self._etcd.get(key.encode())
@@ -141,18 +141,20 @@ class Registry:
         return before[-1]
 
     def _change(self, key: str, change: Callable[[bytes | None], NodeStatus]) -> None:
-        # Created under ModRevision = 0, replaced under the ModRevision that was read: nobody's change is lost.
+        # Created under ModRevision = 0, replaced under the ModRevision that was read: no change is lost.
         name = key.encode()
         for _ in range(_TRIES):
             found = self._etcd.get(name)
             status = change(found.value if found else None)
             if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
                 return
-        raise Transient("others keep changing this registry entry", where={"key": key}, hint="two nodes with one id?")
+        raise Transient(
+            "other processes keep changing this registry entry", where={"key": key}, hint="two nodes with one id?"
+        )
 
 
-def _name(key: bytes) -> str:
-    """The key as text, whatever somebody has put there: one odd key must not stop everybody's listing."""
+def _key_text(key: bytes) -> str:
+    """The key as text, whatever its bytes: one odd key must not break every listing."""
     return key.decode(errors="backslashreplace")
 
 

@@ -1,7 +1,7 @@
-"""Sends commits and rollbacks in the background, each second for ten minutes, to their prewrite's pump (tidb-binlog 4).
+"""Sends commits and rollbacks in the background to their prewrite's pump, retried each second for ten minutes.
 
-No caller waits for them. What a pump has not accepted by then is given up, counted and logged: the pump asks the
-source. One thread serves all, so that the ends of a dead pump keep no end of another one waiting.
+No caller waits for them (tidb-binlog 4). What a pump has not accepted by then is given up, counted and logged: the pump
+asks the source. One thread serves all pumps without blocking, so that a dead pump does not delay the others.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ class Ends:
     def _try(self, end: End) -> None:
         pump = self._pumps.find(end.node_id)
         if pump is None:
-            self._ended(end, Refused("it is not registered"))
+            self._on_outcome(end, Refused("it is not registered"))
             return
 
         def done(refused: Refused | None) -> None:
             if refused is None:
-                self._pumps.succeeded(pump)
+                self._pumps.record_success(pump)
             else:
-                self._pumps.failed(pump)
-            self._ended(end, refused)
+                self._pumps.record_failure(pump)
+            self._on_outcome(end, refused)
 
         pump.connection.send(end.request, self._timeout_s, done)
 
-    def _ended(self, end: End, refused: Refused | None) -> None:
+    def _on_outcome(self, end: End, refused: Refused | None) -> None:
         late = time.monotonic() - end.begun > self._give_up_s
         with self._changed:
             if refused is not None and not late and not self._stopped:

@@ -1,6 +1,6 @@
 """Follows the registry: one listing before the first write, then every change as it happens (MISSION S0-27, S0-36).
 
-While the registry is away the pumps known so far stay in use.
+While the registry is unavailable the known pumps stay in use.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Follower:
             return
         with self._lock:
             if self._thread is None and not self._stopped.is_set():
-                self._listed()
+                self._list()
                 self._thread = threading.Thread(target=self._run, name="pumpclient-list", daemon=True)
                 self._thread.start()
 
@@ -73,7 +73,7 @@ class Follower:
         if thread is not None:
             thread.join()
 
-    def _listed(self) -> PumpWatch:
+    def _list(self) -> PumpWatch:
         self._watch = self._registry.watch_pumps()
         self._pumps.replace(self._watch.pumps)
         return self._watch
@@ -82,7 +82,7 @@ class Follower:
         watch = self._watch
         while not self._stopped.is_set():
             try:
-                with closing(watch or self._listed()) as watch:
+                with closing(watch or self._list()) as watch:
                     if self._stopped.is_set():
                         return
                     for node_id, status in watch:

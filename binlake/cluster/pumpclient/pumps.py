@@ -1,4 +1,4 @@
-"""The pumps as the client knows them: which are online, which of those are left alone, which come and go.
+"""The pumps that the client knows: which are online, which of those are left alone, which come and go.
 
 A pump that is not online accepts no prewrite. One that failed more than ten writes in a row is left alone until
 a probe, or a write in the last round, succeeds (tidb-binlog 4). Commits and rollbacks find any pump by its node id,
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.cluster.node import NodeStatus
-from binlake.cluster.pumpclient.strategy import labelled
+from binlake.cluster.pumpclient.strategy import matches_label
 from binlake.cluster.pumpclient.transport import Connect, Connection
 
 MAX_ERRORS = 10
@@ -55,7 +55,7 @@ class Pumps:
         self._stale: list[Connection] = []
 
     def replace(self, listed: Iterable[NodeStatus]) -> None:
-        """Take over a whole listing: a pump that is not in it is gone."""
+        """Adopt a whole listing: a pump that is not in it is removed."""
         statuses = {status.node_id: status for status in listed}
         for node_id in self.node_ids() - statuses.keys():
             self.put(node_id, None)
@@ -63,7 +63,7 @@ class Pumps:
             self.put(node_id, status)
 
     def put(self, node_id: str, status: NodeStatus | None) -> None:
-        """Take over one entry of the registry; None = it was deleted."""
+        """Adopt one entry of the registry; None = it was deleted."""
         with self._lock:
             known = self._known.get(node_id)
             if status is None or (known is not None and known.host != status.host):
@@ -74,7 +74,7 @@ class Pumps:
             if known is None:
                 known = self._known[node_id] = Pump(node_id, status.host, self._connect(status.host), status.state)
             elif known.state != status.state:
-                known.errors = 0  # it came back, or left: what it refused before says nothing any more
+                known.errors = 0  # it came back, or left: earlier refusals no longer count
             known.state, known.score, known.label = status.state, status.score, status.label or {}
 
     def node_ids(self) -> set[str]:
@@ -89,22 +89,22 @@ class Pumps:
 
     def usable(self) -> Sequence[Pump]:
         """Pumps that may take a prewrite now, by node id. Other labels are used when the own label has none."""
-        return self._narrowed([pump for pump in self._sorted() if pump.usable])
+        return self._narrow([pump for pump in self._list_sorted() if pump.usable])
 
     def online(self) -> Sequence[Pump]:
         """Pumps that could take a prewrite at all, those left alone among them, by node id."""
-        return self._narrowed([pump for pump in self._sorted() if pump.state == ONLINE])
+        return self._narrow([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
     def left_alone(self) -> Sequence[Pump]:
         """Online pumps that failed too often."""
-        return [pump for pump in self._sorted() if pump.left_alone]
+        return [pump for pump in self._list_sorted() if pump.left_alone]
 
-    def succeeded(self, pump: Pump) -> None:
+    def record_success(self, pump: Pump) -> None:
         """A write or a probe reached `pump`."""
         with self._lock:
             pump.errors = 0
 
-    def failed(self, pump: Pump) -> bool:
+    def record_failure(self, pump: Pump) -> bool:
         """A write to `pump` failed; True when it is left alone from now on."""
         with self._lock:
             pump.errors += 1
@@ -118,12 +118,12 @@ class Pumps:
         for connection in connections:
             connection.close()
 
-    def _sorted(self) -> list[Pump]:
+    def _list_sorted(self) -> list[Pump]:
         with self._lock:
             return [self._known[node_id] for node_id in sorted(self._known)]
 
-    def _narrowed(self, pumps: list[Pump]) -> list[Pump]:
-        own = [pump for pump in pumps if labelled(pump.label, self._label)]
+    def _narrow(self, pumps: list[Pump]) -> list[Pump]:
+        own = [pump for pump in pumps if matches_label(pump.label, self._label)]
         return own or (pumps if self._label_fallback else [])
 
     def _remove(self, node_id: str) -> None:

@@ -1,7 +1,7 @@
 """PumpReader: pulls from one pump, in strictly increasing commit_ts, what lies after a ts (tidb-binlog 2.9).
 
 A channel lives as long as one pull: nothing is open before it or after it, so a reader may be made before a fork and
-used in a Spark Python worker. It is the lean client of binlake.rpc: grpcio takes a tenth of what a pump can send.
+used in a Spark Python worker. It uses binlake.rpc: grpcio receives a tenth of what a pump can send.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class PumpInfo:
 class PumpReader:
     """Reads the pump at `addr` (HOST:PORT), by TLS when `tls` is given.
 
-    `timeout_s`: for connecting and for Info. `idle_timeout_s`: how long nothing may come of a pull (a healthy pump
-    sends a fake every few seconds); an entity that is on its way may take longer.
+    `timeout_s`: for connecting and for Info. `idle_timeout_s`: the longest silence of a pull (a healthy pump sends a
+    fake every few seconds); a large entity may take longer as long as bytes arrive.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PumpReader:
             yield from self._receive(stream, after_ts, until_ts)
 
     def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
-        """As `pull` with `until_ts`, many at once: a Binlake pump sends them so, from another one they are gathered."""
+        """As `pull` with `until_ts`, many at once: a Binlake pump sends blocks; messages of others are gathered."""
         metadata = [blocks.ASKED]
         with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:
             last = after_ts

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class Candidate(Protocol):
-    """What a choice looks at."""
+    """The facts about a pump that a choice uses."""
 
     @property
     def node_id(self) -> str:
@@ -50,10 +50,10 @@ def by_hash(start_ts: int, tries: int, count: int) -> int:
 def weights(scores: Sequence[int]) -> list[int]:
     """A weight for each score: a pump that publishes none (0) counts as the average of those that do.
 
-    So pumps without scores get equal shares, and one original among ours is not starved.
+    So pumps without scores get equal shares, and an original pump among Binlake's is not starved.
     """
-    told = [score for score in scores if score > 0]
-    average = max(1, round(sum(told) / len(told))) if told else 1
+    published = [score for score in scores if score > 0]
+    average = max(1, round(sum(published) / len(published))) if published else 1
     return [score if score > 0 else average for score in scores]
 
 
@@ -69,7 +69,7 @@ def by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tuple[str
     return chosen, earned
 
 
-def labelled(label: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+def matches_label(label: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
     """Whether a pump with `label` belongs to writers that want `wanted`: it has each pair."""
     return all(label.get(name) == value for name, value in wanted.items())
 
@@ -111,7 +111,7 @@ class Score:
         left = [n for n, pump in enumerate(pumps) if pump.node_id not in failed] or range(len(pumps))
         shares = weights([pumps[n].score for n in left])
         with self._lock:
-            # What is not in this choice keeps its credit: it only misses this turn.
+            # A pump that is not in this choice keeps its credit: it only misses this turn.
             chosen, credit = by_weight({pumps[n].node_id: w for n, w in zip(left, shares, strict=True)}, self._credit)
             known = {pump.node_id for pump in pumps}
             self._credit = {name: value for name, value in (self._credit | credit).items() if name in known}
@@ -122,7 +122,7 @@ _STRATEGIES: dict[str, type[Strategy]] = {"range": Range, "hash": Hash, "score":
 
 
 def strategy_of(name: str) -> Strategy:
-    """The strategy `name`; `range`, with a warning, for a name that is none (as the original does)."""
+    """The strategy `name`; `range`, with a warning, for an unknown name (as the original does)."""
     if name not in _STRATEGIES:
         log.warning("unknown_pump_strategy", strategy=name, used="range")
     return _STRATEGIES.get(name, Range)()

@@ -1,4 +1,4 @@
-"""How a request reaches one pump, and nothing about which: the seam between the pump client and RPC.
+"""How a request reaches one pump, whichever was chosen: the seam between the pump client and RPC.
 
 A connection carries many calls at once and connects by itself, before the first call and after it broke.
 """
@@ -34,7 +34,7 @@ class Refused:
 
 
 Done = Callable[[Refused | None], None]
-"""Told once how a call ended: None = stored."""
+"""Called once with the outcome of a call: None = stored."""
 
 
 class Connection(Protocol):
@@ -75,7 +75,7 @@ class RpcConnection:
     def write(self, request: WriteBinlogReq, timeout_s: float) -> Refused | None:
         """See Connection."""
         message = request.SerializeToString()
-        return _outcome(lambda: self._channel.call(_METHOD, message, timeout_s))
+        return _read_outcome(lambda: self._channel.call(_METHOD, message, timeout_s))
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
         """See Connection."""
@@ -109,7 +109,7 @@ class RpcConnection:
                     self._begin(*one, waiting)
             if waiting:
                 call, done = waiting.popleft()
-                done(_surely(call.result))
+                done(_outcome_or_error(call.result))
 
     def _begin(self, message: bytes, timeout_s: float, done: Done, waiting: deque[tuple[PendingCall, Done]]) -> None:
         try:
@@ -117,26 +117,26 @@ class RpcConnection:
         except RpcError as error:
             done(_refused(error))
         except Exception as error:
-            # One call fails, not the thread that every later one needs.
+            # Only this call fails: later ones need the thread.
             log.exception("pump_send_failed")
-            done(_broken(error))
+            done(_refused_by_error(error))
         else:
             waiting.append((call, done))
 
 
-def _surely(call: Callable[[], bytes]) -> Refused | None:
+def _outcome_or_error(call: Callable[[], bytes]) -> Refused | None:
     try:
-        return _outcome(call)
+        return _read_outcome(call)
     except Exception as error:
         log.exception("pump_send_failed")
-        return _broken(error)
+        return _refused_by_error(error)
 
 
-def _broken(error: Exception) -> Refused:
+def _refused_by_error(error: Exception) -> Refused:
     return Refused(f"{type(error).__name__}: {error}")
 
 
-def _outcome(call: Callable[[], bytes]) -> Refused | None:
+def _read_outcome(call: Callable[[], bytes]) -> Refused | None:
     try:
         answer = WriteBinlogResp.FromString(call())
     except RpcError as error:

@@ -91,7 +91,7 @@ class PumpClient:
         if options.socket:
             self._pumps.put(_SOCKET_NODE, NodeStatus(_SOCKET_NODE, f"unix:{options.socket}", ONLINE))
         self._lock = threading.Lock()
-        self._placed: dict[int, str] = {}
+        self._pump_of: dict[int, str] = {}
         self._ends = Ends(
             self._pumps,
             timeout_s=self._times.write_timeout,
@@ -106,7 +106,7 @@ class PumpClient:
 
     @property
     def stats(self) -> ClientStats:
-        """What went on so far."""
+        """Counts since the client was made."""
         return ClientStats(self._prewrite_retries, self._ends.retries, self._ends.given_up, self._probes)
 
     def usable_pumps(self) -> list[str]:
@@ -122,9 +122,9 @@ class PumpClient:
         """
         request = self._request(binlog)
         self._start()
-        pump = self._first_taker(request, binlog.start_ts)
+        pump = self._write_to_any(request, binlog.start_ts)
         with self._lock:
-            self._placed[binlog.start_ts] = pump.node_id
+            self._pump_of[binlog.start_ts] = pump.node_id
         return pump.node_id
 
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
@@ -145,7 +145,7 @@ class PumpClient:
         It is tried again in the background, and given up after the commit timeout (see `stats`). Raises Permanent when
         this client wrote no such prewrite.
         """
-        node_id = self._place_of(binlog)
+        node_id = self._find_pump_of(binlog)
         self._ends.put(End(binlog.start_ts, node_id, self._request(binlog)))
         return node_id
 
@@ -156,7 +156,7 @@ class PumpClient:
     def forget(self, start_ts: int) -> None:
         """No commit or rollback will come for this prewrite."""
         with self._lock:
-            self._placed.pop(start_ts, None)
+            self._pump_of.pop(start_ts, None)
 
     def drain(self, timeout_s: float) -> int:
         """Wait at most `timeout_s` for the commits and rollbacks that were sent; how many are still on their way."""
@@ -197,7 +197,7 @@ class PumpClient:
             raise Permanent("the binlog is too large", where=where, hint="split the transaction")
         return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
 
-    def _first_taker(self, request: WriteBinlogReq, start_ts: int) -> Pump:
+    def _write_to_any(self, request: WriteBinlogReq, start_ts: int) -> Pump:
         begun, tries = time.monotonic(), 0
         failed: dict[str, str] = {}
         while True:
@@ -213,13 +213,13 @@ class PumpClient:
             tries += 1
             if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
                 return self._last_round(request, start_ts, failed)
-            # At once to a pump that was not tried yet (MISSION S0-39); else a moment for things to get better.
+            # At once to a pump that was not tried yet (MISSION S0-39); else after a pause.
             if all(pump.node_id in failed for pump in pumps):
                 failed = {}
                 self._stopped.wait(self._times.retry_prewrite)
 
     def _last_round(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
-        """Everybody who is online, whatever the errors so far: one success makes that pump usable again."""
+        """Try every online pump, whatever its errors so far: one success makes a pump usable again."""
         reasons = dict(failed)
         for pump in self._pumps.online():
             refused = self._try(pump, request)
@@ -234,7 +234,7 @@ class PumpClient:
         )
 
     def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
-        node_id = node_id or self._place_of(binlog)
+        node_id = node_id or self._find_pump_of(binlog)
         request, begun, last = self._request(binlog), time.monotonic(), ""
         self._start()
         while True:
@@ -256,18 +256,18 @@ class PumpClient:
         if self._stopped.is_set():
             raise SourceUnavailable("the client was closed", where={"start_ts": start_ts})
 
-    def _place_of(self, binlog: Binlog) -> str:
+    def _find_pump_of(self, binlog: Binlog) -> str:
         with self._lock:
-            node_id = self._placed.get(binlog.start_ts)
+            node_id = self._pump_of.get(binlog.start_ts)
         if node_id is None:
             raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
         return node_id
 
     def _try(self, pump: Pump, request: WriteBinlogReq) -> Refused | None:
-        """None when it is stored, else why not; raises what no other try can change."""
+        """None when it is stored, else why not. Raises what a retry cannot fix."""
         refused = pump.connection.write(request, self._times.write_timeout)
         if refused is None:
-            self._pumps.succeeded(pump)
+            self._pumps.record_success(pump)
             return None
         where = {"pump": pump.node_id, "addr": pump.host}
         if "cluster id" in refused.text.lower():
@@ -275,7 +275,7 @@ class PumpClient:
             raise ConfigError(f"the pump refused: {refused.text}", where=where, hint=hint)
         if refused.too_large:
             raise Permanent(f"the binlog is too large: {refused.text}", where=where)
-        if self._pumps.failed(pump):
+        if self._pumps.record_failure(pump):
             log.warning("pump_left_alone", pump=pump.node_id, error=refused.text)
         return refused
 
@@ -287,5 +287,5 @@ class PumpClient:
                 self._probes += 1
                 refused = pump.connection.write(request, self._times.write_timeout)
                 if refused is None:
-                    self._pumps.succeeded(pump)
+                    self._pumps.record_success(pump)
                     log.info("pump_used_again", pump=pump.node_id)

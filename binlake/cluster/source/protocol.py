@@ -1,4 +1,4 @@
-"""What the pipeline may ask a source; whatever answers these questions can be replicated (DESIGN 5)."""
+"""The questions that the pipeline asks a source; whatever answers them can be replicated (DESIGN 5)."""
 
 from __future__ import annotations
 

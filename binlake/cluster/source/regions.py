@@ -1,6 +1,6 @@
-"""Where the regions of TiKV are, and how far its GC has come, asked of PD's leader (kvproto: pdpb, metapb).
+"""Finds the regions of TiKV and its GC safe point, by asking PD's leader (kvproto: pdpb, metapb).
 
-A region is looked for by the encoded key, kept, and forgotten when TiKV says that it has moved.
+A region is looked up by the encoded key, cached, and forgotten when TiKV reports that it has moved.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.cluster.placement.channel import targets, unavailable
+from binlake.cluster.placement.channel import parse_urls, unavailable_error
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, RpcError, Status, Tls
 from binlake.wire import pd_pb2 as pd
@@ -33,7 +33,7 @@ def encode_key(key: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class RegionLocation:
-    """A region: encoded keys from `start` to before `end` (empty = no end), and what TiKV requires to know of it."""
+    """A region: encoded keys from `start` to before `end` (empty = no end), and the context that TiKV requires."""
 
     start: bytes
     end: bytes
@@ -77,7 +77,7 @@ class RegionClient:
             return self._load(encoded)
 
     def forget(self, location: RegionLocation) -> None:
-        """It is no longer so: ask PD again, also where its store is."""
+        """Forget the region and the address of its store: ask PD again."""
         with self._lock:
             self._locations = [one for one in self._locations if one is not location]
             self._stores.pop(location.context.peer.store_id, None)
@@ -118,7 +118,7 @@ class RegionClient:
         answer = self._ask("GetRegion", pb.GetRegionRequest(region_key=encoded), pb.GetRegionResponse)
         region = answer.region
         if not region.id or not answer.leader.id:
-            raise unavailable(self._urls, "PD knows no leader of the region")
+            raise unavailable_error(self._urls, "PD knows no leader of the region")
         context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
         location = RegionLocation(region.start_key, region.end_key, context)
         kept = [one for one in self._locations if not _overlap(one, location)]
@@ -142,24 +142,24 @@ class RegionClient:
                     if isinstance(error, RpcError) and error.status is Status.UNIMPLEMENTED:
                         raise _NotServed(f"this PD does not serve {method}: it has no TiKV") from None
                     reason = str(error)
-                # The one that led may lead no longer.
+                # The leader may have changed.
                 self._lose()
                 if last:
-                    raise unavailable(self._urls, f"{method}: {reason}")
+                    raise unavailable_error(self._urls, f"{method}: {reason}")
         raise AssertionError("unreachable")
 
     def _connect(self) -> tuple[Channel, int]:
         reasons = []
-        for target, encrypted in targets(self._urls):
+        for target, encrypted in parse_urls(self._urls):
             try:
-                self._leader = self._lead(target, encrypted)
+                self._leader = self._connect_leader(target, encrypted)
             except (RpcError, DecodeError) as error:
                 reasons.append(f"{target}: {error}")
             else:
                 return self._leader
-        raise unavailable(self._urls, "; ".join(reasons))
+        raise unavailable_error(self._urls, "; ".join(reasons))
 
-    def _lead(self, target: str, encrypted: bool) -> tuple[Channel, int]:
+    def _connect_leader(self, target: str, encrypted: bool) -> tuple[Channel, int]:
         """The channel to the leader that the PD at `target` names, and the cluster's id."""
         channel = self._channel(target, encrypted)
         try:
@@ -172,7 +172,7 @@ class RegionClient:
         # A single PD is its own leader whatever address it advertises.
         if len(answer.members) > 1 and answer.leader.client_urls:
             channel.close()
-            channel = self._channel(*targets(answer.leader.client_urls)[0])
+            channel = self._channel(*parse_urls(answer.leader.client_urls)[0])
         return channel, answer.header.cluster_id
 
     def _channel(self, target: str, encrypted: bool) -> Channel:

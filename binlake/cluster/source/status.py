@@ -1,4 +1,4 @@
-"""What became of a transaction, read from TiDB's `/mvcc/hex/KEY` (tidb-binlog 10.5).
+"""The outcome of a transaction, read from TiDB's `/mvcc/hex/KEY` (tidb-binlog 10.5).
 
 Only a write record proves commit or rollback; age, silence and strange answers prove nothing (hazards R-07).
 """
@@ -65,7 +65,7 @@ def read_status(body: str, start_ts: int) -> Status:
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _of_write(writes[0])
-        if any(_overlaps(write, start_ts) for write in info.get("writes") or []):
+        if any(_notes_rollback(write, start_ts) for write in info.get("writes") or []):
             return RolledBack()
         lock = info.get("lock") or {}
         if int(lock.get("start_ts", 0)) == start_ts:
@@ -82,13 +82,13 @@ def _of_write(write: Mapping[str, Any]) -> Status:
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
 
 
-def _overlaps(write: Mapping[str, Any], start_ts: int) -> bool:
-    # A rollback that would stand where another transaction's commit record is, is noted in that one.
+def _notes_rollback(write: Mapping[str, Any], start_ts: int) -> bool:
+    # A rollback whose record would collide with another transaction's commit record is noted in that one.
     return int(write.get("commit_ts", 0)) == start_ts and bool(write.get("has_overlapped_rollback"))
 
 
 def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What the answer says of the key; None = nothing, as in an answer that carries an error."""
+    """The key's records in the answer; None = there are none, as in an answer with an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
     value = answer.get("value", answer)
     return None if value.get("error") or value.get("region_error") else value.get("info")

@@ -1,4 +1,4 @@
-"""Steps of DDL that no history has yet, from where TiDB stores them: its meta keys and the definitions it has loaded.
+"""Steps of DDL that are not in the history yet, read from TiDB's meta keys and its loaded definitions.
 
 A DDL job runs in steps, and is in the history only when it is over. Each step takes one schema version: the key
 `SchemaVersionKey` has the newest, `Diff:VERSION` is written in the transaction of the step, so its write record has the
@@ -62,7 +62,7 @@ def newest_version(body: str) -> int | None:
 
     One more where the next one is being written. Raises SourceUnavailable, WireError.
     """
-    info = _told(body)
+    info = _parse_record(body)
     value = _value(info)
     if value is None and not info.get("lock"):
         return None
@@ -74,7 +74,7 @@ def step_of(version: int, body: str) -> Step | None:
 
     Raises SourceUnavailable, WireError.
     """
-    info = _told(body)
+    info = _parse_record(body)
     if lock := info.get("lock"):
         return Step(version, int(lock["start_ts"]), 0, 0)
     value = _value(info)
@@ -95,7 +95,7 @@ def shown_table(body: str | None) -> Shown:
         raise WireError(f"the answer to /db-table is not a definition: {error!r}") from error
 
 
-def _told(body: str) -> Mapping[str, Any]:
+def _parse_record(body: str) -> Mapping[str, Any]:
     try:
         info = mvcc_info(json.loads(body))
     except (ValueError, TypeError, AttributeError) as error:

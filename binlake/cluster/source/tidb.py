@@ -36,7 +36,7 @@ class StatusPort:
     def __init__(self, urls: str | Sequence[str], timeout_s: float = 10.0, tls: Tls | None = None) -> None:
         parts = urls.split(",") if isinstance(urls, str) else urls
         self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
-        # To read the system's certificates takes 20 ms of CPU and more, in each window.
+        # Reading the system's certificates takes 20 ms of CPU and more, in each window.
         secure = any(url.lower().startswith("https:") for url in self.urls)
         verify = tls.http_context() if tls is not None else secure
         self._client = httpx.Client(timeout=timeout_s, trust_env=False, verify=verify)
@@ -47,7 +47,7 @@ class StatusPort:
         return found or ""
 
     def find(self, path: str, missing: Collection[int] = (400, 404)) -> str | None:
-        """As `get`; None where the first that answers does so with one of the HTTP codes `missing`: it has no such."""
+        """As `get`; None when the first that answers gives one of the HTTP codes `missing`: it has no such page."""
         reasons = []
         for url in self.urls:
             try:

@@ -1,10 +1,10 @@
-"""TiKV itself asked what became of transactions, many at once (tidb-binlog 2.6; kvproto: kvrpcpb).
+"""Asks TiKV itself for the outcomes of transactions, many at once (tidb-binlog 2.6; kvproto: kvrpcpb).
 
 Three ways to ask, each stronger than the one before: LOOK reads the records of the key and changes nothing; EXPIRE
-rolls back where the time of the lock is over, as any reader would; END leaves a rollback record, too, where there is
-neither lock nor record, so that no commit can follow.
+rolls back where the lock has expired, as any reader would; END also writes a rollback record where there is neither
+lock nor record, so that no commit can follow.
 
-END proves nothing where GC may have taken a commit record away: it is used only for transactions above a safe point of
+END proves nothing where GC may have removed a commit record: it is used only for transactions above a safe point of
 GC that PD has granted (`protect`). Else "nothing is there" is Unknown (hazards R-07).
 """
 
@@ -27,7 +27,7 @@ from binlake.rpc import Channel, PendingCall, RpcError, Tls
 from binlake.wire import tikv_pb2 as pb
 
 HOLD_S = 86400
-"""Seconds that GC waits for what this service has not resolved, after it was last heard of (as TiCDC's gc-ttl)."""
+"""Seconds that PD holds GC for this service after its last call (as TiCDC's gc-ttl)."""
 
 _AT_ONCE = 256  # calls on their way to one store
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # between two tries
@@ -72,7 +72,7 @@ class TikvStatus:
         self._stopped = threading.Event()
 
     def protect(self, oldest: int) -> None:
-        """Keep GC from passing the transaction `oldest`, or what it has not passed yet; 0 = nothing is open any more.
+        """Keep GC from passing the transaction `oldest`, or as near to it as possible; 0 = no transaction is open.
 
         Raises SourceUnavailable.
         """
@@ -106,7 +106,7 @@ class TikvStatus:
         reasons: dict[int, str] = {}
         until = time.monotonic() + self._timeout_s
         for pause_s in (*_PAUSES_S, 0.0):
-            reasons = self._take_turn(turn, now_ts, answers)
+            reasons = self._ask_round(turn, now_ts, answers)
             turn = {number: turn[number] for number in reasons}
             if not turn or time.monotonic() + pause_s > until or self._stopped.wait(pause_s):
                 break
@@ -116,7 +116,7 @@ class TikvStatus:
         return [answers[number] for number in range(len(questions))]
 
     def stop(self) -> None:
-        """Try nothing again."""
+        """Stop retrying."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -126,8 +126,8 @@ class TikvStatus:
             channel.close()
         self._regions.close()
 
-    def _take_turn(self, turn: _Turn, now_ts: int, answers: dict[int, Status]) -> dict[int, str]:
-        """Ask each once; why those that are to be asked again got no answer."""
+    def _ask_round(self, turn: _Turn, now_ts: int, answers: dict[int, Status]) -> dict[int, str]:
+        """Ask each once; the reasons of those that have to be asked again."""
         failed: dict[int, str] = {}
         numbers = list(turn)
         for begin in range(0, len(numbers), _AT_ONCE):
@@ -139,9 +139,9 @@ class TikvStatus:
                     self._lose(location, str(error), failed, number)
                     continue
                 if isinstance(found, pb.RegionError):
-                    failed[number] = self._moved(location, found)
+                    failed[number] = self._follow_region_error(location, found)
                 else:
-                    answers[number] = self._judged(turn[number], found)
+                    answers[number] = self._judge(turn[number], found)
         return failed
 
     def _send(
@@ -176,13 +176,13 @@ class TikvStatus:
             verify_is_primary=True,
         ).SerializeToString()
 
-    def _judged(self, question: Question, found: Status) -> Status:
+    def _judge(self, question: Question, found: Status) -> Status:
         if question.how is How.END and isinstance(found, Absent) and not self.protects(question.start_ts):
             return Unknown("TiKV has neither lock nor record of it, and GC may have removed a commit record")
         return found
 
-    def _moved(self, location: RegionLocation, error: pb.RegionError) -> str:
-        """Do what TiKV's region error says; it in words."""
+    def _follow_region_error(self, location: RegionLocation, error: pb.RegionError) -> str:
+        """Apply TiKV's region error to the cache; the error as text."""
         if error.HasField("not_leader") and error.not_leader.leader.id:
             self._regions.lead(location, error.not_leader.leader)
         elif not error.HasField("server_is_busy"):
@@ -201,7 +201,7 @@ class TikvStatus:
 
 
 def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> bool:
-    """Whether a lock's time was over `grace_ms` milliseconds ago: its holder is gone."""
+    """Whether a lock expired more than `grace_ms` milliseconds ago: its holder is gone."""
     if not isinstance(status, Locked) or not status.ttl_ms:
         return False
     return tso.physical(start_ts) + status.ttl_ms + grace_ms < tso.physical(now_ts)
@@ -222,7 +222,7 @@ def _of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
         if write.start_ts == start_ts:
             return RolledBack() if write.type == _ROLLBACK else Committed(write.commit_ts)
         if write.commit_ts == start_ts and write.has_overlapped_rollback:
-            return RolledBack()  # another transaction's record stands where the rollback had to be noted
+            return RolledBack()  # the rollback is noted in the record of another transaction
     if answer.info.lock.start_ts == start_ts:
         return Locked(answer.info.lock.ttl)
     return Absent()
@@ -230,7 +230,7 @@ def _of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
 
 def _of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
     if answer.HasField("error"):
-        return Absent() if answer.error.HasField("txn_not_found") else Unknown(f"TiKV: {_words(answer.error)}")
+        return Absent() if answer.error.HasField("txn_not_found") else Unknown(f"TiKV: {_describe_error(answer.error)}")
     if answer.commit_version:
         return Committed(answer.commit_version)
     if answer.lock_ttl:
@@ -238,12 +238,12 @@ def _of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> 
         if answer.lock_info.use_async_commit and is_expired(locked, start_ts, now_ts, 0):
             return Unknown("its lock is one of async commit, which a reader of its rows resolves")
         return locked
-    # A pessimistic lock that was taken away alone leaves no record: asked again, it is told.
+    # Removing only a pessimistic lock leaves no record: the next question gets the final answer.
     left_alone = answer.action in (pb.TTLExpirePessimisticRollback, pb.LockNotExistDoNothing)
     return Absent() if left_alone else RolledBack()
 
 
-def _words(error: pb.KeyError) -> str:
+def _describe_error(error: pb.KeyError) -> str:
     if error.HasField("primary_mismatch"):
         return "its key is not the primary one of its transaction"
     return error.abort or error.retryable or "an error of the key"

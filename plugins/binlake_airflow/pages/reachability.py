@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from binlake.base.reachability import CONNECT_PORT, address_of, listens
+from binlake.base.reachability import CONNECT_PORT, address_of, is_listening
 from binlake.config import Replication
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ def _check_address(address: Callable[[], Address | None]) -> bool | None:
         until, answer = _known.get(server, (0.0, False))
     if time.monotonic() < until:
         return answer
-    answer = listens(*server, TIMEOUT_S)
+    answer = is_listening(*server, TIMEOUT_S)
     with _lock:
         _known[server] = (time.monotonic() + _KEEP_S[answer], answer)
     return answer

@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.cli import Command
 from binlake.cluster.control import commands as control
 from binlake.cluster.control.meta import GenerateMetaCommand
-from binlake.cluster.control.nodes import is_stale, not_taken, table
+from binlake.cluster.control.nodes import format_table, is_stale, unread_range
 from binlake.cluster.control.txn import TxnCommand
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
@@ -86,7 +86,7 @@ def make_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
             thread = threading.Thread(target=pump.serve)
             thread.start()
             stack.callback(thread.join)
-            stack.callback(pump.ask, "pause")
+            stack.callback(pump.request_leave, "pause")
             return pump
 
         yield start
@@ -311,14 +311,14 @@ def test_staleness_counts_three_heartbeats_of_nodes_that_beat() -> None:
 
 def test_what_is_not_taken_counts_consumers_that_are_not_offline() -> None:
     pump = NodeStatus("p", "h:1", "online", max_commit_ts=90)
-    assert not_taken(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
+    assert unread_range(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
     drainers = [NodeStatus("d", "", "paused", max_commit_ts=70), NodeStatus("e", "", "online", max_commit_ts=99)]
-    assert not_taken(pump, drainers) == "(70, 90]"
-    assert not_taken(pump, drainers[1:]) == ""
+    assert unread_range(pump, drainers) == "(70, 90]"
+    assert unread_range(pump, drainers[1:]) == ""
 
 
 def test_a_table_is_never_cropped() -> None:
-    assert table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"
+    assert format_table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"
 
 
 def test_many_orphans_are_listed_and_decided_at_once_with_a_report(

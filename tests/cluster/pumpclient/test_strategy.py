@@ -92,4 +92,4 @@ def test_scores_of_30_and_70_give_300_and_700_of_1000() -> None:
 )
 def test_a_label_needs_each_pair(label: dict[str, str], wanted: dict[str, str], own: bool) -> None:
     # S0-32
-    assert strategy.labelled(label, wanted) is own
+    assert strategy.matches_label(label, wanted) is own

@@ -10,7 +10,7 @@ from support.certificates import Authority
 from support.fake_tikv import CLUSTER_ID, ROLLBACK, FakeTikv, Lock, Write
 
 from binlake import tso
-from binlake.cluster.placement.channel import targets
+from binlake.cluster.placement.channel import parse_urls
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from binlake.cluster.source.regions import RegionClient, encode_key
 from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
@@ -249,7 +249,7 @@ def test_tls_is_spoken_as_configured(tikv: FakeTikv, tmp_path: Path) -> None:
     status = TikvStatus(RegionClient([f"https://{address}"], 20.0, own), "p", tls=own, timeout_s=20.0)
     assert one(status, How.LOOK) == Committed(START + 7)
     status.close()
-    assert targets([f"https://{address}"]) == [(address, True)]
+    assert parse_urls([f"https://{address}"]) == [(address, True)]
 
 
 def test_a_pd_that_no_tikv_has_joined_has_none(tikv: FakeTikv) -> None:

@@ -186,7 +186,7 @@ def recorded(disk: Disk) -> type[Index]:
                 super().write(kept, **more)
                 disk.batch(lambda index: Index.write(index, kept, **more), sync=bool(more.get("sync")))
 
-        def durable(self) -> bool:
+        def is_durable(self) -> bool:
             with disk.lock:
                 return not disk.flushing
 
@@ -220,7 +220,7 @@ def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
         def load(index: Index) -> None:
             for key, value in content.items():
                 index._db.put(key, value)
-            index._gc_ts = index._number(b"!binlog!gcts")
+            index._gc_ts = index._get_number(b"!binlog!gcts")
 
         disk.batches.append(Batch(load, safe=True))
     storage_module.Index = recorded(disk)  # type: ignore[misc]

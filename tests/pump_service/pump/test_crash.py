@@ -107,7 +107,7 @@ def load(address: str, clock: Clock, ledger: Ledger) -> list[threading.Thread]:
 def verify(data_dir: Path, ledger: Ledger) -> int:
     """Every ack is there and nothing else; transactions pulled."""
     storage = Storage(data_dir)
-    open_prewrites = {entry.start_ts for entry in storage.waiting()}
+    open_prewrites = {entry.start_ts for entry in storage.waiting_prewrites()}
     for start_ts in ledger.acked_prewrites:
         pointer = storage.index.pointer(start_ts)
         assert pointer is not None, f"acked P {start_ts} is lost"
@@ -115,7 +115,7 @@ def verify(data_dir: Path, ledger: Ledger) -> int:
     for start_ts in open_prewrites:  # so that the watermark passes everything that was acked
         storage.append(build.rollback(prewrite(start_ts)).SerializeToString()).result()
     storage.append(build.fake(tso.compose(int(time.time() * 1000) + 1000)).SerializeToString()).result()
-    until(lambda: storage.unmatched()[0] == 0, "nothing waits")
+    until(lambda: storage.count_unmatched()[0] == 0, "nothing waits")
     until(lambda: storage.watermark >= max(ledger.acked_commits.values()), "watermark")
     found = {}
     for start_ts, commit_ts, payload in settled(storage):

@@ -62,7 +62,7 @@ def test_a_stop_while_the_index_fails_writes_nothing_behind_the_hole(
     storage.close()
     storage = Storage(tmp_path)
     assert [ts for _, ts, _ in settled(storage)] == [11, 21, 31, 41]
-    assert (storage.counters.late_commits, storage.unmatched()) == (0, (0, 0))
+    assert (storage.counters.late_commits, storage.count_unmatched()) == (0, (0, 0))
     storage.close()
 
 
@@ -71,18 +71,18 @@ def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 16)
     index = Index(tmp_path / "kv")
     put(index, 1, sync=True)
-    assert index.durable()
+    assert index.is_durable()
     (older,) = (tmp_path / "kv").glob("*.log")
     kept = older.with_name("999999.log")
     kept.write_bytes(b"")  # as if the table of an older file were still being written
     put(index, 2, sync=True)
-    assert not index.durable()
+    assert not index.is_durable()
     kept.unlink()
-    assert index.durable()
+    assert index.is_durable()
     for ts in range(10, 20_000, 100):
         put(index, ts, 100)
     put(index, 3, sync=True)
-    until(index.durable, "the table is written")
+    until(index.is_durable, "the table is written")
     assert older not in (tmp_path / "kv").glob("*.log")
     index.close()
 
@@ -92,7 +92,7 @@ def test_the_head_stands_until_all_before_it_is_on_disk(tmp_path: Path, monkeypa
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     monkeypatch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
     written = False
-    monkeypatch.setattr(Index, "durable", lambda _: written)
+    monkeypatch.setattr(Index, "is_durable", lambda _: written)
     storage = Storage(tmp_path)
     for ts in range(1, 6):
         store(storage, build.fake(ts))
@@ -113,16 +113,16 @@ def test_what_follows_a_torn_write_in_a_log_file_is_not_claimed(
     monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 18)
     index = Index(tmp_path / "kv")
     put(index, 1, 100, sync=True)
-    assert index.durable()
+    assert index.is_durable()
     with files_end_at(20 << 10), pytest.raises(plyvel.Error):
         put(index, 1000, 10_000)
     put(index, 500_000, 10, sync=True)  # it is well again, it says
     assert index.pointer(500_000) == AT
-    assert not index.durable()
+    assert not index.is_durable()
     for ts in range(600_000, 700_000, 1000):
         put(index, ts, 1000)
     put(index, 2, sync=True)
-    until(index.durable, "the file with the hole is gone, its table written")
+    until(index.is_durable, "the file with the hole is gone, its table written")
     index.close()
 
 

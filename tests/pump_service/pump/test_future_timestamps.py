@@ -61,10 +61,10 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
     pump = make_pump()
     start = cluster.tso()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
-    until(lambda: bool(pump._storage.waiting()), "the P waits")
+    until(lambda: bool(pump._storage.waiting_prewrites()), "the P waits")
     with pytest.raises(Permanent, match="is in the future"):
         pump.pages._verdict.decide(start, cluster.tso() * 10)
-    assert pump._storage.waiting(), "it waits still"
+    assert pump._storage.waiting_prewrites(), "it waits still"
 
 
 def test_a_source_that_tells_a_commit_from_the_future_is_not_believed(
@@ -109,7 +109,7 @@ def verdict(ceiling: Ceiling, ts: int) -> BinlakeError | None:
 def test_ordinary_writes_cost_no_call_to_pd() -> None:
     pd = _Pd()
     ceiling = Ceiling(pd, 10)
-    ceiling.fresh()
+    ceiling.fetch_ts()
     assert all(ceiling.admits(pd.ts + n) for n in range(10_000))
     assert pd.asked == 1
 
@@ -117,17 +117,17 @@ def test_ordinary_writes_cost_no_call_to_pd() -> None:
 def test_the_clock_is_renewed_beside_the_writes_before_one_has_to_wait() -> None:
     pd = _Pd()
     ceiling = Ceiling(pd, 10)
-    ceiling.fresh()
+    ceiling.fetch_ts()
     pd.ts += 8 * SECOND
     assert ceiling.admits(pd.ts)
-    until(lambda: ceiling.line() >= pd.ts + 10 * SECOND, "it was renewed")
+    until(lambda: ceiling.highest_allowed() >= pd.ts + 10 * SECOND, "it was renewed")
     assert ceiling.admits(pd.ts + 9 * SECOND)
 
 
 def test_what_lies_above_all_that_is_known_is_judged_by_a_fresh_timestamp() -> None:
     pd = _Pd()
     ceiling = Ceiling(pd, 10)
-    ceiling.fresh()
+    ceiling.fetch_ts()
     pd.ts += 3600 * SECOND
     assert not ceiling.admits(pd.ts)
     assert verdict(ceiling, pd.ts) is None
@@ -138,7 +138,7 @@ def test_what_lies_above_all_that_is_known_is_judged_by_a_fresh_timestamp() -> N
 def test_while_pd_is_away_its_clock_counts_as_moving_on_at_real_pace() -> None:
     pd, now = _Pd(), [0.0]
     ceiling = Ceiling(pd, 10, lambda: now[0])
-    known = ceiling.fresh()
+    known = ceiling.fetch_ts()
     pd.down, now[0] = True, 100.0
     assert verdict(ceiling, known + 105 * SECOND) is None
     assert isinstance(verdict(ceiling, known + 111 * SECOND), Transient)

@@ -186,7 +186,7 @@ def test_the_prewrite_of_a_kept_commit_is_kept(tmp_path: Path) -> None:
     for day in range(82, 100):
         store(storage, prewrite(at(day), b"z" * 400), commit(at(day), at(day) + 1))
     store(storage, commit(at(80), at(98) + 5), build.fake(at(99) + 2))
-    until(lambda: storage.unmatched() == (1, at(81)), "80 is matched, 81 waits")
+    until(lambda: storage.count_unmatched() == (1, at(81)), "80 is matched, 81 waits")
     cluster = Cluster(at(105))
     removed = storage.collect(at(90), at(90))
     assert removed.files > 0

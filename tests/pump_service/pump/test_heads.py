@@ -18,7 +18,7 @@ from binlake.errors import WireError
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from pump_service.pump.follower import entries_of, entry_of
-from pump_service.pump.heads import PROOF, Head, completed, head_of, layout_of, normal
+from pump_service.pump.heads import PROOF, Head, complete, head_of, layout_of, normalise
 from pump_service.pump.ranges import Block, read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
@@ -94,7 +94,7 @@ def test_a_field_of_the_prewrite_that_nobody_here_knows_is_pulled(tmp_path: Path
 @settings(deadline=None)  # a busy machine is no failure
 def test_a_completed_commit_is_what_protobuf_makes_of_it(commit: bytes, prewrite: bytes) -> None:
     # S0-14, S0-53
-    assert completed(commit, prewrite) == reference(Binlog.FromString(commit), Binlog.FromString(prewrite))
+    assert complete(commit, prewrite) == reference(Binlog.FromString(commit), Binlog.FromString(prewrite))
 
 
 @given(payloads())
@@ -122,9 +122,9 @@ def test_any_bytes_are_read_or_refused_and_never_misread(binlog: Binlog, noise: 
         except DecodeError:
             assert layout_of(payload) is None
             with pytest.raises(WireError):
-                normal(payload)
+                normalise(payload)
             continue
-        head, kept = normal(payload)
+        head, kept = normalise(payload)
         assert (head.start_ts, head.commit_ts) == (parsed.start_ts, parsed.commit_ts)
         build.emit_always(parsed)
         assert Binlog.FromString(kept) == parsed
@@ -135,7 +135,7 @@ def test_heads_of_large_and_small_payloads_are_the_same() -> None:
     # S0-07: what is large is neither parsed nor copied.
     for value in (b"x", b"x" * 100_000):
         payload = build.prewrite(10, b"key", value).SerializeToString()
-        head, kept = normal(payload)
+        head, kept = normalise(payload)
         assert (head, kept is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
 
 

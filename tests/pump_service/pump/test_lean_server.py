@@ -166,7 +166,7 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
         binlogs = [prewrite(number, b"v" * 5000) for number in range(1, 200)]
         calls = [channel.start(WRITE, request(binlog.SerializeToString()), 120) for binlog in binlogs]
         assert {call.result() for call in calls} == {b""}
-    until(lambda: pump.storage.unmatched()[0] == 199, "all are stored")
+    until(lambda: pump.storage.count_unmatched()[0] == 199, "all are stored")
     pump.stop()
 
 
@@ -217,7 +217,7 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
         stalled.go_on()
         assert first[0].result() == b""
         assert writes(channel, range(100, 101), 9000, 120)[0].result() == b""
-    until(lambda: pump.storage.unmatched()[0] == 2, "those that were acked")
+    until(lambda: pump.storage.count_unmatched()[0] == 2, "those that were acked")
     pump.stop()
 
 

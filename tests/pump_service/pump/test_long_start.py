@@ -121,7 +121,7 @@ def test_a_pump_that_builds_its_index_ends_when_it_is_asked_to(
     monkeypatch.setattr(follower, "_PUTS", 16)  # some 25 batches
     stopper = Stopper(monkeypatch, at=5)
     again = PumpServer(pump._config, oracle=cluster, members=cluster)
-    stopper.ask = lambda: again.ask("pause")
+    stopper.ask = lambda: again.request_leave("pause")
 
     assert not again.start()
     assert stopper.writes <= 5 + 2  # the one under way, and two that keep what is done so far

@@ -14,11 +14,11 @@ from test_pump_pages import ask, envelope, value, write
 from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import Permanent, WireError
 from binlake.wire import build
-from pump_service.pump.forced import Verdict
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import NoStatusSource
 from pump_service.pump.server import PumpServer
 from pump_service.pump.storage import Storage
+from pump_service.pump.verdict import Verdict
 
 MakePump = Callable[..., PumpServer]
 

@@ -26,7 +26,7 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.follower import Follower, entry_of
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.storage import Storage, StorageOptions, _ended
+from pump_service.pump.storage import Storage, StorageOptions, _encode_end
 from pump_service.pump.vlog import ValueLog
 
 OPTIONS = StorageOptions(segment_bytes=700, index_queue=6)
@@ -70,7 +70,7 @@ class World:
         elif what == 9 and self.open:
             self.write(storage, rollback(self.open.pop()))
         elif what == 12:
-            proofs = {_ended(entry.start_ts, None): entry.start_ts for entry in storage.doubted()}
+            proofs = {_encode_end(entry.start_ts, None): entry.start_ts for entry in storage.doubted_prewrites()}
             for proof, start in list(proofs.items())[:1]:
                 if proof not in self.sent:  # the follower may not have taken it yet
                     self.sent.add(proof)
@@ -126,9 +126,11 @@ def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, pl
     assert storage.watermark >= plain
     if not storage.index.gc_ts:
         assert storage.watermark == plain
-        assert storage.unmatched()[0] == len({one.start_ts for one in storage.waiting()})
+        assert storage.count_unmatched()[0] == len({one.start_ts for one in storage.waiting_prewrites()})
         said = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
-        assert {one.start_ts for one in storage.doubted()} == said & {one.start_ts for one in storage.waiting()}
+        assert {one.start_ts for one in storage.doubted_prewrites()} == said & {
+            one.start_ts for one in storage.waiting_prewrites()
+        }
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
 
 
@@ -168,8 +170,8 @@ def test_the_power_may_fail_at_any_operation(
         storage = Storage(path, options)
         try:
             check(storage, world, facts, trust=trust)
-            ended = {entry.start_ts for entry in storage.doubted()}
-            world.open = sorted({entry.start_ts for entry in storage.waiting()} - ended)
+            ended = {entry.start_ts for entry in storage.doubted_prewrites()}
+            world.open = sorted({entry.start_ts for entry in storage.waiting_prewrites()} - ended)
         finally:
             storage.close()
         world.acked, world.gc_ts = set(facts.acked), storage.index.gc_ts
@@ -229,7 +231,7 @@ def test_an_order_that_is_wrong_is_caught(
 ) -> None:
     # Two rules broken on purpose: the head claims what was not synced; files go before gcTS is durable.
     if mutant == "head":
-        monkeypatch.setattr(Follower, "_take", _take_and_claim)
+        monkeypatch.setattr(Follower, "_index_batch", _take_and_claim)
     else:
         monkeypatch.setattr(Storage, "collect", _collect_then_mark)
     with pytest.raises((AssertionError, BinlakeError)):
@@ -255,7 +257,7 @@ def _many_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _take_and_claim(self: Follower, batch: list[Entry]) -> bool:
     taken = _TAKE(self, batch)
     if batch:
-        self._synced()
+        self._save_checkpoint()
     return taken
 
 
@@ -264,4 +266,4 @@ def _collect_then_mark(self: Storage, gc_ts: int, bound: int) -> None:
     self.index.set_gc_ts(gc_ts)
 
 
-_TAKE = Follower._take
+_TAKE = Follower._index_batch

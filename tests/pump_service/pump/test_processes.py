@@ -18,7 +18,7 @@ from pump_helpers import until
 from binlake.cluster.placement import EtcdClient, Registry
 from pump_service.pd import PlacementDriver
 from pump_service.pump.command import PumpCommand
-from pump_service.pump.processes import Supervisor, commands
+from pump_service.pump.processes import Supervisor, build_commands
 from pump_service.pump.settings import read_settings
 
 pytestmark = pytest.mark.process
@@ -28,7 +28,7 @@ def planned(*words: str) -> list[list[str]]:
     parser = argparse.ArgumentParser()
     PumpCommand().add_arguments(parser)
     args = parser.parse_args(words)
-    return [command[4:] for command in commands(read_settings(args, {}), args, args.processes)]
+    return [command[4:] for command in build_commands(read_settings(args, {}), args, args.processes)]
 
 
 def test_each_process_has_what_must_differ_and_shares_the_rest(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from binlake.errors import WireError
 from binlake.rpc import Channel, Limits, RpcError, Status
 from binlake.wire import blocks
 from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
-from pump_service.pump import pulls, tail
+from pump_service.pump import live_feed, pulls
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.pull import Reader, catch_up
 from pump_service.pump.service import PumpService, State
@@ -40,7 +40,7 @@ class Pump:
         self.clock = itertools.count(1000)
 
     @property
-    def tail(self) -> tail.Tail:
+    def tail(self) -> live_feed.LiveFeed:
         return self.server._pulls._tail
 
     def write(self, count: int, size: int = 100) -> int:
@@ -104,8 +104,8 @@ class Client(threading.Thread):
 
 def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     # So little may wait that pullers fall behind, park and come back all the time.
-    monkeypatch.setattr(tail, "_UNSENT_BYTES", 30_000)
-    monkeypatch.setattr(tail, "_FIRST_BYTES", 3_000)
+    monkeypatch.setattr(live_feed, "_UNSENT_BYTES", 30_000)
+    monkeypatch.setattr(live_feed, "_FIRST_BYTES", 3_000)
     monkeypatch.setattr(pulls, "_TURN_S", 0.01)
     monkeypatch.setattr(pulls, "_HURRIED_S", 0.001)
     monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)

@@ -20,10 +20,10 @@ from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status
 from binlake.errors import SourceUnavailable
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.forced import Verdict
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
 from pump_service.pump.storage import Storage, StorageOptions
+from pump_service.pump.verdict import Verdict
 
 
 def answer(**info: object) -> str:
@@ -71,10 +71,10 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     source = TidbSource(MemoryCluster(), ["http://127.0.0.1:1", url])  # the first one is down: the next is asked
     resolver = Resolver(storage, source)
     store(storage, prewrite(100), prewrite(200), build.fake(700))
-    until(lambda: storage.unmatched() == (2, 100), "both wait")
-    resolver.round()
+    until(lambda: storage.count_unmatched() == (2, 100), "both wait")
+    resolver.resolve_waiting()
     assert asked == []  # they may be on their way
-    resolver.round()
+    resolver.resolve_waiting()
     asked.sort()  # they are asked about side by side
     assert asked == ["/mvcc/hex/" + b"k100".hex(), "/mvcc/hex/" + b"k200".hex()]
     assert "start_ts=100" in resolver.blocked
@@ -82,18 +82,18 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     assert settled(storage) == []
 
     answers[asked[0]] = answer(lock={"start_ts": 100})
-    resolver.round()
+    resolver.resolve_waiting()
     assert "lock still exists" in resolver.blocked
     answers[asked[0]] = answer()  # neither lock nor write: collected by TiKV, perhaps; no proof of anything
-    resolver.round()
+    resolver.resolve_waiting()
     assert "neither lock nor write" in resolver.blocked
     assert storage.watermark == 0
     answers[asked[0]] = answer(writes=[{"start_ts": 100, "commit_ts": 500}])
     answers[asked[1]] = answer(writes=[{"type": 3, "start_ts": 200, "commit_ts": 200}])
-    resolver.round()
+    resolver.resolve_waiting()
     until(lambda: storage.watermark == 700, "both are resolved")
     assert [ts for _, ts, _ in settled(storage)] == [500, 700]
-    resolver.round()
+    resolver.resolve_waiting()
     assert (resolver.blocked, resolver.queries) == ("", 8)
     source.close()
 
@@ -101,9 +101,9 @@ def test_orphans_end_by_the_answers_of_the_status_port(
 def test_without_anybody_to_ask_a_prewrite_blocks_and_says_so(storage: Storage) -> None:
     resolver = Resolver(storage, NoStatusSource())
     store(storage, prewrite(100))
-    until(lambda: storage.unmatched() == (1, 100), "it waits")
-    resolver.round()
-    resolver.round()
+    until(lambda: storage.count_unmatched() == (1, 100), "it waits")
+    resolver.resolve_waiting()
+    resolver.resolve_waiting()
     assert "--status-url" in resolver.blocked
 
 
@@ -135,7 +135,7 @@ def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> N
     """Verify again and again, as the pump does."""
 
     def look() -> bool:
-        resolver.verify()
+        resolver.verify_rollbacks()
         return condition()
 
     until(look, what, 300)
@@ -146,7 +146,7 @@ def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
     source = Answers({100: Committed(500), 200: RolledBack()})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(700))
-    until(lambda: len(doubting.doubted()) == 2, "both wait for a proof")
+    until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait for a proof")
     assert (doubting.watermark, settled(doubting)) == (0, [])
     ask_until(resolver, lambda: doubting.watermark == 700, "both are proved")
     found = settled(doubting)
@@ -197,19 +197,19 @@ def test_an_r_of_a_young_transaction_that_the_source_does_not_know_twice_is_prov
     source = Answers({young: Absent(), silent: Absent()})
     resolver = Resolver(doubting, source, clock=Clock(1599.0))
     store(doubting, prewrite(young), rollback(young))
-    until(lambda: len(doubting.doubted()) == 1, "it waits for a proof")
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits for a proof")
     ask_until(resolver, lambda: bool(source.asked), "asked")
-    assert doubting.doubted(), "one answer proves nothing"
-    ask_until(resolver, lambda: not doubting.doubted(), "proved")
+    assert doubting.doubted_prewrites(), "one answer proves nothing"
+    ask_until(resolver, lambda: not doubting.doubted_prewrites(), "proved")
     assert len(source.asked) >= 2
     assert resolver.counters.rolled_back == 1
     store(doubting, prewrite(silent), build.fake(tso.compose(1_000_002)))  # without an R nothing changes
-    until(lambda: doubting.unmatched() == (1, silent), "it waits")
+    until(lambda: doubting.count_unmatched() == (1, silent), "it waits")
     begun = time.monotonic()
     while time.monotonic() - begun < 3 * absent_s:
-        resolver.round()
-        resolver.verify()
-    assert doubting.unmatched() == (1, silent)
+        resolver.resolve_waiting()
+        resolver.verify_rollbacks()
+    assert doubting.count_unmatched() == (1, silent)
     assert "neither lock nor write" in resolver.blocked
 
 
@@ -234,9 +234,9 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
     clock = {"no clock": None, "clock is down": down, "old": Clock(1600.0)}.get(case, Clock(1001.0))
     resolver = Resolver(doubting, Source(), clock=clock)
     store(doubting, prewrite(start), rollback(start))
-    until(lambda: len(doubting.doubted()) == 1, "it waits for a proof")
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits for a proof")
     ask_until(resolver, lambda: resolver.queries >= 5, "asked often")
-    assert len(doubting.doubted()) == 1
+    assert len(doubting.doubted_prewrites()) == 1
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,9 @@ def test_questions_about_one_r_become_rare(doubting: Storage) -> None:
     source = Answers({100: Unknown("no record")})
     resolver = Resolver(doubting, source)
     store(doubting, prewrite(100), rollback(100))
-    until(lambda: len(doubting.doubted()) == 1, "it waits")
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits")
     for _ in range(1000):
-        resolver.verify()
+        resolver.verify_rollbacks()
     assert 1 <= len(source.asked) <= 5
 
 
@@ -272,24 +272,24 @@ def test_a_proof_outlives_a_restart_and_the_lost_index_and_a_doubt_does_too(tmp_
     storage = Storage(tmp_path, options)
     store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
     resolver = Resolver(storage, Answers({100: RolledBack(), 200: Unknown("no record")}))
-    ask_until(resolver, lambda: [entry.start_ts for entry in storage.waiting()] == [200], "one is proved")
+    ask_until(resolver, lambda: [entry.start_ts for entry in storage.waiting_prewrites()] == [200], "one is proved")
     storage.close()
     for lost in (False, True):
         if lost:
             shutil.rmtree(tmp_path / "kv")
         storage = Storage(tmp_path, options)
-        assert [entry.start_ts for entry in storage.doubted()] == [200]
+        assert [entry.start_ts for entry in storage.doubted_prewrites()] == [200]
         storage.close()
     storage = Storage(tmp_path)  # without a source an R is taken at its word
     reach(storage, 300)
-    assert storage.unmatched() == (0, 0)
+    assert storage.count_unmatched() == (0, 0)
     storage.close()
 
 
 def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
     store(doubting, prewrite(100), rollback(100), commit(100, 150))
     reach(doubting, 150)
-    assert (doubting.doubted(), doubting.counters.late_commits) == ([], 0)
+    assert (doubting.doubted_prewrites(), doubting.counters.late_commits) == ([], 0)
     assert [ts for _, ts, _ in settled(doubting)] == [150]
 
 
@@ -302,17 +302,17 @@ def test_age_is_measured_on_timestamps_and_discards_nothing(storage: Storage) ->
     for age_s, late in ((1, False), (3, True)):
         now = tso.compose(1_000_000 + age_s * 1000)
         store(storage, *([prewrite(begin)] if age_s == 1 else []), build.fake(now))
-        until(lambda: storage.unmatched() == (1, begin), "it waits")
-        resolver.round()
-        resolver.round()
+        until(lambda: storage.count_unmatched() == (1, begin), "it waits")
+        resolver.resolve_waiting()
+        resolver.resolve_waiting()
         assert ("beyond the transaction timeout of 2 s" in resolver.blocked) is late
         assert (resolver.overdue, storage.watermark) == (int(late), 0)
     source.answers[begin] = Locked(20_000)
-    resolver.round()
+    resolver.resolve_waiting()
     assert "ttl 20000" in resolver.blocked
     assert storage.watermark == 0
     source.answers[begin] = RolledBack()
-    resolver.round()
+    resolver.resolve_waiting()
     reach(storage, tso.compose(1_003_000))
 
 
@@ -334,7 +334,7 @@ def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
     # R-07: where no source can tell, also about a P whose R nobody can prove.
     verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
     store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
-    until(lambda: len(doubting.doubted()) == 2, "both wait")
+    until(lambda: len(doubting.doubted_prewrites()) == 2, "both wait")
     verdict.decide(100, 0)
     verdict.decide(200, 310)
     reach(doubting, 310)

@@ -21,11 +21,11 @@ from binlake.errors import SourceUnavailable
 from binlake.wire import build
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
-from pump_service.pump.forced import Verdict
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import NoStatusSource, Resolver
 from pump_service.pump.server import PumpServer
 from pump_service.pump.storage import Storage, StorageOptions
+from pump_service.pump.verdict import Verdict
 
 BEGIN_S = 1_000_000
 START = tso.compose(BEGIN_S * 1000)
@@ -60,19 +60,19 @@ class World:
         self.age_s = age_s
         for _ in range(2):
             ends = self.resolver.counters.rolled_back + self.resolver.counters.committed
-            self.resolver.round()
+            self.resolver.resolve_waiting()
             if self.resolver.counters.rolled_back + self.resolver.counters.committed > ends:
                 until(
-                    lambda: not self.storage.unmatched()[0],
+                    lambda: not self.storage.count_unmatched()[0],
                     "what ends it is sorted, as after the second between rounds",
                 )
-        self.resolver.verify()
+        self.resolver.verify_rollbacks()
 
     def ended(self) -> bool:
         """Whether the P's end was stored; waits for what was stored to be sorted."""
         fake_ts = after(self.age_s)
         store(self.storage, build.fake(fake_ts))
-        until(lambda: self.storage.watermark >= fake_ts or self.storage.unmatched()[0] > 0, "sorted")
+        until(lambda: self.storage.watermark >= fake_ts or self.storage.count_unmatched()[0] > 0, "sorted")
         return self.storage.watermark >= fake_ts
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_an_orphan_of_which_nothing_is_there_ends_after_the_timeout_by_a_record_in_tikv(world: World) -> None:
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=599)
     assert not world.ended()
     assert world.tikv.writes == {}, "a young transaction may yet write its lock"
@@ -104,7 +104,7 @@ def test_an_orphan_of_which_nothing_is_there_ends_after_the_timeout_by_a_record_
 
 def test_an_orphan_that_committed_is_kept_with_its_commit_ts(world: World) -> None:
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.tikv.writes[KEY] = [Write(START, START + 9)]
     world.rounds(age_s=3)
     until(world.ended, "its commit is known")
@@ -113,7 +113,7 @@ def test_an_orphan_that_committed_is_kept_with_its_commit_ts(world: World) -> No
 
 def test_a_lock_that_lives_is_waited_for_and_one_whose_holder_died_is_not(world: World) -> None:
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.tikv.locks[KEY] = Lock(START, 3_600_000)  # a large transaction prolongs its lock
     world.rounds(age_s=1200)
     assert KEY in world.tikv.locks
@@ -130,10 +130,10 @@ def test_a_lock_that_lives_is_waited_for_and_one_whose_holder_died_is_not(world:
 def test_an_r_is_proved_at_once_and_an_r_that_lies_loses_nothing(world: World) -> None:
     lying = START + 100
     store(world.storage, prewrite(START), rollback(START), prewrite(lying), rollback(lying))
-    until(lambda: len(world.storage.doubted()) == 2, "both want a proof")
+    until(lambda: len(world.storage.doubted_prewrites()) == 2, "both want a proof")
     world.tikv.writes[f"k{lying}".encode()] = [Write(lying, lying + 5)]
     world.age_s = 1
-    world.resolver.verify()
+    world.resolver.verify_rollbacks()
     until(world.ended, "both are proved")
     assert next((start, ts) for start, ts, _ in settled(world.storage)) == (lying, lying + 5)
     assert world.resolver.counters.contradicted == 1
@@ -147,11 +147,11 @@ def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
     for start in starts:
         world.storage.append(prewrite(start).SerializeToString())
         world.storage.append(rollback(start).SerializeToString())
-    until(lambda: len(world.storage.doubted()) == len(starts), "all want a proof")
+    until(lambda: len(world.storage.doubted_prewrites()) == len(starts), "all want a proof")
     world.age_s = 4000
     written, end_all = list[int](), world.storage.end_all
     monkeypatch.setattr(world.storage, "end_all", lambda ends: written.append(len(ends)) or end_all(ends))
-    world.resolver.verify()
+    world.resolver.verify_rollbacks()
     until(world.ended, "all are proved")
     assert world.resolver.counters.rolled_back == len(starts)
     assert world.tikv.services[b"p1"] == START - 1
@@ -164,7 +164,7 @@ def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
 def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
     world.tikv.run_gc(START + 1)
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=700)
     assert not world.ended()
     assert "GC may have removed" in world.resolver.blocked
@@ -174,14 +174,14 @@ def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
 
 
 def test_gc_is_held_at_the_oldest_that_waits_and_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.asking._HOLD_S", 0.0)
+    monkeypatch.setattr("pump_service.pump.status_queries._HOLD_S", 0.0)
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=3)
     world.tikv.run_gc(after(300))
     assert world.tikv.safe_point == START - 1
     store(world.storage, commit(START, START + 9))
-    until(lambda: world.storage.unmatched() == (0, 0), "it ended")
+    until(lambda: world.storage.count_unmatched() == (0, 0), "it ended")
     world.rounds(age_s=4)
     assert world.tikv.services == {}
 
@@ -201,7 +201,7 @@ def test_the_status_port_is_asked_where_tikv_does_not_answer(world: World, monke
     world.resolver.close()
     world.resolver = world.resolve(port)
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.tikv.addresses = dict.fromkeys(world.tikv.addresses, "127.0.0.1:1")
     world.rounds(age_s=3)
     until(world.ended, "the port told")
@@ -214,7 +214,7 @@ def test_without_a_clock_nothing_is_ended(world: World) -> None:
 
     world.resolver._asking._clock = down
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.rounds(age_s=700)
     assert "PD does not answer" in world.resolver.blocked
     assert world.tikv.asked == []
@@ -223,7 +223,7 @@ def test_without_a_clock_nothing_is_ended(world: World) -> None:
 def test_who_decides_by_command_asks_tikv_and_changes_nothing(world: World) -> None:
     # A forced outcome never contradicts what the source knows.
     store(world.storage, prewrite(START))
-    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    until(lambda: world.storage.count_unmatched() == (1, START), "it waits")
     world.age_s = 700
     asking = world.resolver._asking
     assert isinstance(asking.transaction_status(START, KEY), Absent)
@@ -236,7 +236,7 @@ def test_who_decides_by_command_asks_tikv_and_changes_nothing(world: World) -> N
 def test_the_p_that_blocks_is_told_with_its_key_its_table_and_its_age(world: World) -> None:
     key = b"t" + (77 + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
     store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
-    until(lambda: world.storage.unmatched()[0] == 2, "both wait")
+    until(lambda: world.storage.count_unmatched()[0] == 2, "both wait")
     world.rounds(age_s=42)
     told = world.resolver.blocked
     assert f"start_ts={START}" in told

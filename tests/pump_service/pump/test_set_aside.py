@@ -16,8 +16,8 @@ from binlake.errors import Permanent
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pd import PlacementDriver
-from pump_service.pump.aside import find_above, set_aside
 from pump_service.pump.server import PumpServer
+from pump_service.pump.set_aside import find_above, set_aside
 from pump_service.pump.storage import Storage, StorageOptions
 
 MakePump = Callable[..., PumpServer]
@@ -57,7 +57,7 @@ def test_what_lies_in_the_future_is_taken_out_and_all_else_stays(
         storage = Storage(tmp_path)
         assert (storage.watermark, storage.max_ts) == (kept[-1], kept[-1])
         assert [commit_ts for _, commit_ts, _ in settled(storage)] == kept
-        assert storage.unmatched() == (0, 0)
+        assert storage.count_unmatched() == (0, 0)
         storage.close()
     assert set_aside(tmp_path, now + 100) == []
 
@@ -68,7 +68,7 @@ def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) 
     (one,) = set_aside(tmp_path, now + 100)
     assert (one.kind, one.start_ts, one.commit_ts) == ("commit", now, FAR)
     storage = Storage(tmp_path)
-    assert [entry.start_ts for entry in storage.waiting()] == [now], "the source will be asked"
+    assert [entry.start_ts for entry in storage.waiting_prewrites()] == [now], "the source will be asked"
     storage.close()
 
 
@@ -105,6 +105,6 @@ def test_a_running_pump_whose_pd_fell_behind_says_so(make_pump: MakePump) -> Non
     pump._ceiling._known -= tso.compose(3_600_000)  # as if another PD, an hour behind, had answered since
     pump._publish()
     assert "above PD's clock" in pump.service.info().last_error
-    pump._ceiling.fresh()
+    pump._ceiling.fetch_ts()
     pump._publish()
     assert pump.service.info().last_error == ""

@@ -77,8 +77,8 @@ def test_the_handle_is_the_record_that_raised_the_watermark() -> None:
 
 def test_waiting_prewrites_come_in_log_order() -> None:
     sorter = fed(p(30), p(10), p(20), c(10, 40))
-    assert [entry.start_ts for entry in sorter.waiting()] == [30, 20]
-    assert [entry.start_ts for entry in sorter.waiting(1)] == [30]
+    assert [entry.start_ts for entry in sorter.waiting_prewrites()] == [30, 20]
+    assert [entry.start_ts for entry in sorter.waiting_prewrites(1)] == [30]
 
 
 entries = st.lists(

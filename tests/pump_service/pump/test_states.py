@@ -71,7 +71,7 @@ def test_close_waits_until_every_consumer_has_taken_all(make_pump: MakePump, clu
     cluster.consumers = [consumer("a", 1), consumer("b", 1), consumer("gone", 0, "offline")]
     serving = Serving(pump)
     transaction(pump, cluster)
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: "a at 1, b at 1" in closing(pump), "it says whom it waits for")
     entry = cluster.nodes["pump1"]
     assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
@@ -92,7 +92,7 @@ def test_pumps_that_close_together_wait_for_one_mark(make_pump: MakePump, cluste
     cluster.consumers = [consumer("a", 1)]
     serving = [Serving(pump) for pump in pumps]
     for pump in pumps:
-        pump.ask("close")
+        pump.request_leave("close")
         until(lambda pump=pump: "a at 1" in closing(pump), "it waits")
     mark = pumps[-1].service.info().max_commit_ts
     until(lambda: all(pump.service.info().max_commit_ts == mark for pump in pumps), "they wait for the same")
@@ -108,9 +108,9 @@ def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCl
     # S0-33: the original leaves at once, and takes what nobody has read with it.
     pump = make_pump()
     serving = Serving(pump)
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: "no consumer is registered" in closing(pump), "it says why it stays")
-    pump.ask("pause")
+    pump.request_leave("pause")
     serving.end()
     assert cluster.history == ["online", "closing", "pausing", "paused"]
 
@@ -120,10 +120,10 @@ def test_a_pump_that_closes_and_is_asked_again_goes_on_closing(make_pump: MakePu
     pump = make_pump()
     cluster.consumers = [consumer("a", 1)]
     serving = Serving(pump)
-    pump.ask("close")
-    pump.ask("close")
+    pump.request_leave("close")
+    pump.request_leave("close")
     until(lambda: "a at 1" in closing(pump), "it waits")
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: pump._asked.empty(), "it was heard")
     cluster.consumers = [consumer("a", pump.service.info().max_commit_ts)]
     serving.end()
@@ -147,7 +147,7 @@ def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
 
     monkeypatch.setattr(cluster, "drainers", drainers)
     serving = Serving(pump)
-    pump.ask("close")
+    pump.request_leave("close")
     serving.end()
     assert cluster.nodes["pump1"].state == "paused"
 
@@ -187,7 +187,7 @@ def test_close_waits_for_prewrites_and_still_takes_their_ends(make_pump: MakePum
     write(pump, cluster, prewrite(start))
     cluster.consumers = [consumer("a", 1 << 62)]
     serving = Serving(pump)
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: f"the oldest has start_ts {start}" in closing(pump), "it names the P")
     commit_ts = cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
@@ -201,7 +201,7 @@ def test_a_closing_pump_goes_when_it_is_marked_offline_by_command(make_pump: Mak
     pump = make_pump()
     cluster.consumers = [consumer("a", 1)]
     serving = Serving(pump)
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: "a at 1" in closing(pump), "it waits")
     cluster.command(replace(cluster.nodes["pump1"], state="offline"))
     serving.end()
@@ -214,9 +214,9 @@ def test_a_write_that_slips_in_while_it_leaves_keeps_it_paused(
     # what was stored behind the last look is still needed.
     pump = make_pump()
     write(pump, cluster, prewrite(cluster.tso()))
-    monkeypatch.setattr("pump_service.pump.leaving.Departure.waits_for", lambda _: "")
+    monkeypatch.setattr("pump_service.pump.leaving.Departure.reason_to_wait", lambda _: "")
     serving = Serving(pump)
-    pump.ask("close")
+    pump.request_leave("close")
     serving.end()
     assert cluster.nodes["pump1"].state == "paused"
 
@@ -293,7 +293,7 @@ def test_a_pump_with_a_fuller_disk_has_a_lower_score_and_equal_ones_the_same(
     def usage(data_dir: Path) -> Usage:
         return Usage(load=0.2, disk=0.9 if data_dir.name == "full" else 0.1, stored=0.05)
 
-    monkeypatch.setattr("pump_service.pump.server.usage", usage)
+    monkeypatch.setattr("pump_service.pump.server.measure_usage", usage)
     for name in ("one", "two", "full"):
         make_pump(name)
     published = {name: cluster.nodes[name].score for name in ("one", "two", "full")}

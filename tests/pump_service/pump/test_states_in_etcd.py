@@ -67,7 +67,7 @@ def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Regis
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(pump.serve()))
     thread.start()
-    pump.ask("close")
+    pump.request_leave("close")
     until(lambda: "binlake-x at 5" in str(pump.service.problems), "it waits")
     held: list[int] = []
 

@@ -64,7 +64,7 @@ def test_commit_ts_alone_orders(storage: Storage) -> None:
 def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> None:
     # S0-49
     store(storage, prewrite(10), prewrite(20), commit(20, 30))
-    until(lambda: storage.unmatched() == (1, 10), "P20 matched")
+    until(lambda: storage.count_unmatched() == (1, 10), "P20 matched")
     assert settled(storage) == []
     store(storage, commit(10, 25))
     reach(storage, 30)

@@ -65,7 +65,7 @@ def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: 
         store(storage, prewrite(start), commit(start, start + 1))
     reach(storage, 2291)
     assert [ts for _, ts, _ in settled(storage)] == list(range(11, 2300, 10))
-    assert (storage.counters.late_commits, storage.counters.duplicates, storage.unmatched()) == (0, 0, (0, 0))
+    assert (storage.counters.late_commits, storage.counters.duplicates, storage.count_unmatched()) == (0, 0, (0, 0))
     storage.close()
 
 

@@ -31,7 +31,7 @@ def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
     storage.close()
     shutil.rmtree(tmp_path / "kv")
     again = Storage(tmp_path)
-    assert (settled(again), again.unmatched(), again.max_ts) == (before, (1, 20), 20)
+    assert (settled(again), again.count_unmatched(), again.max_ts) == (before, (1, 20), 20)
     again.close()
 
 
@@ -54,7 +54,7 @@ def test_a_restart_goes_on_where_it_was_with_open_prewrites(tmp_path: Path) -> N
         ((1, 10), [commit(10, 25)]),
     ):
         storage = Storage(tmp_path, StorageOptions(segment_bytes=64))
-        assert storage.unmatched() == expected
+        assert storage.count_unmatched() == expected
         store(storage, *more)
         storage.close()
     storage = Storage(tmp_path)
@@ -121,10 +121,10 @@ def test_a_start_reads_only_what_is_behind_the_head(tmp_path: Path) -> None:
     for start in range(10, 3000, 10):
         storage.append(prewrite(start).SerializeToString())
         store(storage, commit(start, start + 1))
-    until(lambda: storage.unmatched() == (1, 1), "all but the first are matched")
+    until(lambda: storage.count_unmatched() == (1, 1), "all but the first are matched")
     storage.close()
     storage = Storage(tmp_path)
-    assert (storage.recovered, storage.watermark, storage.unmatched()) == (0, 0, (1, 1))
+    assert (storage.recovered, storage.watermark, storage.count_unmatched()) == (0, 0, (1, 1))
     store(storage, commit(1, 3005))
     reach(storage, 3005)
     assert [ts for _, ts, _ in settled(storage)] == [*range(11, 3000, 10), 3005]
@@ -136,12 +136,12 @@ def test_a_state_of_another_head_is_not_used(tmp_path: Path) -> None:
     # An original pump that ran here meanwhile moves the pointers and knows nothing of our state.
     storage = Storage(tmp_path)
     store(storage, prewrite(10), build.fake(20))
-    until(lambda: storage.unmatched() == (1, 10), "it waits")
+    until(lambda: storage.count_unmatched() == (1, 10), "it waits")
     storage.close()
     with plyvel.DB(str(tmp_path / "kv")) as index:
         index.put(b"!binlog!headPointer", Pointer(0, 0).to_bytes())
     storage = Storage(tmp_path)
-    assert (storage.recovered, storage.unmatched()) == (2, (1, 10))
+    assert (storage.recovered, storage.count_unmatched()) == (2, (1, 10))
     storage.close()
 
 

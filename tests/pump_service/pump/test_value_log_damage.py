@@ -68,7 +68,7 @@ def test_row_data_of_a_torn_write_is_never_a_record(tmp_path: Path) -> None:
     with segment(tmp_path).open("r+b") as file:
         file.truncate(segment(tmp_path).stat().st_size - 2000)
     storage = Storage(tmp_path)
-    assert (storage.watermark, storage.unmatched()) == (0, (1, 10))
+    assert (storage.watermark, storage.count_unmatched()) == (0, (1, 10))
     assert payloads_of(storage) == [prewrite(10).SerializeToString()]
     store(storage, commit(10, 30))  # and what comes now follows what was there
     reach(storage, 30)
@@ -291,7 +291,7 @@ def test_a_rotation_cut_by_a_crash_is_sealed_at_the_next_start(tmp_path: Path, t
     files = CountingFiles()
     storage = Storage(tmp_path, files=files)
     assert files.read_bytes < 150_000  # of 400,000: the last record only
-    assert storage.unmatched() == (4, 1)
+    assert storage.count_unmatched() == (4, 1)
     assert len(payloads_of(storage)) == 4
     storage.close()
 

@@ -60,7 +60,7 @@ def test_a_torn_tail_of_an_old_file_is_cut_unless_something_like_a_record_follow
     whole, torn = old_records(build.fake(10)), old_records(prewrite(20, bytes(500)))[:-50]
     old_directory(tmp_path, whole + torn)
     storage = Storage(tmp_path)
-    assert (storage.watermark, storage.unmatched()) == (10, (0, 0))
+    assert (storage.watermark, storage.count_unmatched()) == (10, (0, 0))
     storage.close()
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()

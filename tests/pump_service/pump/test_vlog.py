@@ -191,7 +191,7 @@ def test_a_rotation_that_failed_is_told_and_done_later(tmp_path: Path, refused: 
     for payload in stored:
         log.append([payload], 1)  # durable, and acked
     assert "no new file" in log.failed
-    assert log.room() > 0  # batches go on being batches
+    assert log.room_left() > 0  # batches go on being batches
     files.refused.clear()
     log.append([b"in the old file still"], 1)
     assert log.failed == ""

@@ -60,7 +60,7 @@ def server(tmp_path: Path, moment: Moment) -> Iterator[StatusServer]:
 def test_history_is_byte_equal_to_a_recorded_answer() -> None:
     answer = recorded("ddl_history_limit3.json")
     jobs = json.loads(answer["body"])
-    assert status.go_json(status.History(reversed(jobs)).finished(FOREVER, 0, 3)) == answer["body"]
+    assert status.go_json(status.History(reversed(jobs)).finished_jobs(FOREVER, 0, 3)) == answer["body"]
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("mvcc_*.json")))

@@ -84,7 +84,7 @@ def run(spec: Spec, client: MemoryClient | None = None) -> Run:
     runner = Runner(spec, client, CountingClock().tso, transactions, history)
     runner._stopped.wait = lambda _=None: runner._stopped.is_set()  # type: ignore[method-assign, assignment]
     runner.run()
-    return Run(spec, client, runner, transactions, history.finished(1 << 63))
+    return Run(spec, client, runner, transactions, history.finished_jobs(1 << 63))
 
 
 def committed(done: Run) -> dict[int, pb.Binlog]:

@@ -55,7 +55,7 @@ def pause(world: World, random: Random) -> None:
     """A pump is stopped in order, and started again."""
     pump = world.pump(random)
     if pump.online and pump.server is not None:
-        pump.server.ask("pause")
+        pump.server.request_leave("pause")
 
 
 @fault(Kind.PAUSE_AT_START)
@@ -103,4 +103,4 @@ def leave(world: World, random: Random) -> None:
     if len(online) > 1:
         server = random.choice(online).server
         assert server is not None
-        server.ask("close")
+        server.request_leave("close")

@@ -1,7 +1,7 @@
-"""Takes binlogs from the future out of a data directory, by command: of a pump that does not run (see `ceiling`).
+"""Moves binlogs from the future out of the data directory of a stopped pump, by command (see `ceiling`).
 
-A copy goes to `aside/` first. Then the record is replaced in its file, byte for byte in length, by an R of no
-transaction, and the index is removed: the next start builds it from what is left. Each step can be done again.
+A copy goes to `aside/` first. Then the record in its file is overwritten by a rollback of no transaction with the same
+length, and the index is removed: the next start rebuilds it from what is left. Each step can be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 log = structlog.get_logger()
 
 _EMPTY = Binlog(tp=Rollback, start_ts=0, commit_ts=0, ddl_job_id=0, ddl_schema_state=0).SerializeToString()
-_PADDING = b"\xb2\x06"  # field 102, bytes: unknown to others, who pass it over
+_PADDING = b"\xb2\x06"  # field 102, bytes: unknown to other readers, which skip it
 _LENGTH_BYTES = 5
 
 
@@ -45,15 +45,16 @@ class Stored:
         return max(self.start_ts, self.commit_ts)
 
 
-def stored_aside(data_dir: Path) -> int:
-    """How many binlogs were taken out of this data directory so far."""
+def count_set_aside(data_dir: Path) -> int:
+    """How many binlogs have been moved out of this data directory so far."""
     return sum(1 for _ in (data_dir / "aside").glob("*.binlog"))
 
 
 def find_above(data_dir: Path, ts: int) -> list[Stored]:
     """The binlogs of a stopped pump that lie above `ts`.
 
-    Raises Permanent when it runs, and when all that it holds lies above: then the clock is wrong and not the binlogs.
+    Raises Permanent when the pump is running, and when all its binlogs lie above `ts`: then PD's clock is wrong, not
+    the binlogs.
     """
     directory = DataDirectory(data_dir)
     try:
@@ -63,12 +64,12 @@ def find_above(data_dir: Path, ts: int) -> list[Stored]:
 
 
 def set_aside(data_dir: Path, ts: int) -> list[Stored]:
-    """Take out the binlogs of a stopped pump above `ts`; durable on return. Raises as `find_above`, OSError."""
+    """Move out the binlogs of a stopped pump above `ts`; durable on return. Raises as `find_above`, OSError."""
     directory = DataDirectory(data_dir)
     try:
         doomed = _find_above(data_dir / "value", ts)
         if doomed:
-            _take_out(data_dir, doomed)
+            _move_out(data_dir, doomed)
     finally:
         directory.close()
     return doomed
@@ -76,12 +77,12 @@ def set_aside(data_dir: Path, ts: int) -> list[Stored]:
 
 def _find_above(values: Path, ts: int) -> list[Stored]:
     found, below = list[Stored](), 0
-    for path in _files(values):
-        footer = _footer(path)
+    for path in _list_files(values):
+        footer = _read_footer(path)
         if footer is not None and footer <= ts:
             below += 1
             continue
-        for stored in _records(path):
+        for stored in _read_records(path):
             below += stored.ts <= ts
             found += [stored] if stored.ts > ts else []
     if found and not below:
@@ -93,16 +94,16 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
     return found
 
 
-def _take_out(data_dir: Path, doomed: list[Stored]) -> None:
+def _move_out(data_dir: Path, doomed: list[Stored]) -> None:
     aside = data_dir / "aside"
     aside.mkdir(exist_ok=True)
     sync_folder(data_dir)
     for one in doomed:
         replace_file(aside / f"{one.pointer.fid:06d}-{one.pointer.offset}.binlog", [one.payload])
-    # Before the files are touched: an index that knows these binlogs must not outlive them.
+    # Before the files are changed: an index that knows these binlogs must not outlive them.
     shutil.rmtree(data_dir / "kv", ignore_errors=True)
     sync_folder(data_dir)
-    for path in _files(data_dir / "value"):
+    for path in _list_files(data_dir / "value"):
         mine = [one for one in doomed if one.pointer.fid == int(path.stem)]
         if mine:
             _rewrite(path, mine)
@@ -114,51 +115,51 @@ def _take_out(data_dir: Path, doomed: list[Stored]) -> None:
 
 
 def _rewrite(path: Path, doomed: list[Stored]) -> None:
-    files, frame = Files(), _frame(path)
+    files, frame = Files(), _read_frame(path)
     with files.open(path) as file:
         for one in doomed:
             offset = one.pointer.offset
             back = frame.header_at(files.read(file, offset, frame.header_bytes), 0, offset).back
-            payload = _nothing(len(one.payload))
+            payload = _empty_binlog(len(one.payload))
             files.overwrite(path, offset, frame.encode_header(payload, offset, back) + payload)
-        if _footer(path) is not None:
-            greatest = max((stored.ts for stored in _records(path)), default=0)
+        if _read_footer(path) is not None:
+            greatest = max((stored.ts for stored in _read_records(path)), default=0)
             end = files.size(file) - frame.footer_bytes
             files.overwrite(path, end, frame.encode_footer(greatest, end))
         files.sync(file)
 
 
-def _nothing(size: int) -> bytes:
-    """A binlog of `size` bytes that means nothing."""
+def _empty_binlog(size: int) -> bytes:
+    """A binlog of `size` bytes without effect."""
     padding = size - len(_EMPTY) - len(_PADDING) - _LENGTH_BYTES
     if padding < 0:
         raise Permanent("a binlog is too short to be replaced", where={"bytes": size})
-    # A varint of always five bytes, so that every size can be met.
+    # A varint of exactly five bytes, so that every size is possible.
     length = bytes((padding >> 7 * n & 0x7F) | (0x80 if n < _LENGTH_BYTES - 1 else 0) for n in range(_LENGTH_BYTES))
     return _EMPTY + _PADDING + length + bytes(padding)
 
 
-def _files(values: Path) -> list[Path]:
+def _list_files(values: Path) -> list[Path]:
     return sorted(values.glob("[0-9]*.vlog"), key=lambda path: int(path.stem))
 
 
-def _frame(path: Path) -> Frame:
+def _read_frame(path: Path) -> Frame:
     with path.open("rb") as file:
         frame = frame_of(int(path.stem), file.read(HEAD.size))
-    # A file that a crash left without a head has no record.
+    # A file that a crash left without a head holds no record.
     return Frame(int(path.stem)) if frame is None else frame
 
 
-def _footer(path: Path) -> int | None:
-    frame, size = _frame(path), path.stat().st_size
+def _read_footer(path: Path) -> int | None:
+    frame, size = _read_frame(path), path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(0, size - frame.footer_bytes))
         return frame.decode_footer(file.read(frame.footer_bytes), size)
 
 
-def _records(path: Path) -> Iterator[Stored]:
-    frame = _frame(path)
-    size = path.stat().st_size - (frame.footer_bytes if _footer(path) is not None and not frame.old else 0)
+def _read_records(path: Path) -> Iterator[Stored]:
+    frame = _read_frame(path)
+    size = path.stat().st_size - (frame.footer_bytes if _read_footer(path) is not None and not frame.old else 0)
     with path.open("rb") as file:
         walk = Walk(frame, lambda at, count: os.pread(file.fileno(), count, at), frame.begin, size)
         for data, places in walk:
@@ -167,5 +168,5 @@ def _records(path: Path) -> Iterator[Stored]:
                 try:
                     head = head_of(payload)
                 except WireError:
-                    continue  # no binlog: it has no timestamp
+                    continue  # not a binlog: it has no timestamp
                 yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)

@@ -22,7 +22,7 @@ from pump_service.pump.storage import Storage
 def again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A storage with P 10, C 11, P 20, a fake 30, and what makes it forget or not."""
     if request.param == "looked up":
-        monkeypatch.setattr("pump_service.pump.taken._GENERATION", 1)
+        monkeypatch.setattr("pump_service.pump.timestamp_claims._GENERATION", 1)
     storage = Storage(tmp_path)
     for binlog in (prewrite(10), commit(10, 11), prewrite(20), build.fake(30), commit(20, 31), build.fake(40)):
         store(storage, binlog)
@@ -113,8 +113,8 @@ def test_a_timestamp_of_what_was_not_stored_is_free(tmp_path: Path) -> None:
 def test_while_the_index_is_behind_an_old_timestamp_is_not_guessed_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pump_service.pump.taken._GENERATION", 1)
-    monkeypatch.setattr("pump_service.pump.taken._MOST", 3)
+    monkeypatch.setattr("pump_service.pump.timestamp_claims._GENERATION", 1)
+    monkeypatch.setattr("pump_service.pump.timestamp_claims._MOST", 3)
     storage = Storage(tmp_path)
     write, stands = Index.write, []
 

@@ -1,6 +1,6 @@
-"""Pulls at the tail: one thread reads and frames a batch once, and feeds it to all of them.
+"""Feeds the pullers that have caught up: one thread reads and frames a batch once and sends it to all of them.
 
-One that is ahead of the others, maybe in a future that never comes, waits without being looked at.
+A puller whose position is ahead of the others, maybe in a future that never comes, waits at no cost.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from binlake.errors import BinlakeError
 from binlake.rpc import Call, Status
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire.blocks import ASKED
-from pump_service.pump.chunks import chunks
-from pump_service.pump.found import Found
+from pump_service.pump.chunks import split_into_frames
 from pump_service.pump.pull import Reader, catch_up
 from pump_service.pump.service import PumpService
+from pump_service.pump.transaction_batch import TransactionBatch
 
 log = SparingLog()
 
 _UNSENT_BYTES, _FIRST_BYTES = 1 << 20, 64 << 10
-_PACE_S, _BUSY_PACE_S = 0.005, 0.05  # between two rounds; when many came, what comes meanwhile goes out together
+_PACE_S, _BUSY_PACE_S = (
+    0.005,
+    0.05,
+)  # between two rounds; longer when many came, so that what comes meanwhile goes out together
 _FEW = 4  # transactions of a round: more would come in the next one, too
 _LOOK_S = 1.0
 
 
 class Puller:
     """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken;
-    `taken`: bytes that it has; `blocks`: it takes many binlogs in one message."""
+    `taken`: bytes that it has taken; `blocks`: it accepts many binlogs in one message."""
 
     __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "taken", "unsent", "well")
 
@@ -46,37 +49,37 @@ class Puller:
 
     @property
     def most_unsent(self) -> int:
-        """Bytes before it has to wait: few until it takes some, so that a call that takes nothing costs little."""
+        """Bytes it may have untaken: few at first, so that a call that takes nothing costs little."""
         return min(_UNSENT_BYTES, _FIRST_BYTES + 2 * self.taken)
 
     @property
     def has_enough(self) -> bool:
-        """Whether half of what it may have untaken is: it is read for again once it took some."""
+        """Whether half of `most_unsent` is untaken: it is read for again once it has taken some."""
         return self.unsent >= self.most_unsent >> 1
 
 
-class Feeding(Protocol):
-    """What carries frames to pullers; from any thread."""
+class PullSender(Protocol):
+    """Sends frames to pullers (`Pulls`); from any thread."""
 
     service: PumpService
 
     def send(self, sent: list[tuple[Puller, list[bytes]]]) -> None:
         """Send frames, in order."""
 
-    def behind(self, puller: Puller) -> None:
-        """It is to be read for, as soon as it took what it was sent."""
+    def read_later(self, puller: Puller) -> None:
+        """Read for it again as soon as it has taken what it was sent."""
 
     def fail(self, puller: Puller, error: Exception) -> None:
         """End a pull."""
 
     def pace(self, worked_s: float) -> None:
-        """Wait for writers after so much work."""
+        """Let writers go first after `worked_s` of work."""
 
 
-class Tail:
-    """Feeds those that have all up to `_at`; one that is ahead of it waits in `_ahead`, and is not looked at."""
+class LiveFeed:
+    """Feeds those that have everything up to `_at`; one that is ahead of it waits in `_ahead`."""
 
-    def __init__(self, pulls: Feeding) -> None:
+    def __init__(self, pulls: PullSender) -> None:
         self._pulls = pulls
         self._changed = threading.Condition()
         self._at = 0
@@ -87,12 +90,12 @@ class Tail:
         self._thread = threading.Thread(target=self._run, name="pump-tail", daemon=True)
 
     def start(self) -> None:
-        """Begin; once is enough."""
+        """Start the thread; idempotent."""
         if self._thread.ident is None and not self._stopped.is_set():
             self._thread.start()
 
     def close(self) -> None:
-        """As stop(); when it returns no thread reads any more."""
+        """As stop(); on return no thread reads any more."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
@@ -104,7 +107,7 @@ class Tail:
             self._changed.notify_all()
 
     def join(self, puller: Puller) -> bool:
-        """Feed it from now on; False when it lacks something that the others have already."""
+        """Feed it from now on; False when it lacks something that the others already have."""
         with self._changed:
             if not self._members and not self._ahead:
                 self._at = min(puller.last, self._pulls.service.watermark)
@@ -129,7 +132,7 @@ class Tail:
                     heapq.heapify(kept)
 
     def drop_farthest(self) -> bool:
-        """End the one that waits for the latest time; False when none waits so. On the loop."""
+        """End the puller with the farthest position ahead; False when none is ahead. On the loop."""
         with self._changed:
             farthest = max(self._ahead, default=None)
         if farthest is not None:
@@ -138,26 +141,26 @@ class Tail:
 
     def _run(self) -> None:
         service = self._pulls.service
-        reader = service.reader()
+        reader = service.new_reader()
         while not self._stopped.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())
-                self._skip(service.watermark)
+                self._skip_to_first(service.watermark)
                 at, wanted = self._at, bool(self._members)
             service.wait_above(at, _LOOK_S, self._stopped.is_set)
             worked = time.thread_time()
-            taken = self._round(reader, at) if wanted else 0
+            taken = self._feed_all(reader, at) if wanted else 0
             self._pulls.pace(time.thread_time() - worked)
             self._stopped.wait(_BUSY_PACE_S if taken > _FEW else _PACE_S)
 
-    def _skip(self, watermark: int) -> None:
-        # Nobody wants what lies before the first one that is ahead.
+    def _skip_to_first(self, watermark: int) -> None:
+        # Nobody needs what lies before the first one that is ahead.
         if not self._members and self._ahead:
             self._at = max(self._at, min(watermark, self._ahead[0][0]))
-            self._joining(self._at)
+            self._admit_ahead(self._at)
 
-    def _round(self, reader: Reader, at: int) -> int:
-        """Feed everyone what is there; how many that were."""
+    def _feed_all(self, reader: Reader, at: int) -> int:
+        """Send everyone what is there; the number of transactions."""
         taken = 0
         try:
             for last, batch in catch_up(reader, at, self._stopped.is_set):
@@ -171,7 +174,7 @@ class Tail:
             self._fail_all(error)
         return taken
 
-    def _feed(self, at: int, last: int, batch: Found) -> bool:
+    def _feed(self, at: int, last: int, batch: TransactionBatch) -> bool:
         """Hand `batch`, all in (at, last], to everyone; False when nobody waits at `at` any more."""
         with self._changed:
             if self._at != at or not self._members:
@@ -180,7 +183,7 @@ class Tail:
             for puller in slow:
                 del self._members[puller]
             fed, self._at = list(self._members), last
-            joined = self._joining(last)
+            joined = self._admit_ahead(last)
         framed: dict[tuple[bool, bool], list[bytes]] = {}
         sent: list[tuple[Puller, list[bytes]]] = []
         for puller in fed:
@@ -194,11 +197,11 @@ class Tail:
             puller.last = last
         self._pulls.send(sent)
         for puller in slow:
-            self._pulls.behind(puller)
+            self._pulls.read_later(puller)
         return True
 
-    def _joining(self, last: int) -> list[Puller]:
-        """Those that were ahead, and are not any more: they want a part of the batch that ends at `last`."""
+    def _admit_ahead(self, last: int) -> list[Puller]:
+        """Move those that are no longer ahead to the members; they need a part of the batch that ends at `last`."""
         joined = []
         while self._ahead and self._ahead[0][0] <= last:
             puller = heapq.heappop(self._ahead)[2]
@@ -213,5 +216,5 @@ class Tail:
             self._pulls.fail(puller, error)
 
 
-def _frames(batch: Found, puller: Puller) -> list[bytes]:
-    return [frame for _, frames in chunks(batch, puller.call, blocks=puller.blocks) for frame in frames]
+def _frames(batch: TransactionBatch, puller: Puller) -> list[bytes]:
+    return [frame for _, frames in split_into_frames(batch, puller.call, blocks=puller.blocks) for frame in frames]

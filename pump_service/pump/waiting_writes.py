@@ -1,5 +1,4 @@
-"""Writes that wait for room in the storage's memory: in order, bounded in bytes and in time, and only while their
-caller listens."""
+"""Writes that wait for room in the storage's memory: in order, bounded in bytes and time, while their caller waits."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ Submit = Callable[[Call, int, bytes, float], bool]
 """`(call, cluster_id, payload, since)`: hands a write to the storage or answers it; False: there is still no room."""
 
 
-class Waiting:
-    """Belongs to the loop; `refuse(call, error, since)` answers a caller whose wait gave up.
+class WaitingWrites:
+    """Used on the loop; `refuse(call, error, since)` answers a caller that waited too long.
 
     `limit`: bytes of all payloads together, one alone may be larger.
     """
@@ -41,17 +40,17 @@ class Waiting:
         return len(self._writes)
 
     def add(self, call: Call, write: Write) -> bool:
-        """Let `call` wait; False when it was refused: too much waits already."""
+        """Let `call` wait; False when it was refused because too much waits already."""
         if self._writes and self.bytes + len(write.payload) > self._limit:
             call.fail(Status.UNAVAILABLE, f"the pump is behind: {self.bytes} bytes wait to be stored")
             return False
         self._writes[call] = write
         self.bytes += len(write.payload)
-        call.on_end = lambda: self._leave(call)
+        call.on_end = lambda: self._on_left(call)
         return True
 
     def retry(self) -> None:
-        """There may be room: as many as fit continue, in the order they came."""
+        """There may be room: submit as many as fit, in the order they came."""
         while self._writes:
             call = next(iter(self._writes))
             write = self._writes[call]
@@ -75,7 +74,7 @@ class Waiting:
             self.bytes -= len(write.payload)
             call.on_end = None
 
-    def _leave(self, call: Call) -> None:
-        # Its caller has given up, or the server stops: what nobody waits for is not stored.
+    def _on_left(self, call: Call) -> None:
+        # Its caller has given up, or the server is stopping: what nobody waits for is not stored.
         self._forget(call)
         call.fail(Status.CANCELLED, "its caller no longer waits")

@@ -1,9 +1,8 @@
-"""Who is asked what became of a transaction, and how strongly (tidb-binlog 2.6, hazards R-07).
+"""Asks TiKV or the status port for outcomes of transactions, and decides how strongly (tidb-binlog 2.6, hazards R-07).
 
-TiKV first, where the cluster has one: a young P is looked for and nothing is changed; beyond the transaction timeout,
-or when a writer says that it is rolled back, TiKV is asked to end it. A lock whose time was over long ago is rolled
-back before that: who held it is gone, and any reader would do so. For those that TiKV does not answer for, the status
-port is asked.
+TiKV first, where the cluster has one: of a young P it only reads the records; beyond the transaction timeout, or when a
+writer reports a rollback, TiKV is asked to end the transaction. A lock that expired long ago is rolled back before
+that: its holder is gone, and any reader would roll it back. The status port is asked about what TiKV does not answer.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from binlake.errors import SourceUnavailable
 from pump_service.pump.sorter import Entry
 
 _THREADS = 8
-_GONE_MS = 30_000  # after the end of a lock's time: writers prolong it every few seconds while they live
-_HOLD_S = 60.0  # between two words to PD about GC
+_GONE_MS = 30_000  # after a lock expired: live writers extend it every few seconds
+_HOLD_S = 60.0  # between two calls to PD about GC
 
 
 class StatusSource(Protocol):
-    """Who knows what became of a transaction: the part of binlake.cluster.source.Source that a pump needs."""
+    """The part of binlake.cluster.source.Source that a pump needs: the outcome of a transaction."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """The status of transaction `start_ts` with primary key `key`. Raises SourceUnavailable."""
@@ -41,8 +40,8 @@ class NoStatusSource:
         return Unknown("no status source is configured (--status-url)")
 
 
-class Asking:
-    """Asks for many at once; thread-safe. `clock`: a fresh TSO; TiKV is not asked without one."""
+class StatusQueries:
+    """Asks about many transactions at once; thread-safe. `clock`: a fresh TSO; without one TiKV is not asked."""
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Asking:
         self._stopped = threading.Event()
 
     def ask(self, entries: Sequence[Entry], doubted: Collection[int]) -> list[Status]:
-        """What became of each P; `doubted`: the start_ts of those that a writer says are rolled back."""
+        """The outcome of each P; `doubted`: the start_ts of those whose writer reported a rollback."""
         found = self._ask_tikv(entries, doubted) if self._tikv is not None else []
         if not found:
             return self._ask_source(entries)
@@ -73,17 +72,18 @@ class Asking:
         return found
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """As a StatusSource: what is known of one, and nothing is changed by the question. Raises SourceUnavailable."""
+        """As a StatusSource: the known outcome of one transaction; asking changes nothing. Raises SourceUnavailable."""
         if self._tikv is not None and self._clock is not None:
             found = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
             if not isinstance(found, Unreachable):
                 return found
         return self._source.transaction_status(start_ts, key)
 
-    def hold(self, oldest: int) -> None:
-        """Keep GC from taking away the records of the transaction `oldest` and those above; 0 = nothing waits.
+    def hold_gc(self, oldest: int) -> None:
+        """Keep GC from removing the records of the transaction `oldest` and later ones; 0 = no transaction waits.
 
-        Told to PD once a minute, and at once when `oldest` is not covered. Failures show in what is not proved.
+        PD is called once a minute, and at once when `oldest` is not covered. After a failed call absence proves
+        nothing.
         """
         if self._tikv is None:
             return
@@ -95,17 +95,17 @@ class Asking:
             try:
                 self._tikv.protect(oldest)
             except SourceUnavailable:
-                # Nothing is proved by absence until PD has said yes.
+                # Absence proves nothing until PD has granted it.
                 self._held_at -= _HOLD_S
 
     def stop(self) -> None:
-        """Ask nothing more: a question on its way ends soon."""
+        """Ask no more; calls in flight end soon."""
         self._stopped.set()
         if self._tikv is not None:
             self._tikv.stop()
 
     def close(self) -> None:
-        """End threads and connections; nothing is asked any more."""
+        """Stop, then end the threads and connections."""
         self.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -119,7 +119,7 @@ class Asking:
             now_ts = self._clock()
         except SourceUnavailable as error:
             return [Unreachable(str(error))] * len(entries)
-        questions = [self._question(entry, now_ts, entry.start_ts in doubted) for entry in entries]
+        questions = [self._question_for(entry, now_ts, entry.start_ts in doubted) for entry in entries]
         found = self._tikv.ask(questions, now_ts)
         gone = [
             place
@@ -131,19 +131,19 @@ class Asking:
             found[place] = status
         return found
 
-    def _question(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
+    def _question_for(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
         old = tso.physical(now_ts) - tso.physical(entry.start_ts) > self._timeout_ms
         return Question(entry.start_ts, entry.key, How.END if old or doubted else How.LOOK)
 
     def _ask_source(self, entries: Sequence[Entry]) -> list[Status]:
         if len(entries) < 2:
-            return [self._status(entry) for entry in entries]
+            return [self._ask_one(entry) for entry in entries]
         self._pool = self._pool or ThreadPoolExecutor(_THREADS, "pump-status")
-        return list(self._pool.map(self._status, entries))
+        return list(self._pool.map(self._ask_one, entries))
 
-    def _status(self, entry: Entry) -> Status:
+    def _ask_one(self, entry: Entry) -> Status:
         if self._stopped.is_set():
-            return Unreachable("the pump stops")
+            return Unreachable("the pump is stopping")
         try:
             return self._source.transaction_status(entry.start_ts, entry.key)
         except SourceUnavailable as error:

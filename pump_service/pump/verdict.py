@@ -1,4 +1,4 @@
-"""An operator decides the outcome of a transaction that no source knows (hazards R-07): logged, counted, durable.
+"""Outcomes that an operator decides because no source knows them (hazards R-07): logged, counted, durable.
 
 Only a P that blocks the watermark can be decided, and never against what the source knows.
 """
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class Verdict:
-    """Stores the end of a P by command."""
+    """Stores the outcome of a P by command."""
 
     def __init__(self, storage: Storage, source: StatusSource, metrics: PumpMetrics) -> None:
         self._storage = storage
@@ -29,10 +29,10 @@ class Verdict:
     def decide(self, start_ts: int, commit_ts: int) -> None:
         """The transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on return.
 
-        Raises Permanent when no P with this start_ts waits or the source knows better, ConfigError for a commit_ts that
-        cannot be, Transient when it cannot be stored now.
+        Raises Permanent when no P with this start_ts waits or the source contradicts, ConfigError for an impossible
+        commit_ts, Transient when it cannot be stored now.
         """
-        prewrite = self._waiting(start_ts)
+        prewrite = self._find_waiting(start_ts)
         if commit_ts and commit_ts <= max(start_ts, self._storage.watermark):
             raise ConfigError(
                 "this cannot be the commit_ts: it is not above the start_ts and the watermark",
@@ -45,27 +45,27 @@ class Verdict:
         log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
 
     def give_up(self, start_ts: int, commit_ts: int) -> None:
-        """The C at `commit_ts`, of the transaction `start_ts`, has no P here: pulls pass over it from now on; durable.
+        """Give up the C at `commit_ts` of transaction `start_ts`, whose P is missing: pulls skip it; durable on return.
 
         Raises Permanent when there is no such commit, or its prewrite is here.
         """
         where = {"start_ts": start_ts, "commit_ts": commit_ts}
-        commit = self._head(commit_ts)
+        commit = self._read_head(commit_ts)
         if commit is None or (commit.kind, commit.start_ts) != (Kind.COMMIT, start_ts):
             raise Permanent("this pump stores no commit of this transaction at this commit_ts", where=where)
-        prewrite = self._head(start_ts)
+        prewrite = self._read_head(start_ts)
         if prewrite is not None and prewrite.kind is Kind.PREWRITE:
             raise Permanent("its prewrite is stored here: the transaction is complete", where=where)
         self._storage.lost.add(start_ts, commit_ts)
         self._metrics.given_up.add()
         log.warning("commit_without_prewrite_given_up_by_command", **where)
 
-    def _head(self, ts: int) -> Head | None:
+    def _read_head(self, ts: int) -> Head | None:
         pointer = self._storage.index.pointer(ts)
         return None if pointer is None else head_of(self._storage.read(pointer))
 
-    def _waiting(self, start_ts: int) -> Entry:
-        for entry in self._storage.waiting():
+    def _find_waiting(self, start_ts: int) -> Entry:
+        for entry in self._storage.waiting_prewrites():
             if entry.start_ts == start_ts:
                 return entry
         raise Permanent(
@@ -75,11 +75,11 @@ class Verdict:
         )
 
     def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
-        """What the source said, when it does not contradict."""
+        """The source's answer, when it does not contradict."""
         try:
             status = self._source.transaction_status(prewrite.start_ts, prewrite.key)
         except SourceUnavailable as error:
-            return f"nothing: {error.message}"
+            return f"no answer: {error.message}"
         match status:
             case Committed(known) if known != commit_ts:
                 said = f"it committed at {known}"

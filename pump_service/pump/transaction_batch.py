@@ -1,6 +1,6 @@
-"""What a reading of the value log gave, in columns: complete transactions and fakes in ascending commit_ts.
+"""Transactions read from the value log, in columns: complete ones and fakes in ascending commit_ts.
 
-A payload stays in the two pieces of its commit and its prewrite, until a caller wants it whole.
+A payload is kept as two pieces, of its commit and of its prewrite, until a caller wants it joined.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Transaction = tuple[int, int, bytes]
 """(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""
 
 
-class Found:
-    """Grows at its end."""
+class TransactionBatch:
+    """Transactions in ascending commit_ts; new ones are added at the end."""
 
     def __init__(self) -> None:
         self._starts: list[Ints] = []
@@ -27,35 +27,35 @@ class Found:
         return len(self._pieces) >> 1
 
     def add(self, start_ts: int, commit_ts: int, payload: bytes) -> None:
-        """One more."""
+        """Add a transaction."""
         self.extend(np.array([start_ts], np.int64), np.array([commit_ts], np.int64), [payload, b""])
 
     def extend(self, start_ts: Ints, commit_ts: Ints, pieces: list[bytes]) -> None:
-        """Some more, of each two pieces."""
+        """Add several; `pieces`: two of each."""
         self._starts.append(start_ts)
         self._commits.append(commit_ts)
         self._pieces += pieces
 
-    def after(self, ts: int) -> Found:
-        """Those with a greater commit_ts."""
+    def after(self, ts: int) -> TransactionBatch:
+        """The transactions with a commit_ts above `ts`."""
         first = int(np.searchsorted(self.commit_ts, ts, side="right"))
         return self.between(first, len(self))
 
-    def between(self, first: int, last: int) -> Found:
-        """Some of them, by number."""
-        some = Found()
+    def between(self, first: int, last: int) -> TransactionBatch:
+        """The transactions number `first` to `last` - 1."""
+        some = TransactionBatch()
         some.extend(self.start_ts[first:last], self.commit_ts[first:last], self._pieces[2 * first : 2 * last])
         return some
 
     @property
     def start_ts(self) -> Ints:
         """Of each."""
-        return _joined(self._starts)
+        return _concatenate(self._starts)
 
     @property
     def commit_ts(self) -> Ints:
         """Of each."""
-        return _joined(self._commits)
+        return _concatenate(self._commits)
 
     @property
     def sizes(self) -> Ints:
@@ -65,16 +65,16 @@ class Found:
 
     @property
     def pieces(self) -> list[bytes]:
-        """All payloads, end to end."""
+        """The pieces of all payloads, in order."""
         return self._pieces
 
     def transactions(self) -> list[Transaction]:
-        """One by one."""
+        """The transactions as tuples, payloads joined."""
         payloads = map(operator.add, self._pieces[::2], self._pieces[1::2])
         return list(zip(self.start_ts.tolist(), self.commit_ts.tolist(), payloads, strict=True))
 
 
-def _joined(parts: list[Ints]) -> Ints:
+def _concatenate(parts: list[Ints]) -> Ints:
     if len(parts) > 1:
         parts[:] = [np.concatenate(parts)]
     return parts[0] if parts else np.empty(0, np.int64)

@@ -1,8 +1,8 @@
-"""Which timestamps are taken: a second, different binlog at one of them is refused before it is stored.
+"""Keeps each timestamp for one binlog: a second, different binlog at it is refused before it is stored.
 
-The index has one place for a ts: the start_ts of a P, the commit_ts of all others. A later one would hide the one
-before from every pull. The same binlog again is taken again (writers ask twice), and a fake, which holds nothing, gives
-way to anything. The latest timestamps are known by heart; older ones are looked up in the index.
+The index has one slot for a ts: the start_ts of a P, the commit_ts of all others. A second binlog would hide the first
+from every pull. The same binlog is accepted again (writers retry), and a fake, which holds nothing, gives way to any
+binlog. The latest timestamps are held in memory; older ones are looked up in the index.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
 from pump_service.pump.vlog import ValueLog
 
-_GENERATION = 1 << 15  # how many are known by heart at least, once so many were stored
+_GENERATION = 1 << 15  # how many are held in memory at least
 _PREWRITE = Kind.PREWRITE
 _MASK = (1 << 63) - 1
 _MOST = 1 << 18  # and at most, however far the index is behind
 
 
-Claim = tuple[int, int | None]
-"""A ts that was taken (0 = none was), and who had it before."""
+TsClaim = tuple[int, int | None]
+"""A claimed ts (0 = none), and the binlog that had it before (None = none)."""
 
-_NOTHING: Claim = (0, None)
+_NOTHING: TsClaim = (0, None)
 
 
-class Taken:
-    """The timestamps of one pump, each with what is the same binlog: of a P its bytes (a hash, below 0), of all others
-    the start_ts. Used by the thread that writes the log. `indexed`: up to where the index has them."""
+class TimestampClaims:
+    """The timestamps of one pump, each with what identifies its binlog: for a P a hash of its bytes (below 0), for all
+    others the start_ts. Used by the thread that writes the log. `indexed`: up to where the index has them."""
 
     def __init__(self, index: Index, log: ValueLog, indexed: Callable[[], Pointer]) -> None:
         self._index = index
@@ -41,11 +41,11 @@ class Taken:
         self._old_end = self._floor_end = Pointer(0, 0)
         self._floor = log.max_ts  # what is at or below it may be in the index only
 
-    def claim(self, head: Head, payload: bytes) -> Claim:
-        """Take the ts of a binlog that is about to be stored; what to `free` when it is not.
+    def claim(self, head: Head, payload: bytes) -> TsClaim:
+        """Claim the ts of a binlog that is about to be stored; the claim to `release` when it is not.
 
-        Raises Permanent where another one has it, Transient while that is not known, WireError where what has it is
-        damaged.
+        Raises Permanent when another binlog has it, Transient while that is not known, WireError when the binlog that
+        has it is damaged.
         """
         kind, start_ts, commit_ts, _ = head
         if kind is _PREWRITE:
@@ -68,16 +68,16 @@ class Taken:
         self._young[key] = identity
         return key, holder
 
-    def free(self, claim: Claim) -> None:
-        """What made this claim was not stored."""
+    def release(self, claim: TsClaim) -> None:
+        """Undo a claim: its binlog was not stored."""
         key, before = claim
         if before is None:
             self._young.pop(key, None)
         else:
             self._young[key] = before
 
-    def stored(self, last: Pointer) -> None:
-        """What was claimed is stored, `last` its last record: forget old ones that the index has."""
+    def note_stored(self, last: Pointer) -> None:
+        """The claimed binlogs are stored, up to the record `last`: forget old ones that the index has."""
         if len(self._young) < _GENERATION:
             return
         if self._indexed() >= self._old_end or len(self._young) >= _MOST:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pump_service.slices import SLICE_S, next_of, wait_set
+from pump_service.waits import SLICE_S, wait_for_event, wait_for_item
 
 
 @pytest.fixture
@@ -38,10 +38,10 @@ def test_what_a_signal_puts_is_taken_and_what_it_sets_is_seen() -> None:
     signal.signal(signal.SIGUSR1, lambda *_: items.put("stop"))
     tell_soon()
     began = time.monotonic()
-    assert next_of(items) == "stop"
+    assert wait_for_item(items) == "stop"
     event = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: event.set())
     tell_soon()
-    wait_set(event)
+    wait_for_event(event)
     assert event.is_set()
     assert time.monotonic() - began > SLICE_S / 2

@@ -1,4 +1,4 @@
-"""Commits that a pump gave up by command: a C whose P is not here can never be completed, and would end every pull.
+"""Commits given up by command: a C whose P is not in this pump can never be completed and would end every pull.
 
 Durable in the data directory (`.lost`), so neither a restart nor a lost index brings them back.
 """
@@ -22,19 +22,19 @@ class SmallFiles(Protocol):
 
 
 class PullFault:
-    """Where pulls end with an error of this pump, and why: `text`, empty when they do not, or got beyond it."""
+    """Where pulls end with an error of this pump, and why: `text`; empty when they do not, or have got past it."""
 
     def __init__(self) -> None:
         self.text = ""
         self._after = 0
 
-    def stuck(self, after_ts: int, error: BinlakeError) -> None:
-        """A pull ended behind `after_ts`. A collected range is its caller's fault."""
+    def record(self, after_ts: int, error: BinlakeError) -> None:
+        """A pull failed after `after_ts`. A collected range is the caller's fault and is not recorded."""
         if not isinstance(error, LostRange):
             self._after, self.text = after_ts, str(error)
 
-    def passed(self, commit_ts: int) -> None:
-        """A pull delivered everything up to `commit_ts`."""
+    def clear_below(self, commit_ts: int) -> None:
+        """A pull delivered everything up to `commit_ts`: an earlier fault is over."""
         if self.text and commit_ts > self._after:
             self.text = ""
 

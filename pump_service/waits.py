@@ -1,0 +1,32 @@
+"""How a main thread waits: in slices, so that a signal is never handled late.
+
+Python runs a signal's handler between two steps of the main thread. A signal that arrives just before a wait without a
+timeout would be handled only after it, although the handler is what would end the wait (seen on a busy machine: a pump
+that was asked to stop and did not).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+SLICE_S = 0.5
+"""Seconds by which a signal may be late."""
+
+
+def wait_for_event(event: threading.Event) -> None:
+    """Wait until `event` is set."""
+    while not event.wait(SLICE_S):
+        pass
+
+
+def wait_for_item(items: queue.SimpleQueue[Item]) -> Item:
+    """Wait for the next of `items` and return it."""
+    while True:
+        try:
+            return items.get(timeout=SLICE_S)
+        except queue.Empty:
+            continue
