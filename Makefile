@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -30,8 +30,11 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
 
-test-quick: setup  ## The tests that need no server, by their marks (tests/support/selection.py): a minute
+test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
 	@$(PYTHON) -m pytest $(BESIDE) --quick $(PYTEST_ARGS)
+
+mutate: setup  ## Change the modules that decide, one step at a time: each change must fail a test (ONLY=ledger, SECONDS_AT_MOST=600)
+	@$(PYTHON) -m deploy.mutation $(ONLY) $(if $(SECONDS_AT_MOST),--seconds $(SECONDS_AT_MOST))
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
@@ -106,4 +109,4 @@ stop:  ## Stop what `make demo KEEP=1` left running
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing is running"; fi
 
 clean: stop  ## Stop all, and remove what the demo and the tools left (not what `setup` installed)
-	@rm -rf .local/demo .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@rm -rf .local/demo .local/pycache .local/mutation .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

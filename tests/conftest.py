@@ -16,6 +16,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from support import selection
+from support.bytecode import keep_bytecode
+from support.examples import draw_few, examples
 from support.leftovers import leftovers, mark_session
 from support.mariadb import MariaDb
 
@@ -28,16 +30,21 @@ if TYPE_CHECKING:
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK_CPU_S = 10.0
-"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes more than one."""
+"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes more than half of one."""
 _END_S = 120.0
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("binlake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("binlake")
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A run that is told to end takes its servers down first, as at Ctrl-C; every JVM is one that lives for minutes."""
+    keep_bytecode()
+    if config.option.quick:
+        draw_few()
+    every = settings.get_profile("binlake")
+    settings.register_profile("binlake", every, max_examples=examples(every.max_examples))
+    settings.load_profile("binlake")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
 

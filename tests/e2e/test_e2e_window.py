@@ -182,12 +182,15 @@ def test_the_lake_restores_a_range_without_the_source(
 
 
 def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_position(
-    source: LiveSource, context: Make, monkeypatch: pytest.MonkeyPatch
+    source: LiveSource, context: Make, target: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S0-04 S0-05
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a connection to a target was opened")
 
-    monkeypatch.setattr("pymysql.connect", refuse)
+    # Whatever connects to a MySQL server calls it, subclasses too; a context with a target shows that it bites.
+    monkeypatch.setattr("pymysql.connections.Connection.connect", refuse)
+    with pytest.raises(AssertionError, match="a connection to a target"):
+        checkpoint_of(context(target=target).replication, source.driver.cluster_id)
     workload = source.workload
     set_up(workload)
     for number in range(10):
@@ -210,16 +213,24 @@ def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
     some_changes(source.workload, 5)
     execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
     try:
-        run(ctx, source)
+        bounds = run(ctx, source)
     finally:
         execute(mariadb, "SET GLOBAL general_log = 0")
-    said = [str(query) for (query,) in rows(mariadb, "SELECT argument FROM mysql.general_log")]
+    said = [str(query) for (query,) in rows(mariadb, "SELECT argument FROM mysql.general_log ORDER BY event_time")]
     reads = ("SELECT", "SHOW")
-    writes = [query for query in said if "`d`." in query and not query.lstrip().upper().startswith(reads)]
-    assert {query.split()[0].upper() for query in writes} <= {"REPLACE", "DELETE", "INSERT"}
-    assert any(query.upper().startswith("REPLACE") for query in writes)
-    last = max(n for n, query in enumerate(said) if query in writes)
-    assert any("checkpoint" in query for query in said[last:])
+    writes = [n for n, query in enumerate(said) if "`d`." in query and not query.lstrip().upper().startswith(reads)]
+    verbs = [said[n].split()[0].upper() for n in writes]
+    # Of the table with a key: first what is gone, then what is there, never as an INSERT that may find its row there.
+    keyed = [verb for n, verb in zip(writes, verbs, strict=True) if "`d`.`t`" in said[n]]
+    assert set(keyed) == {"DELETE", "REPLACE"}
+    assert keyed == sorted(keyed)
+    assert set(verbs) == {"DELETE", "REPLACE", "INSERT"}
+    stored = [n for n, query in enumerate(said) if query.startswith("REPLACE INTO") and "`checkpoint`" in query]
+    assert '\\"consistent\\":false' in said[stored[0]]
+    assert stored[0] < writes[0]
+    arrived = [n for n in stored if f'\\"commitTS\\":{bounds.hi}' in said[n]]
+    assert '\\"consistent\\":true' in said[arrived[0]]
+    assert arrived[0] > writes[-1]
 
 
 def toml(values: dict[str, Any], prefix: str = "") -> str:

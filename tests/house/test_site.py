@@ -31,6 +31,7 @@ def house(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76
     done = built(house)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,6 +42,7 @@ def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76
     assert len(list(site.rglob("*.html"))) == len(list((house / "docs").rglob("*.md"))) + 1  # and 404
 
 
+@pytest.mark.long
 def test_dead_links_are_found_by_both(house: Path) -> None:
     assert docslinks.dead_links(house) == []
     page = house / "docs" / "index.md"

@@ -28,6 +28,7 @@ MOMENTS = [BASE + 10 * S, BASE + 12 * S, BASE + 12 * S + 1, BASE + 20 * S, BASE 
            BASE + 26 * S, BASE + 40 * S]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["item", "pair", "log"])
 @pytest.mark.parametrize("ts", MOMENTS)
 def test_a_preview_of_all_rows_is_the_table(shop: LakePaths, table: str, ts: int) -> None:

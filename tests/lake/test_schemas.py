@@ -31,6 +31,7 @@ def names(state: SchemaState) -> list[tuple[str, int]]:
     return [(f"{table.db}.{table.name}", len(table.columns)) for table in state.tables()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [1000, 7])
 def test_the_schema_at_any_ts_is_the_fold_of_the_jobs_up_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int

@@ -55,6 +55,7 @@ def every(lake: LakePaths, where: ds.Expression, count: int, seconds: float) -> 
         upto = pages[-1].since
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", [COLD, HOT], ids=["cold", "hot"])
 @pytest.mark.parametrize("count", [2, 5, 100])
 @pytest.mark.parametrize("seconds", [0.0, 60.0])
@@ -96,6 +97,7 @@ def test_too_many_is_told_from_too_late(lake: LakePaths) -> None:
     assert not find_at_most(lake, BASE, END, HOT, 2, Budget(60)).late
 
 
+@pytest.mark.long
 def test_files_that_all_reach_over_the_moment_do_not_stop_a_search_that_is_late(tmp_path: Path) -> None:
     made = _begun(tmp_path)
     for n in range(1, 11):
@@ -127,6 +129,7 @@ def test_a_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
     assert changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
 
 
+@pytest.mark.long
 def test_a_transaction_is_read_by_parts(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
     sample(paths)

@@ -36,6 +36,7 @@ def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
     assert (log.newest(("land",), 3), log.last_event(("land",)), log.events_at([1])) == ([], None, [])
 
 
+@pytest.mark.long
 def test_the_ddl_of_a_lake_by_time_and_by_table(tmp_path: Path) -> None:
     paths = LakePaths(str(tmp_path / "shop"))
     assert newest_ddls(paths, 5) == []

@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from binlake.lake import control
 from binlake.lake.control import ControlTable
@@ -39,7 +40,7 @@ def a_lake(folder: Path, ends: list[int], merged: int) -> WindowLog:
     return log
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.sets(st.integers(11, 60), min_size=1, max_size=8), st.integers(0, 8), st.integers(5, 65), st.integers(0, 30))
 def test_reads_by_range_are_the_whole_read_cut(
     tmp_path_factory: pytest.TempPathFactory, ends: set[int], merged: int, lo: int, span: int

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rpc_helpers import ECHO, EMPTY, LATE, STREAM, RawPeer, raw, request_block, serving, until
+from support.examples import examples
 
 from binlake.rpc import Channel, Limits, frames, headers
 from binlake.rpc.frames import Code, Setting
@@ -283,7 +284,7 @@ FRAMES = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(FRAMES, max_size=12), st.randoms(use_true_random=False))
 def test_whatever_frames_come_the_server_answers_or_closes(
     fuzz_server: tuple[str, list[str]], parts: list[bytes], random: object
@@ -303,7 +304,7 @@ def test_whatever_frames_come_the_server_answers_or_closes(
     assert not errors
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.binary(max_size=200))
 def test_whatever_bytes_come_first_the_server_answers_or_closes(
     fuzz_server: tuple[str, list[str]], data: bytes

@@ -100,6 +100,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
         yield lambda **options: stack.enter_context(make(address, **options))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0, 1, 5, 16_384, 65_535, 65_536, 1_000_000, 20 << 20])
 @pytest.mark.parametrize("gzip", [False, True])
 def test_a_message_of_any_size_comes_back_as_it_was(connect: Callable[..., Channel], size: int, gzip: bool) -> None:

@@ -47,6 +47,7 @@ def finish(checker: Checker, ledger: Ledger) -> None:
     verify(ledger, checker.taken)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_acked_binlogs_that_are_cut_from_the_log_are_missed(tmp_path: Path) -> None:
     # DESIGN 3.1 turned around: a pump that lost what it acked must not look complete.

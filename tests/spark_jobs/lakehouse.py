@@ -122,7 +122,8 @@ def _rows(b: pb.Binlog, chunks: int) -> Iterator[tuple[Any, ...]]:
     kind = "ddl" if b.ddl_query else "dml"
     day = tso.to_datetime(b.commit_ts).date()
     size = -(-len(payload) // chunks)
-    for chunk in range(chunks):
+    # The last one first: whoever joins them must look at their numbers.
+    for chunk in reversed(range(chunks)):
         part = payload[chunk * size : (chunk + 1) * size]
         yield (b.commit_ts, b.start_ts, chunk, day, "pump-1", kind, 0, b.ddl_job_id, b.ddl_schema_state, part)
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 
@@ -48,7 +49,7 @@ def strategy(column: ColumnInfo) -> st.SearchStrategy[str | None]:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataObject) -> None:
     column = COLUMNS[name]
@@ -101,7 +102,7 @@ def test_tuples() -> None:
 
 
 @pytest.mark.mariadb
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=30), min_size=1, max_size=20))
 def test_mariadb_reads_quoted_text_back(mariadb: MariaDb, texts: list[str]) -> None:
     shown = rows(mariadb, "SELECT " + ", ".join(f"HEX({quote(text)})" for text in texts))
@@ -109,7 +110,7 @@ def test_mariadb_reads_quoted_text_back(mariadb: MariaDb, texts: list[str]) -> N
 
 
 @pytest.mark.mariadb
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=20))
 @example([3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
 def test_mariadb_keeps_and_finds_every_float(mariadb: MariaDb, numbers: list[float]) -> None:

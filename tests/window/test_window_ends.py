@@ -129,6 +129,7 @@ JOBS = [106, 108, 114, 123, 125]
 """DROP INDEX of the one and the other key, and ADD UNIQUE with ADD COLUMN in one ALTER."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job_id", JOBS)
 def test_windows_that_end_anywhere_around_a_ddl_leave_the_same_rows(job_id: int) -> None:
     own = list(around(job_id))
@@ -154,6 +155,7 @@ def test_a_window_that_ended_inside_a_ddl_would_lose_rows() -> None:
     assert any(len(before.through(cut, end)) < len(whole) for cut in inside)
 
 
+@pytest.mark.long
 def test_the_rows_are_those_that_the_source_had() -> None:
     recorded = [state for state in Capture(CAPTURES / "zones_unique").states() if state.contents]
     replay, compared = Replay(), 0

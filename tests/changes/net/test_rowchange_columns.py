@@ -31,6 +31,7 @@ def test_net_changes_equal_the_reference_on_drawn_rows(first: int) -> None:
         assert compared(net_changes(drawn.rows(), drawn.cells())) == drawn.expected(), f"seed {seed}"
 
 
+@pytest.mark.long
 def test_runs_of_any_stretches_in_any_order_give_the_same() -> None:
     for seed in range(DRAWS // 2):
         drawn = Drawn(Random(f"runs {seed}"))
@@ -47,6 +48,7 @@ def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
     return [table_of(reduced(runs_of(events_of(found), found))) for found in cell_rows(rows, [cell])]
 
 
+@pytest.mark.long
 def test_strict_accuses_what_the_reference_accuses_and_nothing_else() -> None:  # S4-09
     refused = 0
     for seed in range(DRAWS):

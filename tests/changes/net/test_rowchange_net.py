@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from binlake.changes.net import NetChange, RowEvent, net_changes, row_key
 from binlake.errors import SchemaError
@@ -202,7 +203,7 @@ def statements(events: list[RowEvent], shuffle: random.Random) -> list[NetChange
     return sorted(changes, key=lambda change: change.op != "delete")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(HISTORY, HISTORY, st.randoms(use_true_random=False), st.integers(0, 40))
 def test_two_phases_in_any_order_equal_serial_execution_also_after_a_crash(
     base: list[tuple[str, int, int, str | None, str | None]],
@@ -239,7 +240,7 @@ def test_swapped_unique_values_survive() -> None:
         assert target.rows() == {1: row(1, "b"), 2: row(2, "a")}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(("insert", "update", "delete")), st.randoms(use_true_random=False)), max_size=40)
 )

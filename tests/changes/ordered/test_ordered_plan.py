@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.rowhistory import KEYED, History, Row, plan
 from support.tabledefs import col, key, primary, table
 
@@ -87,7 +88,7 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS, st.booleans(), st.integers(0, 10**6))
 def test_any_schedule_gives_what_serial_execution_gives(
     seed: int, options: PlanOptions, safe: bool, timing: int
@@ -99,7 +100,7 @@ def test_any_schedule_gives_what_serial_execution_gives(
     assert lines == sorted(history.lines, key=str)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS, st.integers(0, 10**6))
 def test_a_whole_repetition_of_keyed_rows_in_safe_mode_gives_the_same(
     seed: int, options: PlanOptions, timing: int
@@ -116,7 +117,7 @@ def test_a_whole_repetition_of_keyed_rows_in_safe_mode_gives_the_same(
     assert server.state()[0] == sorted(history.rows.values(), key=str)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 10**6), OPTIONS)
 def test_the_checkpoint_of_a_round_counts_whole_transactions_only(seed: int, options: PlanOptions) -> None:
     # S0-72, S3-05: once the rounds before are downstream, so is every transaction up to whole_ts

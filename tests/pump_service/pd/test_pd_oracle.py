@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from binlake import tso
 from binlake.errors import ConfigError, Permanent
@@ -40,7 +41,7 @@ def test_a_restart_with_the_clock_set_back_gives_greater_timestamps(tmp_path: Pa
     assert Oracle(tmp_path, now_ms=lambda: NOW - 3_600_000).take(1) > before
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(-5000, 5000), st.booleans(), st.integers(1, 500)), max_size=12))
 def test_nothing_ever_repeats(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, int]]) -> None:
     folder, clock, last = tmp_path_factory.mktemp("tso"), [NOW], 0

@@ -76,6 +76,7 @@ def _spawn(folder: Path) -> tuple[subprocess.Popen[str], str]:
     raise AssertionError("the placement driver did not start")
 
 
+@pytest.mark.long
 def test_kill_minus_9_loses_no_answered_write_and_repeats_no_timestamp(tmp_path: Path) -> None:  # S0-16
     last, written = 0, 0
     for _ in range(3):

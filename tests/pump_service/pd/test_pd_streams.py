@@ -205,6 +205,7 @@ def test_what_is_above_the_limit_of_streams_is_refused_and_calls_are_answered(
         etcd.close()
 
 
+@pytest.mark.long
 def test_thousands_of_watches_on_one_stream_cost_no_thread_each(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path) as driver, grpc.insecure_channel(driver.url.removeprefix("http://")) as channel:
         done = threading.Event()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pump_helpers import commit as commit_of
 from pump_helpers import prewrite as prewrite_of
 from pump_helpers import pulled, reach, store
+from support.examples import examples
 
 from binlake.errors import WireError
 from binlake.wire import build
@@ -152,7 +153,7 @@ def rows_of(block: Block) -> list[tuple[Any, ...]]:
 
 
 @given(st.lists(payloads(), min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(100, 200_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rows_of_a_block_are_the_layouts_of_its_records(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes], chance, limit: int
 ) -> None:
@@ -213,7 +214,7 @@ def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
 
 
 @given(st.lists(payloads(), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_entries_read_in_columns_are_those_read_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes]
 ) -> None:

@@ -133,6 +133,7 @@ def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) 
     assert "writes are refused" in pump.service.info().last_error
 
 
+@pytest.mark.long
 def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump(gen_binlog_interval_s=0.4)
     stop, pauses = time.monotonic() + 1.5, 0

@@ -78,6 +78,7 @@ def test_a_clock_that_is_not_theirs_takes_nothing_out(tmp_path: Path) -> None:  
         set_aside(tmp_path, 5)
 
 
+@pytest.mark.long
 def test_a_start_names_the_way_on_and_the_command_goes_it(
     tmp_path: Path, make_pump: MakePump, cluster: MemoryCluster
 ) -> None:

@@ -218,6 +218,7 @@ def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> No
     storage.close()
 
 
+@pytest.mark.long
 def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: Storage) -> None:  # S0-09
     starts = range(10_000, 30_000, 2)
     store(storage, *[prewrite(start) for start in starts])

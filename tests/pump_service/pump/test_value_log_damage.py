@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pump_helpers import commit, prewrite, reach, settled, store
+from support.examples import examples
 from value_log_files import OLD_FOOTER, OLD_HEADER, flip, old_record, payloads_of, segment
 
 from binlake.errors import Permanent, Transient
@@ -237,7 +238,7 @@ def test_a_damaged_head_of_a_file_is_named(tmp_path: Path, byte: int) -> None:
     storage.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_torn_write_loses_no_acked_binlog_and_invents_none(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from workload_helpers import MemoryClient, committed, replayed, run
 
 from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
@@ -37,6 +38,7 @@ def shown(line: dict[str, object]) -> list[tuple[str | None, ...]]:
     return sorted(rows, key=str)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_the_binlogs_lead_to_the_state_that_is_told(seed: int) -> None:
     # Every kind of column, DDL and fault; decoded and applied by the consumer's own code.
@@ -139,7 +141,7 @@ def test_outcomes_are_told_as_a_status_port_tells_them() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans())))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_a_part_keeps_its_ids_and_rows_together(steps: list[tuple[int, bool]]) -> None:
     part, model = Part(1, 1), {}
     for row_id, there in steps:

@@ -12,6 +12,7 @@ import pytest
 from codec_tables import INTEGERS, KINDS, Kind, Row, as_payload, in_lanes, plainly
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, walk
@@ -55,7 +56,7 @@ def values_come_back(table: TableDef, texts: list[str | None]) -> None:
     comes_back(table, [{"c": text} for text in [*texts, None]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(INTEGERS), st.data())
 def test_integers(kind: Kind, data: st.DataObject) -> None:
     bits = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}[kind.tp]
@@ -68,21 +69,21 @@ def test_integers(kind: Kind, data: st.DataObject) -> None:
             write_text(table.row_columns[0], str(beyond))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 @example([1e15, 999999999999999.9, 1e9, 5e-324, -0.0, 1e-15, 9007199254740993.0, 1e-4, 0.00009999])
 def test_doubles(numbers: list[float]) -> None:
     values_come_back(of_column(t.DOUBLE), [double_text(n) for n in numbers])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=8))
 @example([float(np.float32(n)) for n in (1e15, 16777216, 16777215, 123456789, 1e-45, 3.4028235e38, -0.0, 0.1, 1e-5)])
 def test_floats(numbers: list[float]) -> None:
     values_come_back(of_column(t.FLOAT), [float_text(n) for n in numbers])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(1, 65).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, min(p, 30)))), st.data())
 def test_decimals_up_to_65_digits(layout: tuple[int, int], data: st.DataObject) -> None:
     precision, scale = layout
@@ -102,7 +103,7 @@ moments = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from([t.DATETIME, t.TIMESTAMP]), st.integers(0, 6), st.lists(moments, max_size=5))
 def test_datetimes_and_dates_with_zero_parts(tp: int, fsp: int, texts: list[str]) -> None:
     texts = [*texts, "0000-00-00 00:00:00.000000", "9999-12-31 23:59:59.999999"]
@@ -116,7 +117,7 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
         write_text(of_column(t.DATETIME).row_columns[0], text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.binary(max_size=80), max_size=5))
 def test_binaries(values: list[bytes]) -> None:
     texts = [value.hex().upper() for value in [b"", b"\0\xff", *values]]
@@ -124,14 +125,14 @@ def test_binaries(values: list[bytes]) -> None:
         values_come_back(of_column(tp, charset="binary"), list(texts))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(["utf8mb4", "latin1", "gbk", "ascii"]), st.lists(ANY_TEXT, max_size=5))
 def test_texts_are_utf8_whatever_the_charset(charset: str, texts: list[str]) -> None:  # tidb-binlog 1.14 point 16
     for tp in (t.STRING, t.VARCHAR, t.LONGBLOB):
         values_come_back(of_column(tp, charset=charset), list(texts))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 64), st.data())
 def test_bits_enums_sets(width: int, data: st.DataObject) -> None:
     size = (width + 7) // 8 * 2
@@ -162,7 +163,7 @@ JSON_LEAVES: Any = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.recursive(JSON_LEAVES, lambda x: st.lists(x, max_size=4) | st.dictionaries(ANY_TEXT, x, max_size=4)))
 def test_json_documents_with_values_that_text_cannot_tell(value: Any) -> None:
     data = json_bytes(value)
@@ -197,7 +198,7 @@ KEYS = [kind for kind in KINDS if kind.tp not in (t.JSON, *t.BLOBS)]
 
 
 @pytest.mark.parametrize("new_collation", [True, False])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_common_handles_of_every_type(new_collation: bool, seed: int) -> None:  # tidb-binlog 1.11, 1.14 point 17, U-13
     draw = Random(seed)

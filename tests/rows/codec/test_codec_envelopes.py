@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from binlake.rows.codec import envelopes
 from binlake.rows.codec.envelopes import parsed, read_envelopes
@@ -46,7 +47,7 @@ def binlogs(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(binlogs(), max_size=12), st.integers(0, 3))
 @example([b""], 0)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_columns_tell_what_protobuf_does(payloads: list[bytes], skipped: int) -> None:  # S0-14, S0-19
     array = pa.array(payloads, pa.binary())[skipped:]
     found = read_envelopes(array)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tidb_json import Tables, article_table
 from test_codec_values import ALL_TYPES, SAMPLES
 
@@ -30,13 +31,13 @@ def of_rows(table_id: int, kind: int, row: bytes) -> bytes:
     return commit_binlog(5, 10, b"k", prewrite_value(1, [message]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200))
 def test_random_payloads(payload: bytes) -> None:
     assert outcome(payload) >= -1
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.sampled_from([45, ALL_TYPES.id]), st.sampled_from([0, 1, 4]), st.binary(max_size=120))
 def test_random_rows(table_id: int, kind: int, row: bytes) -> None:
     assert outcome(of_rows(table_id, kind, row)) in (-1, 1)
@@ -50,7 +51,7 @@ def whole_rows() -> list[tuple[int, bytes]]:
 WHOLE = whole_rows()
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(st.sampled_from(WHOLE), st.data())
 def test_damaged_rows_of_every_type(case: tuple[int, bytes], data: st.DataObject) -> None:
     kind, row = case
@@ -67,7 +68,7 @@ def test_every_cut_of_a_row(case: tuple[int, bytes]) -> None:
         assert outcome(of_rows(ALL_TYPES.id, kind, row[:end])) in (-1, 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(min_size=1, max_size=80))
 def test_random_json(data: bytes) -> None:
     try:

@@ -70,6 +70,7 @@ def test_rows_far_apart_are_brought_together(monkeypatch: pytest.MonkeyPatch) ->
     assert len(far.data) == 40 + len(PAD)
 
 
+@pytest.mark.long
 def test_what_is_left_out_is_not_held() -> None:
     """A batch waits until it is full of rows that are wanted: the others must not fill the memory meanwhile."""
     wanted = article_table()

@@ -233,6 +233,7 @@ def history(seed: int) -> str:
     return "equal"
 
 
+@pytest.mark.long
 def test_what_is_left_of_drawn_histories_is_what_the_source_holds() -> None:  # issue 13, note 1
     told = Counter(history(seed) for seed in range(300))
     assert min(told["equal"], told["refused"]) > 50, told

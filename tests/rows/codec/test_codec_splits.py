@@ -13,6 +13,7 @@ from codec_golden import read_log
 from codec_tables import as_payload, damaged, each, random_mutation, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tidb_json import Tables
 
 from binlake.compare.capture import Capture
@@ -67,7 +68,7 @@ def random_payloads(draw: Random, one: Any, two: Any, count: int) -> Payloads:
     ]  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seeds)
 def test_whole_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0-20 S0-21
     one, two = random_table(draw), random_table(draw, 46)
@@ -77,7 +78,7 @@ def test_whole_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0
     assert same(payloads, lambda _: tables)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seeds)
 def test_what_filters_leave_out_is_counted_the_same(draw: Random) -> None:  # S4-07
     one, two = random_table(draw), random_table(draw, 46)
@@ -92,7 +93,7 @@ def test_what_filters_leave_out_is_counted_the_same(draw: Random) -> None:  # S4
     assert same(payloads, lambda _: tables, route=route, kinds=lambda table: kinds if table.id == 46 else ALL_KINDS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seeds)
 def test_damaged_binlogs_among_whole_ones_give_the_same_rows_or_the_same_error(draw: Random) -> None:
     one, two = random_table(draw), random_table(draw, 46)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tidb_json import INT_PK, Tables, article_table, column, db_info, index, job, table_def, table_info
 
 from binlake.errors import SchemaError, WireError
@@ -246,7 +247,7 @@ names = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), m
 rows = st.builds(row, st.integers(-(2**31), 2**31 - 1), names)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.one_of(st.tuples(rows), st.tuples(rows, rows), st.tuples(rows, st.none())), max_size=12))
 def test_decoding_gives_what_was_encoded(steps: list[tuple[dict[str, str | None], ...]]) -> None:  # S1-02
     build, expected = MutationBuilder(article_table()), []

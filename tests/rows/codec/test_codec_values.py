@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tidb_json import column, table_def, table_info
 
 from binlake.errors import SchemaError
@@ -254,7 +255,7 @@ documents = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(documents)
 def test_json_documents(value: object) -> None:
     data = write_json(json.dumps(value))

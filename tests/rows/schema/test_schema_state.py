@@ -283,6 +283,7 @@ def test_a_snapshot_that_is_not_whole_is_an_error(rows: list[tuple[str, int, str
         SchemaState.from_rows(rows)
 
 
+@pytest.mark.long
 def test_memory_is_that_of_the_live_tables() -> None:  # S0-60, S0-61
     def endless(count: int) -> object:
         yield 1, job(Action.CREATE_SCHEMA, 1, db=db_info(2, "test"))
