@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK_CPU_S = 10.0
-"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes more than half of one."""
+"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes half of one."""
 _END_S = 120.0
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("binlake", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,73 @@
+"""`make mutate`: tries the mutants of each module that decides, and prints those that no test notices.
+
+Ends with 1 when one of them is neither noticed nor explained, and with 3 when the time was over before all were tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from deploy.mutation.operators import Mutant, digest, mutants
+from deploy.mutation.results import ROOT, Module, Results, modules
+
+_OPTIONS = ("-q", "--tb=short", "-p", "no:cacheprovider", "-p", "deploy.mutation.plugin")
+
+
+def main(arguments: list[str]) -> int:
+    """Run and report; the exit status."""
+    parser = argparse.ArgumentParser(prog="make mutate")
+    parser.add_argument("modules", nargs="*", help="parts of their paths; none: all of modules.toml")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop behind so many, go on at the next call"
+    )
+    parser.add_argument("--report", action="store_true", help="only tell what earlier runs found")
+    parser.add_argument("--root", type=Path, default=ROOT, help="of another checkout")
+    asked = parser.parse_args(arguments)
+    until = time.monotonic() + asked.seconds
+    chosen = [
+        one for one in modules(asked.root) if not asked.modules or any(part in one.path for part in asked.modules)
+    ]
+    bad = missing = 0
+    for module in chosen:
+        if not asked.report and not _tried(module, until - time.monotonic()):
+            return 2
+        survivors, untried = _report(module)
+        bad, missing = bad + survivors, missing + untried
+    return 1 if bad else 3 if missing else 0
+
+
+def _tried(module: Module, seconds: float) -> bool:
+    options = [*_OPTIONS, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest", *options, *module.tests]
+    return seconds <= 0 or not subprocess.run(command, cwd=module.root, env=environment, check=False).returncode
+
+
+def _report(module: Module) -> tuple[int, int]:
+    """Print how the module stands: (survivors without a reason, mutants not tried)."""
+    found = {mutant.key: mutant for mutant in mutants(module.text, module.path)}
+    killed_by, reasons = Results.read(module, digest(module.text)).killed_by, module.explained
+    survivors = [found[key] for key, by in killed_by.items() if not by and key not in reasons]
+    untried = [key for key in found if key not in killed_by and key not in reasons]
+    killed = sum(bool(by) for by in killed_by.values())
+    print(f"{module.path}: {len(found)} mutants, {killed} killed, {len(reasons)} explained, {len(survivors)} survive,"
+          f" {len(untried)} not tried")  # fmt: skip
+    for mutant in survivors:
+        print(_difference(module, mutant))
+    stale = [key for key in reasons if key not in found]
+    for key in stale:
+        print(f"  explained.toml has what {module.path} has not: {key}")
+    return len(survivors) + len(stale), len(untried)
+
+
+def _difference(module: Module, mutant: Mutant) -> str:
+    return f"  {module.path}:{mutant.line} {mutant.function}\n    - {mutant.before}\n    + {mutant.after}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

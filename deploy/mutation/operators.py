@@ -1,0 +1,168 @@
+"""The small changes: one comparison, operator, number, condition, answer or statement of a function each.
+
+Texts stay: how SQL and messages are spelled is seen by the tests that run them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import CodeType
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+# What these do is shown by no return value and decides nothing.
+_SPARED = ("log.", "warnings.")
+_WIDTH = 100
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: in `function` (qualified name, its first `lineno`), at `line`, from `before` to `after`.
+
+    `nth` tells equal changes of one function apart; `module` is the whole module with it, compiled.
+    """
+
+    function: str
+    lineno: int
+    line: int
+    before: str
+    after: str
+    nth: int
+    module: CodeType
+
+    @property
+    def key(self) -> str:
+        """What a list names it by: it stays when lines move."""
+        return f"{self.function}: {self.before} -> {self.after}" + (f" #{self.nth + 1}" if self.nth else "")
+
+
+def mutants(text: str, filename: str) -> Iterator[Mutant]:
+    """Every mutant of the functions of a module."""
+    tree = ast.parse(text)
+    for name, function in _functions(tree.body, ""):
+        first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
+        times: Counter[tuple[str, str]] = Counter()
+        for node, put in _slots(function):
+            for changed in _changes(node):
+                before, after = _shown(node), _shown(changed)
+                put(ast.copy_location(changed, node))
+                module = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
+                put(node)
+                yield Mutant(name, first, node.lineno, before, after, times[before, after], module)
+                times[before, after] += 1
+
+
+def digest(text: str) -> str:
+    """Names a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Function]]:
+    """Functions that exist when the module is loaded, by qualified name: those inside another belong to it."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, _Function):
+            yield f"{prefix}{node.name}", node
+
+
+_Node = ast.expr | ast.stmt
+
+
+def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+    """Each expression and statement of a function's body, and how another is put in its place."""
+    for field, value in ast.iter_fields(parent):
+        if isinstance(parent, _Function | ast.AnnAssign) and field not in ("body", "value"):
+            continue
+        if isinstance(value, list):
+            for number, node in enumerate(value):
+                if isinstance(node, ast.AST):
+                    yield from _of(node, partial(value.__setitem__, number))
+        elif isinstance(value, ast.AST):
+            yield from _of(value, partial(setattr, parent, field))
+
+
+def _of(node: ast.AST, put: Callable[[_Node], None]) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:
+    if isinstance(node, ast.JoinedStr | ast.Raise) or _is_spared(node):
+        # A message; that it is raised is what the statement's removal shows.
+        if isinstance(node, ast.Raise):
+            yield node, put
+        return
+    if isinstance(node, ast.expr | ast.stmt):
+        yield node, put
+    yield from _slots(node)
+
+
+def _is_spared(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and ast.unparse(node).startswith(_SPARED)
+
+
+def _changes(node: _Node) -> Iterator[_Node]:
+    if isinstance(node, ast.expr):
+        yield from _changed_expressions(node)
+        return
+    if isinstance(node, ast.Raise | ast.AugAssign | ast.Continue | ast.Break | ast.Delete) or _is_call(node):
+        yield ast.Pass()
+    if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+        yield ast.Return(ast.Constant(None))
+    if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Compare | ast.UnaryOp | ast.Constant):
+        yield _with_test(node, _negated(node.test))
+
+
+def _changed_expressions(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Compare):
+        for number, op in enumerate(node.ops):
+            ops = [_COMPARISONS[type(op)]() if n == number else one for n, one in enumerate(node.ops)]
+            yield ast.Compare(node.left, ops, node.comparators)
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.operand
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(_negated(node.test), node.body, node.orelse)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC and not _is_text(node):
+        yield ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield ast.Constant(not node.value)
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        yield ast.Constant(node.value + 1)
+
+
+def _negated(test: ast.expr) -> ast.expr:
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def _with_test(node: ast.If | ast.While, test: ast.expr) -> ast.stmt:
+    return type(node)(test, node.body, node.orelse)
+
+
+def _is_call(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Yield | ast.YieldFrom | ast.Await)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_text(node: ast.BinOp) -> bool:
+    """Adding texts, or putting values into one: any change of it raises TypeError."""
+    sides = (node.left, node.right)
+    return any(isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str) for side in sides)
+
+
+def _shown(node: _Node) -> str:
+    """The node as code; of a statement with a body its first line."""
+    line = ast.unparse(node).split("\n")[0]
+    return line if len(line) <= _WIDTH else f"{line[:_WIDTH]}...{digest(line)[:4]}"

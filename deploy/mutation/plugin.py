@@ -1,0 +1,206 @@
+"""A pytest run that tries each mutant of one module (`pytest -p deploy.mutation.plugin --mutate=PATH TESTS`).
+
+All tests run once as they are, and tell which functions each reaches. Then each mutant is put into the loaded functions
+of a forked process, which runs the tests that reach it, the quickest first, until one fails. Servers of the session
+(`mariadb`) are started once and serve all processes, one after the other.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import CodeType, FrameType, FunctionType
+
+import pytest
+
+from deploy.mutation.operators import Mutant, digest, mutants
+from deploy.mutation.results import Module, Results, modules
+
+_TIMES = 5.0
+_LEAST_CPU_S = 20
+_LEAST_S = 60.0
+_WAIT_S = 0.01
+_PASSED, _FAILED = 0, 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The module, and how long a run goes on."""
+    parser.addoption("--mutate", metavar="PATH", help="the module whose mutants are tried")
+    parser.addoption("--mutate-seconds", type=float, default=float("inf"), help="stop behind so many seconds")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    """Instead of the tests alone."""
+    if session.testsfailed:
+        raise session.Interrupted("collection failed")
+    module = next(one for one in modules(session.config.rootpath) if one.path == session.config.option.mutate)
+    # What was frozen behind the collection is not listed among live objects.
+    gc.unfreeze()
+    run = _Run(session, module)
+    run.baseline()
+    if session.testsfailed:
+        raise session.Interrupted("the tests fail without any change")
+    if killer := run.killer_of_nothing():
+        raise session.Interrupted(f"without any change, a forked process fails: {killer}")
+    run.try_all(time.monotonic() + session.config.option.mutate_seconds)
+    return True
+
+
+class _Run:
+    def __init__(self, session: pytest.Session, module: Module) -> None:
+        self._session = session
+        self._module = module
+        self._path = str(module.root / module.path)
+        self._loaded = importlib.import_module(module.path.removesuffix(".py").replace("/", "."))
+        self._reached: dict[str, set[str]] = defaultdict(set)
+        self._seconds: dict[str, float] = {}
+
+    def baseline(self) -> None:
+        """Run every test, see which functions of the module it calls."""
+        for item in self._session.items:
+            began = time.process_time()
+            with self._traced(item.nodeid):
+                _run(item, self._session)
+            self._seconds[item.nodeid] = time.process_time() - began
+            if self._session.testsfailed:
+                return
+
+    def try_all(self, until: float) -> None:
+        """Try what no earlier run has tried, and no list explains, until the time is over."""
+        source, tests = digest(self._module.text), _digest_of_tests(self._module)
+        results, spared = Results.read(self._module, source, tests), self._module.explained
+        for mutant in mutants(self._module.text, self._path):
+            if mutant.key in results.killed_by or mutant.key in spared:
+                continue
+            if time.monotonic() > until:
+                return
+            results.killed_by[mutant.key] = self._killer(self._tests_of(mutant), partial(self._put, mutant))
+            results.write(self._module)
+
+    def killer_of_nothing(self) -> str:
+        """Which test fails in a forked process that changes nothing (one that uses gRPC may wait for ever)."""
+        return self._killer(self._session.items, lambda: None)
+
+    def _killer(self, tests: list[pytest.Item], change: Callable[[], None]) -> str:
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(read)
+            _try_and_exit(self._session, change, tests, write)
+        os.close(write)
+        seconds = sum(self._seconds[item.nodeid] for item in tests)
+        with os.fdopen(read, "rb") as pipe:
+            ended = _wait(pid, _LEAST_S + _TIMES * 10 * seconds)
+            said = pipe.read().decode()
+        if ended == _PASSED:
+            return ""
+        return said or f"ended with {ended}"
+
+    def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
+        reached = self._reached[mutant.function]
+        # A function that only programs of the tests call is seen by none: all may notice.
+        tests = [item for item in self._session.items if item.nodeid in reached or not reached]
+        return sorted(tests, key=lambda item: self._seconds[item.nodeid])
+
+    def _put(self, mutant: Mutant) -> None:
+        code = _code_of(mutant.module, mutant.function, mutant.lineno)
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and _is_it(one.__code__, self._path, mutant):
+                one.__code__ = code
+
+    @contextmanager
+    def _traced(self, nodeid: str) -> Iterator[None]:
+        def trace(frame: FrameType, _event: str, _what: object) -> None:
+            if frame.f_code.co_filename == self._path:
+                self._reached[frame.f_code.co_qualname.split(".<locals>")[0]].add(nodeid)
+
+        threading.settrace(trace)
+        sys.settrace(trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            threading.settrace(None)
+
+
+def _run(item: pytest.Item, session: pytest.Session) -> None:
+    """One test; of what it needed only the session's own stays: its collector stands for the next test."""
+    item.config.hook.pytest_runtest_protocol(item=item, nextitem=session)
+
+
+def _try_and_exit(session: pytest.Session, put: Callable[[], None], tests: list[pytest.Item], pipe: int) -> None:
+    """In the forked process: the change, then the tests; it never returns."""
+    code = 2
+    try:
+        os.setpgrp()
+        limit = _LEAST_CPU_S + int(_TIMES * resource.getrusage(resource.RUSAGE_SELF).ru_utime)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        failed = _Failed()
+        session.config.pluginmanager.register(failed)
+        put()
+        code = _PASSED
+        for item in tests:
+            _run(item, session)
+            if failed.nodeid:
+                os.write(pipe, failed.nodeid.encode())
+                code = _FAILED
+                break
+    finally:
+        os._exit(code)
+
+
+class _Failed:
+    """The first test that failed."""
+
+    nodeid = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.nodeid = self.nodeid or report.nodeid
+
+
+def _wait(pid: int, seconds: float) -> int:
+    """The exit code of `pid`, or minus the signal; its process group ends with it, in `seconds` at the latest."""
+    limit = time.monotonic() + seconds
+    try:
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None and time.monotonic() < limit:
+            time.sleep(_WAIT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _is_it(code: CodeType, path: str, mutant: Mutant) -> bool:
+    return (code.co_filename, code.co_qualname, code.co_firstlineno) == (path, mutant.function, mutant.lineno)
+
+
+def _code_of(module: CodeType, function: str, lineno: int) -> CodeType:
+    """The function's code in a compiled module."""
+    inside: list[CodeType] = [module]
+    while inside:
+        code = inside.pop()
+        if (code.co_qualname, code.co_firstlineno) == (function, lineno):
+            return code
+        inside += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    raise LookupError(function)
+
+
+def _digest_of_tests(module: Module) -> str:
+    """Of the tests' files, and of what lies beside them for them to use."""
+    folders = [*((module.root / test).parent for test in module.tests), module.root / "tests" / "support"]
+    files = {path for folder in folders for path in folder.rglob("*.py")}
+    return digest("".join(path.read_text(encoding="utf-8") for path in sorted(files)))

@@ -1,0 +1,74 @@
+"""What became of each mutant, on disk: a run that was ended goes on where it was, and a killed mutant stays killed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_LISTS = Path("deploy") / "mutation"
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module that decides, as in `modules.toml`: its `path` and the files of `tests` that must notice a change."""
+
+    root: Path
+    path: str
+    tests: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """Its source."""
+        return (self.root / self.path).read_text(encoding="utf-8")
+
+    @property
+    def explained(self) -> dict[str, str]:
+        """Mutants that need no test, and why (`explained.toml`)."""
+        listed = _list(self.root, "explained").get(self.path, {})
+        return {str(mutant): str(reason) for mutant, reason in listed.items()}
+
+    @property
+    def results(self) -> Path:
+        """The file of its results."""
+        return self.root / ".local" / "mutation" / f"{self.path.replace('/', '.')}.json"
+
+
+def modules(root: Path = ROOT) -> list[Module]:
+    """Every module that decides."""
+    return [Module(root, path, tuple(tests)) for path, tests in _list(root, "modules").items()]
+
+
+@dataclass
+class Results:
+    """Of one module: which test killed each mutant ('' for a survivor), by its key.
+
+    `source` and `tests` are digests. With another source all is forgotten, with other tests the survivors are.
+    """
+
+    source: str
+    tests: str
+    killed_by: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, module: Module, source: str, tests: str = "") -> Results:
+        """Those of an earlier run, as far as they hold; of any tests if none are named."""
+        if not module.results.exists():
+            return cls(source, tests)
+        earlier = json.loads(module.results.read_text(encoding="utf-8"))
+        if earlier["source"] != source:
+            return cls(source, tests)
+        same = tests in ("", earlier["tests"])
+        killed = {key: by for key, by in earlier["killed_by"].items() if by or same}
+        return cls(source, tests, killed)
+
+    def write(self, module: Module) -> None:
+        """Put them where the next run looks."""
+        module.results.parent.mkdir(parents=True, exist_ok=True)
+        module.results.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+
+
+def _list(root: Path, name: str) -> dict[str, dict[str, object]]:
+    return tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
