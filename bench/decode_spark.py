@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from binlake.tso import to_datetime
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import ensure_tables, overwrite
 from spark_jobs.job.session import classic_session
-from spark_jobs.merge.decode import Decoder, ShareRows
+from spark_jobs.merge.decode import Decoder
 from spark_jobs.merge.direct import shares_of, write_rows
 
 ROWS = {"narrow": 400_000, "wide": 40_000, "text-heavy": 60_000}
@@ -111,11 +112,15 @@ def _context(spark: SparkSession, folder: str, way: str) -> StageContext:
 
 
 def _through_the_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
-    """The way of windows that need Spark: rows come back from the workers, and Spark writes them."""
+    """What it would cost if rows came back from the workers, and Spark wrote them."""
     shares = shares_of(ctx.paths, payloads, decoder)
     count = len(shares.shares)
-    rows = ctx.spark.range(0, count, 1, count).mapInArrow(ShareRows(shares), MUTATION.schema())
-    overwrite(rows.where("db IS NOT NULL"), ctx.paths, MUTATION, "commit_ts > 0", _NOTE)
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return shares.rows((number for batch in batches for number in batch.column(0).to_pylist()), Counter())
+
+    rows = ctx.spark.range(0, count, 1, count).mapInArrow(decode, MUTATION.schema())
+    overwrite(rows, ctx.paths, MUTATION, "commit_ts > 0", _NOTE)
 
 
 def _size(paths: LakePaths) -> int:

@@ -27,7 +27,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import Rows
+from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.tables.netchange import read_mutations
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
@@ -36,6 +36,7 @@ _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
 _SOURCE = [Mutation.SOURCE_DB, Mutation.SOURCE_TABLE]
 _NAMES = [Mutation.DB, Mutation.TABLE, *_SOURCE]
+_NAMES_SCHEMA = ", ".join(f"`{name}` STRING" for name in _NAMES)
 _BATCHES_A_TABLE = 64
 
 
@@ -52,24 +53,33 @@ def ordered_statements(
         require_nothing_kept(tables.values())
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
     planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
+    rows: Rows
     if ctx.is_small(bounds):
-        here = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
-        if ctx.rules.routes:
-            _require_own_targets(ctx, here.group_by(_NAMES).aggregate([]).to_pylist())
-        in_order = here.select(_COLUMNS).sort_by([(name, "ascending") for name in _ORDER])
-        return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
-    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+        rows = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
+    else:
+        rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
     if ctx.rules.routes:
-        _require_own_targets(ctx, [row.asDict() for row in rows.select(*_NAMES).distinct().collect()])
-    frame = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)
+        _require_own_targets(ctx, rows)
+    rows = rows.select(_COLUMNS)
+    if isinstance(rows, pa.Table):
+        in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
+        return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
     # A function, not the object, as with every other stage in a worker.
+    frame = rows.repartition(1).sortWithinPartitions(*_ORDER)
     return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
 
 
-def _require_own_targets(ctx: StageContext, names: Iterable[Mapping[str, str]]) -> None:
+def _distinct_names(rows: pa.Table) -> pa.Table:
+    return rows.group_by(_NAMES).aggregate([]).select(_NAMES)
+
+
+def _require_own_targets(ctx: StageContext, rows: Rows) -> None:
     """No two tables of the source change one table of the target, unless extract columns keep their keys apart."""
+    names = collect_rows(
+        map_rows(rows.select(_NAMES), _distinct_names, ", ".join(f"`{name}` STRING" for name in _NAMES))
+    )
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in names:
+    for row in names.to_pylist():
         target, source = (row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])
         other = found.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):

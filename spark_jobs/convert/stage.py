@@ -37,7 +37,7 @@ from spark_jobs.commands.preflight import check_before_first
 from spark_jobs.convert.netstatements import net_statements
 from spark_jobs.convert.ordered import ordered_statements
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, clear_rows, overwrite
+from spark_jobs.job.lake import Rows, clear_rows, collect_rows, overwrite
 from spark_jobs.tables.compacted import read_current, read_pinned
 from spark_jobs.tables.pinned import NO_ROWS, cluster_id, next_start, open_manifest, require_pinned, target_position
 from spark_jobs.tables.sinks import SinkWindow, commit_note, read_sql_window, window_predicate
@@ -153,12 +153,7 @@ def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows 
 
 
 def _index(rows: Rows | None) -> list[dict[str, Any]]:
-    if rows is None:
-        return []
-    if isinstance(rows, pa.Table):
-        found: list[dict[str, Any]] = rows.select(list(INDEX)).to_pylist()
-        return found
-    return [row.asDict() for row in rows.select(*INDEX).collect()]
+    return [] if rows is None else collect_rows(rows.select(list(INDEX))).to_pylist()
 
 
 def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:

@@ -60,11 +60,6 @@ def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataF
     return spark.read.format("delta").load(paths.table(table.name))
 
 
-def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: str) -> DataFrame:
-    """The few `rows` of a driver as a DataFrame: through Arrow they are part of the plan and need no Spark job."""
-    return spark.createDataFrame(local_table(rows, schema))
-
-
 Rows: TypeAlias = DataFrame | pa.Table
 """Rows that Spark derives, or those in the driver's memory, which delta-rs writes without a Spark job."""
 

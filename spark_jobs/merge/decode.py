@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
-from binlake.base.lakecolumns import Binlog, Mutation
+from binlake.base.lakecolumns import Binlog
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import PayloadRange, Share
 from binlake.lake.tables import MUTATION
@@ -28,11 +28,12 @@ PIECE_BYTES = 8 << 20
 """Payload bytes, on average, that are split at a time."""
 PIECE_ROWS = 8192
 """Transactions at most that are: what is done to all of them at once stays near the processor."""
-TALLIES = ("table_filter", "event_filter", "loopback", "gone", "expression_filter")
-"""What a tally row counts, as its `op`: rows of tables left out, rows of kinds left out, whole transactions that our
-own side wrote, rows of tables dropped meanwhile, rows that an expression drops. Its `commit_ts` is the number."""
+EXPRESSION = "expression_filter"
+REASONS = ("table_filter", "event_filter", "loopback", "gone")
+"""What decoding leaves out and counts, beside rows that an expression drops: rows of tables, rows of kinds, whole
+transactions that our own side wrote, rows of tables dropped meanwhile."""
 LATIN1, ONCE = "latin1:", "taken-once:"
-"""How the `op` of a tally row begins that counts texts read as latin1, or transactions whose second writes are not
+"""How the name of a count begins that is of texts read as latin1, or of transactions whose second writes are not
 certain; behind it stands the source's `db.table`."""
 BY_TABLE = (LATIN1, ONCE)
 
@@ -55,7 +56,7 @@ class Decoder:
         for batch in self._decoded(batches, left_out):
             kept = self.expressions.kept(batch)
             if kept.num_rows < batch.num_rows:
-                left_out["expression_filter"] += batch.num_rows - kept.num_rows
+                left_out[EXPRESSION] += batch.num_rows - kept.num_rows
             yield with_added(kept, self.added)
 
     def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
@@ -99,7 +100,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
-    found = {reason: count for reason, count in zip(TALLIES, counts, strict=False) if count}
+    found = {reason: count for reason, count in zip(REASONS, counts, strict=True) if count}
     found |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
     return found | {ONCE + table: count for table, count in stats.taken_once.items()}
 
@@ -133,20 +134,6 @@ class Shares:
     def rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """As Decoder.rows of some shares."""
         return self.decoder.rows((batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out)
-
-
-@dataclass(frozen=True)
-class ShareRows:
-    """Shares to rows, for Spark to write: where only Spark can take the place of what is there."""
-
-    shares: Shares
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of numbers of shares to batches of `mutation`, and tally rows behind them."""
-        left_out: Counter[str] = Counter()
-        yield from self.shares.rows((n for batch in batches for n in batch.column(0).to_pylist()), left_out)
-        tally = [{Mutation.OP: op, Mutation.COMMIT_TS: count} for op, count in left_out.items()]
-        yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,35 @@
 """Rows of `mutation` written where they are decoded, by the driver for a small window, by tasks for a large one.
 
-None of them passes through the JVM, but where only Spark can take the place of what is there. Tasks read the files of
-`binlog`, write files of their own and tell their names; the driver commits those names at once, in the place of the
-files that an earlier run of the window wrote. What a lost or repeated attempt wrote is named by nobody
-(`binlake.lake.parts`).
+Tasks read the files of `binlog`, write files of their own and return their names; the driver commits those names at
+once, in the place of the files that an earlier run of the window wrote. What a lost or repeated attempt wrote is named
+by nobody (`binlake.lake.parts`). Where files hold rows of other windows too, or only Spark commits to the table, the
+same files are written aside, and what they hold replaces the window's rows.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.features import delta_rs_commits
+from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.handover import MOST_BYTES
-from spark_jobs.job.lake import commit_parts, commit_ts_predicate, may_have_rows, overwrite
-from spark_jobs.merge.counting import count_of, counted, losses
-from spark_jobs.merge.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
+from spark_jobs.job.lake import Rows, clear_rows, commit_parts, commit_ts_predicate, may_have_rows, overwrite
+from spark_jobs.merge.decode import Decoder, Held, Shares, ShareWriter, Written
 
 
 def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
@@ -71,13 +73,17 @@ def write_rows(
     """
     shares = shares_of(ctx.paths, payloads, decoder)
     replaced = replaceable(ctx.paths, payloads.lo, payloads.hi)
-    if replaced is None:
-        return _rewritten(ctx, shares, note, here=here)
-    writer = ShareWriter(shares, ctx.paths.table(MUTATION.name))
+    folder = ctx.paths.table(MUTATION.name) if replaced is not None else ctx.paths.staging(f"merge-{payloads.lo}")
+    writer = ShareWriter(shares, folder)
     held = Held(MOST_BYTES if ctx.replication.target is not None else 0)
     written = [writer.write(range(len(shares.shares)), held)] if here else _by_tasks(ctx, writer)
     parts = [part for one in written for part in one.parts]
-    if parts or replaced:
+    if replaced is None:
+        try:
+            _rewrite(ctx, Bounds(payloads.lo, payloads.hi), _read_parts(ctx, folder, parts, here=here), note)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    elif parts or replaced:
         commit_parts(ctx.paths, MUTATION, parts, replaced, note)
     if here and (rows := held.rows()) is not None:
         ctx.handover.put(MUTATION, Bounds(payloads.lo, payloads.hi), rows)
@@ -95,14 +101,21 @@ def _by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
     return [Written.from_json(row[0]) for row in frame.collect()]
 
 
-def _rewritten(ctx: StageContext, shares: Shares, note: Mapping[str, str], *, here: bool) -> tuple[int, dict[str, int]]:
-    """The same where files have rows of other windows too: they are written again without those of this one."""
-    predicate, count = commit_ts_predicate(shares.payloads.lo, shares.payloads.hi), len(shares.shares)
-    if here:
-        left_out: Counter[str] = Counter()
-        rows = pa.Table.from_batches(shares.rows(range(count), left_out), MUTATION_SCHEMA)
-        return overwrite(rows, ctx.paths, MUTATION, predicate, note), dict(sorted(left_out.items()))
-    decoded = ctx.spark.range(0, count, 1, max(count, 1)).mapInArrow(ShareRows(shares), MUTATION.schema())
-    frame, tally = counted(decoded)
-    overwrite(frame, ctx.paths, MUTATION, predicate, note)
-    return count_of(tally), losses(tally)
+def _read_parts(ctx: StageContext, folder: str, parts: Sequence[Part], *, here: bool) -> Rows | None:
+    """The rows of files that no table has; None for no file."""
+    files = [f"{folder}/{part.path}" for part in parts]
+    if not files:
+        return None
+    if not here:
+        return ctx.spark.read.schema(MUTATION.schema()).option("basePath", folder).parquet(*files)
+    days = ds.partitioning(pa.schema([MUTATION_SCHEMA.field(Mutation.COMMIT_DATE)]), flavor="hive")
+    return ds.dataset(files, MUTATION_SCHEMA, partitioning=days, partition_base_dir=folder).to_table()
+
+
+def _rewrite(ctx: StageContext, bounds: Bounds, rows: Rows | None, note: Mapping[str, str]) -> None:
+    """Put `rows` in the place of the window's where files have rows of other windows too."""
+    predicate = commit_ts_predicate(bounds.lo, bounds.hi)
+    if rows is None:
+        clear_rows(ctx.rows_to_write, ctx.paths, MUTATION, predicate, note)
+    else:
+        overwrite(rows, ctx.paths, MUTATION, predicate, note)

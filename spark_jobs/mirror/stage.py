@@ -11,20 +11,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import structlog
-from pyspark.sql import functions as F
 
 from binlake.base.lakecolumns import Change
-from binlake.changes.net.columns import whole_batch
+from binlake.changes.net.columns import NET, whole_batch
 from binlake.changes.net.events import rows_by_table
 from binlake.lake.columntypes import delta_columns
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import arrow_schema, schema_text
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import (
     Applied,
@@ -43,7 +44,7 @@ from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, local_frame
+from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.job.lineage import Gathered, Sources, Written
 from spark_jobs.tables.netchange import key_arrivals, net_changes, read_window_rows, touched_tables
 from spark_jobs.tables.sharedkeys import require_own_mirror_keys, shared_tables
@@ -51,19 +52,14 @@ from spark_jobs.tables.sinks import SinkWindow, read_mirror_window, require_merg
 
 log = structlog.get_logger(__name__)
 
-_NET = (
-    "component",
-    Change.SEGMENT,
-    Change.DB,
-    Change.TABLE,
-    Change.OP,
-    Change.BEFORE,
-    Change.AFTER,
-    Change.COPIES,
+_COMPONENT = "component"
+_OF_CHANGE = (
+    Change.SEGMENT, Change.DB, Change.TABLE, Change.OP, Change.BEFORE, Change.AFTER, Change.COPIES,
     Change.LAST_COMMIT_TS,
-)
-_COMPONENTS = "db STRING, table STRING, component INT"
-_ORDER = ("component", Change.SEGMENT, Change.DB, Change.TABLE)
+)  # fmt: skip
+_ROWS = pa.schema([(_COMPONENT, pa.int32()), *(NET.field(name) for name in _OF_CHANGE)])
+"""What of a net change its table's component applies."""
+_ORDER = (_COMPONENT, Change.SEGMENT, Change.DB, Change.TABLE)
 _RESULT = (
     "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
     "rows BIGINT, unfit BIGINT"
@@ -157,32 +153,30 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
 
 
 def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
-    numbers = sorted({(c.db, c.table, plan.component[fold_pair((c.db, c.table))]) for c in plan.cells})
+    components = {(cell.db, cell.table): plan.component[fold_pair((cell.db, cell.table))] for cell in plan.cells}
     busy = {component.number: component for component in plan.components if component.tables}
     task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)
-    if isinstance(net, pa.Table):
-        return _apply_here(net, {(db, table): number for db, table, number in numbers}, task)
-    found = (
-        net.join(F.broadcast(local_frame(ctx.spark, numbers, _COMPONENTS)), [Change.DB, Change.TABLE])
-        .select(*_NET)
-        .repartition("component")
-        .sortWithinPartitions(*_ORDER)
-        .mapInArrow(task, _RESULT)
-        .collect()
-    )
-    return _applied([row.asDict() for row in found])
+    rows = map_rows(net, partial(_with_component, components=components), schema_text(_ROWS))
+    if isinstance(rows, pa.Table):
+        return _apply_here(rows, task)
+    in_order = rows.repartition(_COMPONENT).sortWithinPartitions(*_ORDER)
+    return _applied(collect_rows(in_order.mapInArrow(task, _RESULT)).to_pylist())
 
 
-def _apply_here(net: pa.Table, components: Mapping[tuple[str, str], int], task: MirrorTask) -> Applied:
-    """The rows of a small window, by threads of the driver."""
+def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) -> pa.Table:
+    """`net` in the columns of _ROWS, each row with the number of its table's component."""
     numbers = np.empty(net.num_rows, np.int32)
     for name, rows in rows_by_table(whole_batch(net)):
         numbers[rows] = components[name]
-    net = net.append_column("component", pa.array(numbers))
-    placed = net.select(_NET).sort_by([(name, "ascending") for name in _ORDER])
-    sizes = placed.group_by("component", use_threads=False).aggregate([([], "count_all")])["count_all"].to_pylist()
+    return net.append_column(_COMPONENT, pa.array(numbers)).select(_ROWS.names)
+
+
+def _apply_here(rows: pa.Table, task: MirrorTask) -> Applied:
+    """The rows of a small window, by threads of the driver."""
+    in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
+    sizes = in_order.group_by(_COMPONENT, use_threads=False).aggregate([([], "count_all")])["count_all"].to_pylist()
     ends = [0, *accumulate(sizes)]
-    parts = [placed.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
+    parts = [in_order.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: list(task(iter(part))), parts))
     return _applied([row for batches in found for batch in batches for row in batch.to_pylist()])
@@ -211,7 +205,7 @@ class MirrorTask:
 def _by_component(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
     for batch in batches:
         start = 0
-        for number, run in groupby(batch.column("component").to_pylist()):
+        for number, run in groupby(batch.column(_COMPONENT).to_pylist()):
             size = sum(1 for _ in run)
             yield number, batch.slice(start, size)
             start += size
@@ -221,7 +215,4 @@ def _result(applied: Applied) -> pa.RecordBatch:
     # The counts ride on the first row: a component with rows has at least one version.
     rows = [{**asdict(version), "rows": 0, "unfit": 0} for version in applied.versions]
     rows[0] |= {"rows": applied.rows, "unfit": applied.unfit}
-    names = [column.strip().split(" ")[0] for column in _RESULT.split(",")]
-    kinds = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
-    schema = pa.schema([(c.split()[0], kinds[c.split()[1]]) for c in _RESULT.split(",")])
-    return pa.RecordBatch.from_pylist([{name: row[name] for name in names} for row in rows], schema=schema)
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(_RESULT))

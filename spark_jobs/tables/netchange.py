@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from binlake.base.lakecolumns import Mutation
 from binlake.base.rowhash import row_hashes
@@ -29,13 +28,14 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, schema_text
 from binlake.window.definitions import Cell, SegmentTable
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, commit_ts_predicate, read_table
+from spark_jobs.job.lake import Rows, collect_rows, commit_ts_predicate, local_table, map_rows, read_table
 
 DRIVER_ROWS = 500_000
 """Row changes of which the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
 SHARE_ROWS = 50_000
 """Row changes of a share of a table's keys, which one call reduces: a worker holds the images of one share."""
 _ROWS_A_ROUND = 10_000
+_TOUCHED = "segment INT, db STRING, table STRING"
 
 _RUNS = pa.schema([("cell", pa.int32()), ("share", pa.int32()), *FIELDS])
 _STEPS = STEPS.append(pa.field("share", pa.int32()))
@@ -63,15 +63,17 @@ def touched_tables(
 
     Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do.
     """
-    if isinstance(rows, pa.Table):
-        return touched_tables_in(rows.to_batches(), starts)
-    if count <= DRIVER_ROWS:
+    if not count or (not isinstance(rows, pa.Table) and count <= DRIVER_ROWS):
         return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
-    edges = F.lit(list(starts)).cast("array<bigint>")
-    segment = F.size(F.filter(edges, lambda edge: edge <= F.col(Mutation.COMMIT_TS)))
-    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    distinct = rows.select(segment.alias("segment"), Mutation.DB, Mutation.TABLE).distinct().collect()
-    return sorted(SegmentTable(*row) for row in distinct)
+    edges = tuple(starts)
+
+    def distinct(some: pa.Table) -> pa.Table:
+        return local_table(touched_tables_in(some.to_batches(), edges), _TOUCHED)
+
+    changes = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi) if rows is None else rows
+    narrow = changes.select([Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS])
+    found = collect_rows(map_rows(narrow, distinct, _TOUCHED)).to_pylist()
+    return sorted({SegmentTable(**row) for row in found})
 
 
 def net_changes(
