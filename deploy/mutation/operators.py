@@ -115,7 +115,7 @@ def _changes(node: _Node) -> Iterator[_Node]:
         return
     if isinstance(node, ast.Raise | ast.AugAssign | ast.Continue | ast.Break | ast.Delete) or _is_call(node):
         yield ast.Pass()
-    if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+    if isinstance(node, ast.Return) and node.value is not None and not _is_constant_bool_or_none(node.value):
         yield ast.Return(ast.Constant(None))
     if isinstance(node, ast.If | ast.While) and not isinstance(node.test, ast.Compare | ast.UnaryOp | ast.Constant):
         yield _with_test(node, _negated(node.test))
@@ -152,8 +152,8 @@ def _is_call(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Yield | ast.YieldFrom | ast.Await)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_constant_bool_or_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
 
 
 def _is_text(node: ast.BinOp) -> bool:

@@ -22,6 +22,7 @@ from functools import partial
 from types import CodeType, FrameType, FunctionType
 
 import pytest
+from hypothesis import Phase, settings
 
 from deploy.mutation.operators import Mutant, digest, mutants
 from deploy.mutation.results import Module, Results, modules
@@ -37,6 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The module, and how long a run goes on."""
     parser.addoption("--mutate", metavar="PATH", help="the module whose mutants are tried")
     parser.addoption("--mutate-seconds", type=float, default=float("inf"), help="stop behind so many seconds")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """Hypothesis stops at the first example that fails: how small it can be is no question here."""
+    profile = settings.get_profile(settings.get_current_profile_name())
+    settings.register_profile("mutation", profile, phases=[Phase.explicit, Phase.generate], database=None)
+    settings.load_profile("mutation")
 
 
 @pytest.hookimpl(tryfirst=True)

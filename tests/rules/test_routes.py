@@ -67,3 +67,15 @@ def test_extract_columns_in_the_originals_order() -> None:
     assert found.extracted("x", "t") == ()
     with pytest.raises(ConfigError, match="not a regular expression"):
         routes({**rule, "extract-table": {"table-regexp": "(", "target-column": "c"}})
+
+
+def test_of_many_rules_of_equal_rank_the_first_two_are_named() -> None:
+    patterns = ("a*", "ab*", "abc")
+    found = routes(*({"schema-pattern": pattern, "target-schema": "x"} for pattern in patterns))
+    with pytest.raises(ConfigError, match=r"routes=a\*/, ab\*/"):
+        found.database("abc")
+
+
+def test_rules_are_true_when_there_is_one() -> None:
+    assert bool(routes({"schema-pattern": "s", "target-schema": "a"})) is True
+    assert bool(routes()) is False

@@ -45,3 +45,10 @@ def test_a_tilde_searches_anywhere_and_plain_text_is_anchored_with_a_dot_as_wild
 def test_a_bad_expression_is_named() -> None:
     with pytest.raises(ConfigError, match=r"filter=~\["):
         rule(ignore_schemas="~[")
+
+
+def test_one_do_list_alone_shuts_out_the_rest() -> None:
+    by_database = rule(replicate_do_db=["a"]).keeps
+    assert (by_database("a", "x"), by_database("b", "x")) == (True, False)
+    by_table = rule(replicate_do_table=[{"db-name": "b", "tbl-name": "t1"}]).keeps
+    assert (by_table("b", "t1"), by_table("b", "t2"), by_table("a", "x")) == (True, False, False)

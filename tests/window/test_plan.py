@@ -118,3 +118,35 @@ def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
     assert found.reason.endswith(f"; the pump reports: {told})")
     mute = Member("p1", "h:1", "online", 90, begun=Begun(told="registry: PD does not answer"))
     assert "the pump reports: registry" in propose(lo=90, tso=200, members=[mute]).reason
+
+
+@pytest.mark.parametrize(("count", "others"), [(1, ""), (2, " and 1 more"), (3, " and 2 more")])
+def test_the_first_transaction_without_an_end_stands_for_the_others(count: int, others: str) -> None:
+    start_ts = 470583292723200001
+    moment = "2026-11-20T00:00:00+00:00"
+    assert str(Begun(count, start_ts)) == f", held by the transaction of start_ts {start_ts} ({moment}){others}"
+
+
+def test_a_requested_stop_that_is_landed_already_says_so() -> None:
+    for stop_ts in (4, 5):
+        plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=stop_ts)
+        assert (plan.state, plan.lo, plan.hi) == ("waiting", 5, 5)
+        assert plan.reason == f"stop_ts {stop_ts} is landed already (landed ts 5)"
+
+
+def test_a_requested_stop_is_reached_at_the_watermark_itself() -> None:
+    assert (propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=60).hi) == 60
+    plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=61)
+    assert (plan.state, plan.hi) == ("waiting", 60)
+
+
+def test_a_clock_that_is_not_above_the_landed_ts_waits() -> None:
+    plan = propose(lo=5, tso=6, members=[pump("p1", 60)])
+    assert (plan.state, plan.lo, plan.hi, plan.reason) == ("waiting", 5, 5, "the clock 6 is not above 5")
+    assert propose(lo=5, tso=7, members=[pump("p1", 60)]).state == "ready"
+
+
+def test_a_window_behind_an_empty_one_reaches_twice_as_far_and_never_less_than_usual() -> None:
+    hour, day = 3_600_000 << 18, 86_400_000 << 18
+    assert reach_after(landed(7 * day, 8 * day), 3600) == 2 * day
+    assert reach_after(landed(7 * day, 7 * day + 9), 3600) == hour
