@@ -33,7 +33,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.info import IndexColumn, IndexInfo
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
-from binlake.statements.sealed import checked_batch
+from binlake.statements.digests import checked_batch_from_row
 from binlake.target import SegmentPlan, apply_window
 from binlake.window.manifest import ApplyManifest
 from deploy.local.mariadb import MariaDb
@@ -161,7 +161,7 @@ class Stored:
         names = [name for name in self._data.schema.names if name != "window"]
         found = self._data.to_batches(columns=names, filter=where, batch_size=8, batch_readahead=1)
         for batch in found:
-            yield from map(checked_batch, batch.to_pylist())
+            yield from map(checked_batch_from_row, batch.to_pylist())
 
 
 def prepare(server: MariaDb, workload: Workload) -> None:

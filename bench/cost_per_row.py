@@ -36,7 +36,7 @@ from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, TableStatements, images_from_maps
-from binlake.statements.chunks import chunks_of, placed, total
+from binlake.statements.chunks import add_places, cut_chunks, sum_sizes
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell
 from binlake.wire.binlog_pb2 import Binlog
@@ -123,8 +123,8 @@ def steps(folder: str) -> Iterator[Step]:
 
 def _converted(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Rows of `statement`, as convert makes them of rows that compact hands over."""
-    rows, limits = placed(changes), BatchLimits(1000)
-    cut = chunks_of(total(count_and_fold(rows)), limits)
+    rows, limits = add_places(changes), BatchLimits(1000)
+    cut = cut_chunks(sum_sizes(count_and_fold(rows)), limits)
     return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 
 

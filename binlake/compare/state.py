@@ -18,7 +18,7 @@ from binlake.compare.capture import Json, StateAt
 from binlake.compare.rules import Rules
 from binlake.compare.structure import parse_create
 from binlake.compare.target import TargetView
-from binlake.compare.values import as_latin1, canonical, exemptions, from_capture
+from binlake.compare.values import as_latin1, canonical_text_of, list_exemptions, raw_from_capture
 from binlake.errors import WireError
 
 _KEPT = 20
@@ -120,7 +120,7 @@ def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) ->
 
 def _rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
     columns, types = table["columns"], table["types"]
-    rules = [canonical(kind) for kind in types]
+    rules = [canonical_text_of(kind) for kind in types]
     expected = Counter(_expected(table, rules, dialect, result))
     seen: Counter[Row] = Counter()
     for raw in target.rows(table["schema"], table["name"], columns, types):
@@ -135,10 +135,10 @@ def _expected(table: Json, rules: Sequence[object], dialect: Dialect, result: Co
     for row in table["rows"]:
         if len(row) != len(rules):
             raise WireError("a row of a state has another number of columns", where={"table": table["table"]})
-        raw = [from_capture(value) for value in row]
+        raw = [raw_from_capture(value) for value in row]
         for kind, value in zip(table["types"], raw, strict=True):
             if value is not None:
-                result.exemptions.update(exemptions(kind, value, dialect))
+                result.exemptions.update(list_exemptions(kind, value, dialect))
         texts = map(as_latin1, table["types"], raw)
         yield tuple(rule(value) for rule, value in zip(rules, texts, strict=True))  # type: ignore[operator]
 
@@ -153,11 +153,11 @@ def _rows_differ(columns: Sequence[str], key: Sequence[str], missing: Counter[Ro
             where = ", ".join(f"{columns[n]}={_short(first[n])}" for n in at)
             cells = [f"{c}: {_short(t)} instead of {_short(e)}" for c, e, t in zip(columns, first, twin) if e != t]  # noqa: B905
             return head + f"first at {where}: " + ", ".join(cells)
-        return head + "first missing: " + _told(columns, first)
-    return head + "first too many: " + _told(columns, min(extra, key=_sortable))
+        return head + "first missing: " + _describe_row(columns, first)
+    return head + "first too many: " + _describe_row(columns, min(extra, key=_sortable))
 
 
-def _told(columns: Sequence[str], row: Row) -> str:
+def _describe_row(columns: Sequence[str], row: Row) -> str:
     return ", ".join(f"{name}={_short(value)}" for name, value in zip(columns, row, strict=True))
 
 

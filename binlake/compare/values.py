@@ -28,7 +28,7 @@ _MARIADB_JSON_LEVELS = 31
 _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 
 
-def from_capture(value: object) -> Raw:
+def raw_from_capture(value: object) -> Raw:
     """A value of a capture's `rows`: null, text or {"hex": ...}. Raises WireError."""
     if value is None or isinstance(value, str):
         return value
@@ -59,7 +59,7 @@ def _latin1_letter(byte: int) -> str:
         return chr(byte)
 
 
-def canonical(column_type: str) -> Callable[[Raw], str | None]:
+def canonical_text_of(column_type: str) -> Callable[[Raw], str | None]:
     """The function that gives the one text of a value of `column_type` (as SHOW COLUMNS names it)."""
     rule = _RULES.get(base_type(column_type), _text)
 
@@ -69,7 +69,7 @@ def canonical(column_type: str) -> Callable[[Raw], str | None]:
     return value
 
 
-def exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tuple[str, ...]:
+def list_exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tuple[str, ...]:
     """Which exemptions apply to the recorded value `raw` on a target of `dialect`."""
     found: list[str] = []
     kind = base_type(column_type)

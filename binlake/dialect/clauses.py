@@ -12,7 +12,7 @@ from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import quote
-from binlake.statements.written import is_computed
+from binlake.statements.writtencolumns import is_computed
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """How TiDB stores a primary key: no other server has the word."""

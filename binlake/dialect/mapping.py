@@ -28,7 +28,7 @@ from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified, quote, quote_name
-from binlake.statements.written import is_computed
+from binlake.statements.writtencolumns import is_computed
 
 
 class RoutedDdl(Protocol):

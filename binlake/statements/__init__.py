@@ -5,9 +5,9 @@ Text goes in and out in columns (Arrow); the plain functions in `literal` are th
 
 from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.columns import images_from_rows
-from binlake.statements.kept import KeptStatements, kept_prefix, kept_table
 from binlake.statements.limits import MAX_STATEMENT_BYTES, BatchLimits
 from binlake.statements.maps import images_from_maps
+from binlake.statements.preserve import PreserveStatements, copy_name, copy_prefix
 from binlake.statements.render import TableStatements
 
 __all__ = [
@@ -15,13 +15,13 @@ __all__ = [
     "PHASES",
     "UNCHECKED",
     "BatchLimits",
-    "KeptStatements",
     "Phase",
+    "PreserveStatements",
     "StatementBatch",
     "TableStatements",
+    "copy_name",
+    "copy_prefix",
     "images_from_maps",
     "images_from_rows",
-    "kept_prefix",
-    "kept_table",
     "statement_digest",
 ]

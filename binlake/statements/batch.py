@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
+
+from binlake.errors import Permanent
 
 UNCHECKED = -1
 """In `expect`: the number of affected rows says nothing (REPLACE counts removed rows too)."""
@@ -81,3 +84,19 @@ def statement_digest(sql: Sequence[str | bytes]) -> str:
         digest.update(statement if isinstance(statement, bytes) else statement.encode())
         digest.update(b"\0")
     return digest.hexdigest()
+
+
+# How `changes.ordered.forms` and `lenient` begin a statement on rows.
+_NAME = r"`((?:[^`]|``)+)`"
+_LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
+_HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
+_BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]")
+
+
+def table_of_statement(sql: str) -> tuple[str, str]:
+    """(database, table) that `sql` inserts into, replaces in, deletes from or updates. Raises Permanent for others."""
+    match = _BEGINNING.match(sql)
+    if match is None:
+        raise Permanent("a statement does not begin with the table that it writes", where={"statement": sql[:200]})
+    db, table = (name.replace("``", "`") for name in match.groups())
+    return db, table

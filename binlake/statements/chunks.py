@@ -70,7 +70,7 @@ class Chunk:
     last_batch: int
 
 
-def placed(changes: pa.Table) -> pa.Table:
+def add_places(changes: pa.Table) -> pa.Table:
     """Rows of `change` with their phase and bucket."""
     deleted = pc.equal(changes[Change.OP], "delete")
     phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
@@ -78,9 +78,9 @@ def placed(changes: pa.Table) -> pa.Table:
     return changes.append_column("phase", phase).append_column("bucket", pa.array(buckets))
 
 
-def sizes(rows: pa.Table) -> pa.Table:
+def measure_sizes(rows: pa.Table) -> pa.Table:
     """SIZES of placed rows."""
-    codes, places = numbered_places(rows, PLACE)
+    codes, places = number_places(rows, PLACE)
     groups = codes * BUCKETS + np.asarray(rows["bucket"])
     copies, text = np.asarray(rows[Change.COPIES]), _text_bytes(rows)
     there = np.flatnonzero(np.bincount(groups, minlength=1))
@@ -90,7 +90,7 @@ def sizes(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SIZES)
 
 
-def total(parts: pa.Table) -> list[dict[str, Any]]:
+def sum_sizes(parts: pa.Table) -> list[dict[str, Any]]:
     """SIZES of all rows from those of their parts, in order of place and bucket."""
     names = (*PLACE, "bucket")
     summed = parts.group_by(list(names)).aggregate([("rows", "sum"), ("bytes", "sum")])
@@ -98,8 +98,8 @@ def total(parts: pa.Table) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: tuple(row[name] for name in names))
 
 
-def chunks_of(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
-    """Chunks in order of place; batch numbers of one (segment, phase) never meet. `counted`: as `total` gives them."""
+def cut_chunks(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
+    """Chunks in order of place; batch numbers of one (segment, phase) never meet. `counted`: by `sum_sizes`."""
     found: list[Chunk] = []
     for _, phase in groupby(counted, key=lambda row: (row[Change.SEGMENT], row["phase"])):
         first = 0
@@ -113,9 +113,9 @@ def chunks_of(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list
     return found
 
 
-def chunk_numbers(rows: pa.Table, chunks: Sequence[Chunk]) -> Ints:
+def number_chunks(rows: pa.Table, chunks: Sequence[Chunk]) -> Ints:
     """For each placed row the number of its chunk in `chunks`."""
-    codes, places = numbered_places(rows, PLACE)
+    codes, places = number_places(rows, PLACE)
     numbers = np.full((places.num_rows, BUCKETS), -1)
     own = {tuple(place.values()): code for code, place in enumerate(places.to_pylist())}
     for number, chunk in enumerate(chunks):
@@ -125,7 +125,7 @@ def chunk_numbers(rows: pa.Table, chunks: Sequence[Chunk]) -> Ints:
     return found
 
 
-def parted(rows: pa.Table, numbers: Ints, count: int) -> list[pa.Table]:
+def split_by_chunk(rows: pa.Table, numbers: Ints, count: int) -> list[pa.Table]:
     """The rows of each of `count` chunks, by their `numbers`, in any order."""
     if (np.diff(numbers) < 0).any():
         order = np.argsort(numbers, kind="stable")
@@ -145,7 +145,7 @@ def _parts(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
     yield part
 
 
-def numbered_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
+def number_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
     """(for each row the number of its values of `names`, those values)."""
     codes: Ints = np.zeros(rows.num_rows, np.int64)
     most = 1
@@ -155,14 +155,14 @@ def numbered_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Tabl
         most *= len(found.dictionary)
         if most > _MANY:
             # Only those that occur, so that no number of them grows beyond its bits.
-            codes, most = _in_a_row(codes), rows.num_rows
-    codes = _in_a_row(codes)
+            codes, most = _renumber(codes), rows.num_rows
+    codes = _renumber(codes)
     some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     some[codes] = np.arange(rows.num_rows)
     return codes, rows.select(list(names)).take(pa.array(some))
 
 
-def _in_a_row(codes: Ints) -> Ints:
+def _renumber(codes: Ints) -> Ints:
     """The same numbers for the same codes, from 0 on without a gap."""
     return np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
 

@@ -26,34 +26,57 @@ def images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence
     return {name: pa.array([row[name] for row in rows], pa.large_string()) for name in columns}
 
 
-def value_column(values: Array, column: ColumnInfo) -> Array:
+def value_literals(values: Array, column: ColumnInfo) -> Array:
     """`value_literal` of each value of a string column."""
     return _literals(values, literal_kind(column))
 
 
-def match_column(values: Array, column: ColumnInfo) -> Array:
+def match_literals(values: Array, column: ColumnInfo) -> Array:
     """`match_literal` of each value of a string column."""
     kind = literal_kind(column)
-    return _widened(values) if kind is LiteralKind.FLOAT else _literals(values, kind)
+    return _widen(values) if kind is LiteralKind.FLOAT else _literals(values, kind)
 
 
-def tuples(literals: Sequence[Array]) -> Array:
+def join_tuples(literals: Sequence[Array]) -> Array:
     """`(a,b,…)` per row from columns of literals; a single column gives `(a)`."""
-    return _concatenated(_in_parentheses([[literal] for literal in literals]))
+    return _concatenate(_in_parentheses([[literal] for literal in literals]))
 
 
-def value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
-    """`tuples` of the `value_column` of each (values, column), in one pass over the text where there is no NULL.
+def join_value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
+    """`join_tuples` of the `value_literals` of each (values, column), in one pass over the text where there is no NULL.
 
-    With a comma behind each: neighbours lie as a statement has them (`Texts`).
+    With a comma behind each: neighbours lie as a statement has them (`JoinedTexts`).
     """
     pieces = _in_parentheses([_pieces(values, literal_kind(column)) for values, column in columns])
-    return _concatenated([*pieces, ","])
+    return _concatenate([*pieces, ","])
 
 
-def with_commas(texts: Array) -> Array:
+def append_commas(texts: Array) -> Array:
     """Each of `texts` with a comma behind it."""
-    return _concatenated([texts, ","])
+    return _concatenate([texts, ","])
+
+
+class JoinedTexts:
+    """A large string column without NULL whose texts all end with a comma.
+
+    They lie in one Arrow buffer, so those of neighbours are joined already, whatever a batch takes.
+    """
+
+    def __init__(self, column: Any) -> None:
+        offsets, data = column.buffers()[1:]
+        self._ends = (
+            np.frombuffer(offsets, np.int64, len(column) + 1, 8 * column.offset) if len(column) else np.zeros(1)
+        )
+        self._data = memoryview(data if data is not None else b"")
+
+    @property
+    def sizes(self) -> Any:
+        """Bytes of each text (numpy), with its comma."""
+        return np.diff(self._ends)
+
+    def joined(self, start: int, stop: int) -> bytes:
+        """The texts of the rows from `start` up to `stop`, one at least, with commas between them (UTF-8)."""
+        return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
 
 
 def _in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:
@@ -63,7 +86,7 @@ def _in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | st
     return [*pieces, ")"]
 
 
-def _concatenated(pieces: Sequence[Array | str]) -> Array:
+def _concatenate(pieces: Sequence[Array | str]) -> Array:
     """Columns and constant texts joined row by row; neighbouring constants become one."""
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
@@ -77,7 +100,7 @@ _AFFIXES[LiteralKind.JSON] = _AFFIXES[LiteralKind.TEXT]
 
 
 def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
-    """What `_concatenated` joins to the literals of `values`."""
+    """What `_concatenate` joins to the literals of `values`."""
     if values.null_count:
         return [_literals(values, kind)]
     before, after = _AFFIXES.get(kind, ("", ""))
@@ -87,26 +110,26 @@ def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
 def _literals(values: Array, kind: LiteralKind) -> Array:
     before, after = _AFFIXES.get(kind, ("", ""))
     inner = _inner(values, kind)
-    return _or_null(_concatenated([before, inner, after]) if before else inner)
+    return _or_null(_concatenate([before, inner, after]) if before else inner)
 
 
 def _inner(values: Array, kind: LiteralKind) -> Array:
     """The text between a literal's marks."""
     values = values.cast(pa.large_string())
     if kind is LiteralKind.FLOAT:
-        return _real(_replaced(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
+        return _real(_replace(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
     if kind is LiteralKind.DOUBLE:
         return _real(values)
-    return _escaped(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
+    return _escape(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
 
 
-def _escaped(values: Array) -> Array:
+def _escape(values: Array) -> Array:
     for found, put in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
-        values = _replaced(values, found, put)
+        values = _replace(values, found, put)
     return values
 
 
-def _replaced(values: Array, found: str, put: str) -> Array:
+def _replace(values: Array, found: str, put: str) -> Array:
     # Looking first is cheaper than copying a column that has nothing to replace.
     return pc.replace_substring(values, found, put) if _has(values, found) else values
 
@@ -122,12 +145,12 @@ def _has(values: Array, found: str) -> bool:
 
 def _real(values: Array) -> Array:
     if not _has(values, "e") and not _has(values, "E"):
-        return _concatenated([values, "e0"])
+        return _concatenate([values, "e0"])
     plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
-    return pc.if_else(plain, _concatenated([values, "e0"]), values)
+    return pc.if_else(plain, _concatenate([values, "e0"]), values)
 
 
-def _widened(values: Array) -> Array:
+def _widen(values: Array) -> Array:
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)).astype(np.float32).astype(np.float64)
     texts = pa.array([repr(number) for number in numbers.tolist()], pa.large_string())
     return _or_null(_real(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import match_column
+from binlake.statements.columns import match_literals
 from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote_name
 
 _CHARACTERS = t.STRINGS
@@ -30,7 +30,7 @@ def image_condition(text: str | None, column: ColumnInfo, dialect: Dialect) -> s
 
 def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
     """Arrow column of conditions `column equals value`, NULL included, for a column of canonical text."""
-    literals = match_column(values, column)
+    literals = match_literals(values, column)
     parts = _template(column, dialect).split("\0")
     pieces: list[Any] = [_large(parts[0])]
     for part in parts[1:]:

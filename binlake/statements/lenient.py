@@ -35,7 +35,7 @@ def has_error_value(column: ColumnInfo) -> bool:
     return column.tp == t.ENUM and "" not in column.elems
 
 
-def leniently(sql: str, dialect: Dialect) -> str:
+def make_lenient(sql: str, dialect: Dialect) -> str:
     """`sql` in a session of its own kind: only this statement is not strict."""
     if dialect == "mariadb":
         return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"

@@ -68,10 +68,10 @@ def match_literal(text: str | None, kind: LiteralKind) -> str:
     """
     if text is None or kind is not LiteralKind.FLOAT:
         return value_literal(text, kind)
-    return widened(text)
+    return widen_float(text)
 
 
-def widened(text: str) -> str:
+def widen_float(text: str) -> str:
     """A double literal equal to the 32-bit float that `text` stands for."""
     return _real(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
 

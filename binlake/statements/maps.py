@@ -24,7 +24,7 @@ def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) ->
     """
     names = _names_of_all(maps)
     if names is None:
-        return _sought(maps, columns, wanted)
+        return _look_up(maps, columns, wanted)
     first, width = maps.offsets[0].as_py(), len(names)
     items, rows = maps.items.slice(first), _numbers(maps)
     rows = rows if wanted is None else rows.take(pa.array(wanted))
@@ -33,7 +33,7 @@ def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) ->
     return {name: _column(items, rows, places.get(name), width) for name in columns}
 
 
-def _sought(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
+def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
     """The same of maps whose names differ: each entry is put where its name and row have their place."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
     # What lies behind a NULL is no part of it.

@@ -19,13 +19,12 @@ from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec import key_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.columns import match_column, tuples, value_tuples, with_commas
+from binlake.statements.columns import JoinedTexts, append_commas, join_tuples, join_value_tuples, match_literals
 from binlake.statements.keyless import exact_name, image_conditions
-from binlake.statements.lenient import leniently, rows_with_error_values
+from binlake.statements.lenient import make_lenient, rows_with_error_values
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import qualified, quote_name
-from binlake.statements.texts import Texts
-from binlake.statements.written import key_columns, written_columns
+from binlake.statements.writtencolumns import key_columns, written_columns
 
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""
@@ -83,8 +82,8 @@ class TableStatements:
         self._require_key(kind)
         verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
         heads = self._heads(verb, images)
-        values = Texts(self._value_tuples(images))
-        keys = Texts(with_commas(self._key_tuples(images)))
+        values = JoinedTexts(self._value_tuples(images))
+        keys = JoinedTexts(append_commas(self._key_tuples(images)))
         for start, stop in self._limits.cuts_of([values.sizes, keys.sizes * (1 + self._is_checked_exactly)]):
             sql = b"".join((heads.of(slice(start, stop)), values.joined(start, stop), tail.encode()))
             self._require_taken(sql, images, start)
@@ -94,7 +93,7 @@ class TableStatements:
     def deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
         self._require_key("delete")
-        keys = Texts(with_commas(self._key_tuples(images)))
+        keys = JoinedTexts(append_commas(self._key_tuples(images)))
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
         for start, stop in self._limits.cuts_of([keys.sizes]):
             sql = b"".join((head, keys.joined(start, stop), b")"))
@@ -105,7 +104,7 @@ class TableStatements:
         """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
         heads = self._heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
-        values = Texts(self._value_tuples(images).take(pa.array(repeated)))
+        values = JoinedTexts(self._value_tuples(images).take(pa.array(repeated)))
         for start, stop in self._limits.cuts_of([values.sizes]):
             sql = heads.of(repeated[start:stop]) + values.joined(start, stop)
             self._require_taken(sql, images, int(repeated[start]))
@@ -150,11 +149,11 @@ class TableStatements:
         return " ON DUPLICATE KEY UPDATE " + ",".join(f"{name}=VALUES({name})" for name in names)
 
     def _value_tuples(self, images: Images) -> Any:
-        return value_tuples([(self._image(images, column.name), column) for column in self._columns])
+        return join_value_tuples([(self._image(images, column.name), column) for column in self._columns])
 
     def _key_tuples(self, images: Images) -> Any:
-        literals = [match_column(self._image(images, column.name), column) for column in self._keys]
-        return literals[0] if len(literals) == 1 else tuples(literals)
+        literals = [match_literals(self._image(images, column.name), column) for column in self._keys]
+        return literals[0] if len(literals) == 1 else join_tuples(literals)
 
     def _conditions(self, images: Images) -> Any:
         parts = [image_conditions(self._image(images, c.name), c, self._dialect) for c in self._columns]
@@ -205,7 +204,7 @@ class _Heads:
 
     def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
         self._odd = rows_with_error_values(images, columns)
-        self._strict, self._lenient = head.encode(), leniently(head, dialect).encode()
+        self._strict, self._lenient = head.encode(), make_lenient(head, dialect).encode()
 
     def of(self, rows: Any) -> bytes:
         """For these rows (a slice, or their numbers)."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake.audit.audit import Audit
 from binlake.compare.capture import StateAt
-from binlake.compare.values import canonical, from_capture
+from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow
 from binlake.lake.paths import LakePaths
@@ -77,13 +77,13 @@ def _show_rows(table: dict[str, Any], file: Path, ts: int, report: Report) -> No
 
 
 def _equal(audit: Audit, table: dict[str, Any], ts: int) -> bool:
-    columns, rules = table["columns"], [canonical(kind) for kind in table["types"]]
+    columns, rules = table["columns"], [canonical_text_of(kind) for kind in table["types"]]
     found = audit.table_as_of(table["schema"], table["name"], ts)
     shown = Counter(
         tuple(rule(row[name]) for rule, name in zip(rules, columns, strict=True)) for row in found.rows
     )  # fmt: skip
     recorded = Counter(
-        tuple(rule(from_capture(value)) for rule, value in zip(rules, row, strict=True)) for row in table["rows"]
+        tuple(rule(raw_from_capture(value)) for rule, value in zip(rules, row, strict=True)) for row in table["rows"]
     )
     return list(found.columns) == list(columns) and shown == recorded
 

@@ -20,8 +20,13 @@ from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.statements import StatementBatch, TableStatements, images_from_rows
 from binlake.statements.batch import UNCHECKED
-from binlake.target.definitions.definitions import compare, expected_after, read, require_definitions
-from binlake.target.definitions.rowsleft import rows_left
+from binlake.target.definitions.definitions import (
+    compare_definitions,
+    expected_after,
+    read_definitions,
+    require_definitions,
+)
+from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import plan_ddls, window_schemas
@@ -109,8 +114,10 @@ class DirectReplay:
         for statement in batch.sql:
             self._session.execute(statement)
         expected = expected_after(ddl.before, ddl.after, "mariadb", ddl.action)
-        found = compare(expected, read(self._session, expected.names, "mariadb"), indexes=True, target=self._target)
-        if found := [*found, *rows_left(self._session, expected.empty)]:
+        found = compare_definitions(
+            expected, read_definitions(self._session, expected.names, "mariadb"), indexes=True, target=self._target
+        )
+        if found := [*found, *find_remaining_rows(self._session, expected.empty)]:
             raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
         self.applied.ddls += 1
 

@@ -24,7 +24,7 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import qualified, quote, quote_name
-from binlake.statements.written import written_columns
+from binlake.statements.writtencolumns import written_columns
 from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"

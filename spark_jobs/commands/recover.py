@@ -18,7 +18,14 @@ from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
-from binlake.target.recover import Verdict, but, finish_from_relay, is_consistent, judge, require_consistent
+from binlake.target.recover import (
+    Verdict,
+    describe_exceptions,
+    finish_from_relay,
+    is_consistent,
+    judge_recovery,
+    require_consistent,
+)
 from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
 from spark_jobs.job.arguments import add_job, add_where
@@ -68,15 +75,15 @@ def recover(
 ) -> list[StageResult]:
     """Recover if that is called for; the last result is that of `recover`, those before it of stages that ran.
 
-    Raises what `judge` and the stages raise; CheckpointConflict when the target is not consistent, and no window of
-    ours is open there; LostRange when what finishes it is nowhere.
+    Raises what `judge_recovery` and the stages raise; CheckpointConflict when the target is not consistent and no
+    window of ours is open there; LostRange when what finishes it is nowhere.
     """
     began = time.monotonic()
     if log_dir and roll_forward:
         raise ConfigError(
             "relay files hold the open window only", hint="omit --log-dir: landed windows are in the lake"
         )
-    verdict = judge(replication)
+    verdict = judge_recovery(replication)
     nothing = [_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
     # A roll-forward that was cut short between two windows left the target consistent: more may be landed.
     goes_on = roll_forward and verdict.state == "nothing-to-do" and verdict.commit_ts > 0
@@ -92,7 +99,7 @@ def recover(
         return nothing
     found, aside = require_consistent(replication, _ran(results, roll_forward), rolled_forward=roll_forward)
     rows = sum(result.rows for result in results if result.stage == "finalize")
-    detail = {"reason": verdict.reason, "source": source, "but": but(aside)}
+    detail = {"reason": verdict.reason, "source": source, "but": describe_exceptions(aside)}
     ended = _result("recovered", began, verdict.commit_ts, found.commit_ts, rows, **detail)
     return [*results, ended]
 

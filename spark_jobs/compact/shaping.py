@@ -12,7 +12,7 @@ from contextlib import closing
 from binlake.config.model import Target
 from binlake.rows.schema import TableDef
 from binlake.target import Session
-from binlake.target.definitions.definitions import expected_of, read
+from binlake.target.definitions.definitions import expected_of, read_definitions
 from binlake.target.definitions.shape import Name, option_of, shape_of
 from binlake.window.shapes import Shapes, TableShape
 from spark_jobs.tables.sinks import SinkWindow
@@ -41,7 +41,7 @@ def _is_preserved(target: Target, table: TableDef) -> bool:
 def _read(target: Target, tables: list[TableDef]) -> dict[Name, TableShape]:
     expected = expected_of(tables, target.db_type)
     with closing(Session(target)) as session:
-        actual = read(session, expected.names, target.db_type)
+        actual = read_definitions(session, expected.names, target.db_type)
     shapes = {}
     for name, form in expected.tables.items():
         there = actual.tables.get(name)

@@ -19,7 +19,7 @@ from binlake.config.model import Target
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
-from binlake.statements.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
+from binlake.statements.chunks import add_places, cut_chunks, measure_sizes, number_chunks, split_by_chunk, sum_sizes
 from binlake.target import too_many_rows
 from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.convert.keeping import add_origins
@@ -43,14 +43,14 @@ def net_statements(
     changes = _changes(ctx, window.bounds)
     if changes is None:
         return None, rowhash.merge_folds([])
-    rows = map_rows(changes, placed, PLACED)
+    rows = map_rows(changes, add_places, PLACED)
     parts = collect_rows(map_rows(rows, count_and_fold, f"{SIZES}, {FOLD_COLUMNS}"))
-    counted = total(parts)
+    counted = sum_sizes(parts)
     tables = _tables(window, target, counted)
     if any(table.kept for table in tables.values()):
         rows = add_origins(ctx, window, rows, tables, PLACED)
-        counted = total(collect_rows(map_rows(rows, sizes, SIZES)))
-    chunks = chunks_of(counted, limits)
+        counted = sum_sizes(collect_rows(map_rows(rows, measure_sizes, SIZES)))
+    chunks = cut_chunks(counted, limits)
     copies = {place: name_of_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
     renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
     return render_rows(rows, renderer), rowhash.merge_folds(folds_in(parts))
@@ -68,7 +68,7 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
 
 def count_and_fold(rows: pa.Table) -> pa.Table:
     """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
-    found = sizes(rows)
+    found = measure_sizes(rows)
     values = row_of_fold(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
     # A fold of zeros is that of no row.
     for name, value in zip(("count", "total", "xor"), values, strict=True):
@@ -97,8 +97,8 @@ def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
 def render_rows(rows: Rows, renderer: Renderer) -> Rows:
     """The rows of `statement` of all chunks."""
     if isinstance(rows, pa.Table):
-        numbers = chunk_numbers(rows, renderer.chunks)
-        parts = parted(rows.select(_needed(rows.column_names)), numbers, len(renderer.chunks))
+        numbers = number_chunks(rows, renderer.chunks)
+        parts = split_by_chunk(rows.select(_needed(rows.column_names)), numbers, len(renderer.chunks))
         return pa.concat_tables([STATEMENT_ARROW.empty_table(), *map(renderer, parts, range(len(parts)))])
     schema = rows.select(*_needed(rows.columns)).schema
     numbered = map_rows(rows, partial(_numbered, renderer=renderer), f"{_ddl(schema)}, chunk INT")
@@ -113,7 +113,7 @@ def _needed(names: Sequence[str]) -> list[str]:
 
 
 def _numbered(rows: pa.Table, renderer: Renderer) -> pa.Table:
-    numbers = chunk_numbers(rows, renderer.chunks).astype(np.int32)
+    numbers = number_chunks(rows, renderer.chunks).astype(np.int32)
     return rows.select(_needed(rows.column_names)).append_column("chunk", pa.array(numbers))
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
+from binlake.statements import BatchLimits, Phase, PreserveStatements, StatementBatch, TableStatements, images_from_maps
 from binlake.statements.chunks import Chunk, Place
 from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import keep_statements, write_statements
@@ -46,7 +46,7 @@ class Renderer:
         phase = chunk.place.phase
         table = self.tables[_without_phase(chunk.place)]
         rows = rows.combine_chunks()
-        writer: TableStatements | KeptStatements
+        writer: TableStatements | PreserveStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
             writer = self._kept_writer(table, chunk)
             found: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
@@ -71,8 +71,8 @@ class Renderer:
             plain=self.plain,
         )
 
-    def _kept_writer(self, table: TableDef, chunk: Chunk) -> KeptStatements:
-        return KeptStatements(
+    def _kept_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:
+        return PreserveStatements(
             table,
             chunk.place.segment,
             self.copies[_without_phase(chunk.place)],

@@ -25,10 +25,10 @@ from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.statements.sealed import INDEX, index_digest
+from binlake.statements.digests import INDEX, digest_of_index
 from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import Name, fingerprint, require_definitions
+from binlake.target.definitions.definitions import Name, digest_definitions, require_definitions
 from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
@@ -132,7 +132,7 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
         change = rowhash.digest_of(found)
     rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
     if pinned is not None:
-        require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
+        require_pinned(STATEMENT.name, bounds, pinned.statement, digest_of_index(_index(rows)))
     if rows is None:
         clear_rows(ctx.rows_to_write, ctx.paths, STATEMENT, window_predicate(bounds), about)
     else:
@@ -262,4 +262,4 @@ def _target_definitions(given: _Given, statements: LakeStatements) -> str:
     ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])
-        return fingerprint(session, names)
+        return digest_definitions(session, names)

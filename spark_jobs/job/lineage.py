@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import DbInfo, TableDef
-from binlake.statements.written import written_columns
+from binlake.statements.writtencolumns import written_columns
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of, without_lineage
 from binlake.window.targets import Naming, TargetTables

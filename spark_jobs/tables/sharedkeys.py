@@ -26,7 +26,7 @@ from binlake.rows.schema import TableDef
 from binlake.target import Position, Session
 from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.definitions import Name
-from binlake.target.definitions.rowsleft import moves_rows
+from binlake.target.definitions.remainingrows import moves_rows
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.pinned import next_start
 from spark_jobs.tables.sinks import SinkWindow, target_tables

@@ -23,9 +23,9 @@ from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT, arrow_schema
-from binlake.statements import Phase, StatementBatch, kept_table
+from binlake.statements import Phase, StatementBatch, copy_name
+from binlake.statements.digests import INDEX, batch_from_row, checked_batch_from_row, digest_of_index
 from binlake.statements.literal import qualified
-from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.definitions import SegmentTable
@@ -42,7 +42,7 @@ _READ_AHEAD = 8
 
 def name_of_copy(target: Target, replication: str, window: str, place: SegmentTable) -> str:
     """The quoted name of the copy of a table that a segment of `window` makes."""
-    return qualified(target.checkpoint_schema, kept_table(replication, window, *place))
+    return qualified(target.checkpoint_schema, copy_name(replication, window, *place))
 
 
 class LakeStatements:
@@ -66,13 +66,13 @@ class LakeStatements:
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
         self._data = open_dataset(DeltaTable(paths.table(STATEMENT.name))) if rows is None else ds.dataset(rows)
-        self._batch_of = checked_batch if rows is None else batch_of
+        self._batch_of = checked_batch_from_row if rows is None else batch_from_row
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
 
     def digest(self) -> str:
         """SHA-256 over the place, row count and digest of every batch, in order."""
-        return index_digest(self._index)
+        return digest_of_index(self._index)
 
     @property
     def rows(self) -> int:

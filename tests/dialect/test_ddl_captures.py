@@ -14,7 +14,7 @@ from binlake.dialect import map_ddl
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.target.ddl.proof import judge, read_evidence
-from binlake.target.definitions.definitions import compare, expected_after, read
+from binlake.target.definitions.definitions import compare_definitions, expected_after, read_definitions
 from binlake.target.session.session import Session
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
@@ -52,7 +52,9 @@ def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_mariad
             before = read_evidence(session, target, expected.names, expected)
             for statement in found.sql:
                 session.execute(statement)
-            assert compare(expected, read(session, expected.names, "mariadb"), indexes=True) == [], row.query
+            assert (
+                compare_definitions(expected, read_definitions(session, expected.names, "mariadb"), indexes=True) == []
+            ), row.query
             # a restart at the intent tells by this whether the DDL has run
             truncated = row.query.upper().startswith("TRUNCATE")
             assert (

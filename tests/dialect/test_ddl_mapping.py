@@ -20,7 +20,7 @@ from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import quote, quote_name
-from binlake.statements.written import written_columns
+from binlake.statements.writtencolumns import written_columns
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
 NONE = Definitions((), ())

@@ -17,7 +17,7 @@ from binlake.rows.schema import DdlJob, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.statements.written import written_columns
+from binlake.statements.writtencolumns import written_columns
 
 NOTHING = SourceSession()
 NEW_YORK = SourceSession("America/New_York", "2024-05-06")

@@ -17,7 +17,7 @@ import pytest
 from binlake.changes.net import RowEvent, net_changes, row_key
 from binlake.compare import expected_states
 from binlake.compare.capture import Capture
-from binlake.compare.values import canonical, from_capture
+from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.mirror.effects import effects_of
 from binlake.mirror.rows import Reshaper, mirror_texts, typed_rows
 from binlake.rows.schema import SchemaState, TableDef
@@ -119,7 +119,7 @@ def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[
     """(recorded rows, the mirror's rows), both in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, canonical(kind))
+        name: (place, canonical_text_of(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }
@@ -129,7 +129,9 @@ def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[
         tuple(rule(raw(table, name, row[name])) for name, (_, rule) in rules.items())
         for row in untyped(table, typed(*mirror))
     )
-    wanted = Counter(tuple(rule(from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"])
+    wanted = Counter(
+        tuple(rule(raw_from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"]
+    )
     assert len(rows) == found.total()
     return wanted, found
 

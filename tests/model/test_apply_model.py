@@ -113,7 +113,7 @@ def ledger_unread(patch: pytest.MonkeyPatch) -> None:
 
 def intent_ignored(patch: pytest.MonkeyPatch) -> None:
     """A DDL that was begun has run."""
-    patch.setattr(intents, "_is_to_be_executed", lambda *_: False)
+    patch.setattr(intents, "_must_execute", lambda *_: False)
 
 
 def always_consistent(patch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
     """The same, and an error of a statement that removes rows is passed over where the definitions look right."""
     names_as_written(patch)
     patch.setattr(definitions, "moves_rows", lambda _: False)
-    patch.setattr(definitions, "rows_left", lambda *_: [])
-    patch.setattr("binlake.target.ddl.proof.rows_left", lambda *_: [])
+    patch.setattr(definitions, "find_remaining_rows", lambda *_: [])
+    patch.setattr("binlake.target.ddl.proof.find_remaining_rows", lambda *_: [])
 
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ LIMITS = BatchLimits(rows=7)
 
 def statements(changed: Rows) -> pa.Table:
     """The rows of `statement`, in order."""
-    rows = map_rows(changed, chunks.placed, PLACED)
-    counted = chunks.total(collect_rows(map_rows(rows, chunks.sizes, SIZES)))
-    renderer = Renderer(WINDOW, definitions(), chunks.chunks_of(counted, LIMITS), "mariadb", LIMITS, plain=False)
+    rows = map_rows(changed, chunks.add_places, PLACED)
+    counted = chunks.sum_sizes(collect_rows(map_rows(rows, chunks.measure_sizes, SIZES)))
+    renderer = Renderer(WINDOW, definitions(), chunks.cut_chunks(counted, LIMITS), "mariadb", LIMITS, plain=False)
     return collect_rows(netstatements.render_rows(rows, renderer)).sort_by(
         [(n, "ascending") for n in ("segment", "phase", "batch")]
     )
@@ -51,7 +51,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
 
 def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSession) -> None:  # R-12
     draw = Random(3)
-    rows = chunks.placed(changes(draw, 120))
+    rows = chunks.add_places(changes(draw, 120))
     places = list(zip(*(rows[name].to_pylist() for name in (*keeping.PLACE_OF_KEY, "key")), strict=True))
     moved = draw.sample(places, 40)
     traced = pa.table(

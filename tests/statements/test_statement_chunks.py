@@ -13,7 +13,16 @@ from support.netchanges import changes
 
 from binlake.base.rowhash import row_hashes
 from binlake.statements import BatchLimits, chunks
-from binlake.statements.chunks import BUCKETS, ENTRY_BYTES, TEXT_FACTOR, chunk_numbers, chunks_of, parted, placed, sizes
+from binlake.statements.chunks import (
+    BUCKETS,
+    ENTRY_BYTES,
+    TEXT_FACTOR,
+    add_places,
+    cut_chunks,
+    measure_sizes,
+    number_chunks,
+    split_by_chunk,
+)
 
 LIMITS = BatchLimits(rows=7)
 
@@ -35,7 +44,7 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
 def test_sizes_are_those_of_counting_row_by_row(seed: int) -> None:
     draw = Random(seed)
     rows = changes(draw, draw.choice([1, 2, 300]))
-    assert chunks.total(sizes(placed(rows))) == counted_by_row(rows)
+    assert chunks.sum_sizes(measure_sizes(add_places(rows))) == counted_by_row(rows)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -45,21 +54,22 @@ def test_chunks_are_the_same_however_the_rows_are_shared(
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     draw = Random(seed)
     rows = changes(draw, 400)
-    whole = chunks_of(chunks.total(sizes(placed(rows))), LIMITS)
+    whole = cut_chunks(chunks.sum_sizes(measure_sizes(add_places(rows))), LIMITS)
     cuts = sorted(draw.sample(range(1, 400), 5))
     shares = [rows.slice(start, stop - start) for start, stop in zip([0, *cuts], [*cuts, 400], strict=True)]
     draw.shuffle(shares)
-    assert chunks_of(chunks.total(pa.concat_tables([sizes(placed(share)) for share in shares])), LIMITS) == whole
+    parts = pa.concat_tables([measure_sizes(add_places(share)) for share in shares])
+    assert cut_chunks(chunks.sum_sizes(parts), LIMITS) == whole
     assert len({chunk.place for chunk in whole}) < len(whole)
     numbers = {key: number for share in shares for key, number in _numbers_by_row(share, whole)}
     assert numbers == dict(_numbers_by_row(rows, whole))
-    for number, part in enumerate(parted(placed(rows), chunk_numbers(placed(rows), whole), len(whole))):
+    for number, part in enumerate(split_by_chunk(add_places(rows), number_chunks(add_places(rows), whole), len(whole))):
         assert [_place(row) for row in part.to_pylist()] == [whole[number].place] * part.num_rows
         assert set(part["bucket"].to_pylist()) == set(whole[number].buckets)
 
 
 def _numbers_by_row(rows: pa.Table, cut: list[chunks.Chunk]) -> list[tuple[int, int]]:
-    return list(zip(rows["last_commit_ts"].to_pylist(), chunk_numbers(placed(rows), cut).tolist(), strict=True))
+    return list(zip(rows["last_commit_ts"].to_pylist(), number_chunks(add_places(rows), cut).tolist(), strict=True))
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -68,13 +78,13 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
-    found = chunks_of(chunks.total(sizes(placed(changes(Random(1), 400)))), LIMITS)
+    found = cut_chunks(chunks.sum_sizes(measure_sizes(add_places(changes(Random(1), 400)))), LIMITS)
     for before, chunk in itertools.pairwise(found):
         follows = before.place[:2] == chunk.place[:2]
         assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
 
 
 def test_no_rows_have_no_chunks() -> None:
-    rows = placed(changes(Random(1), 0))
-    assert chunks_of(chunks.total(sizes(rows)), LIMITS) == []
-    assert parted(rows, chunk_numbers(rows, []), 0) == []
+    rows = add_places(changes(Random(1), 0))
+    assert cut_chunks(chunks.sum_sizes(measure_sizes(rows)), LIMITS) == []
+    assert split_by_chunk(rows, number_chunks(rows, []), 0) == []

@@ -16,8 +16,8 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements import BatchLimits, TableStatements, images_from_rows
-from binlake.statements.lenient import leniently
-from binlake.statements.tableof import table_of
+from binlake.statements.batch import table_of_statement
+from binlake.statements.lenient import make_lenient
 from binlake.target import Session
 
 pytestmark = pytest.mark.mariadb
@@ -92,7 +92,7 @@ def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, 
         changed.append(Change(keyed[0], event, keyed[1].of(event), safe))
     statements = Merger(multiple, BatchLimits()).statements(changed)
     for statement in statements:
-        assert table_of(statement.text) == ("app", "odd")
+        assert table_of_statement(statement.text) == ("app", "odd")
         session.execute(statement.text)
     assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 2.0), (9, 0.0)]
     # A row that is cut must fail, beside one that a strict session refuses, too.
@@ -109,4 +109,4 @@ def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, 
 def test_the_table_of_a_lenient_statement_is_told() -> None:
     for dialect in ("mariadb", "mysql", "tidb"):
         for sql in ("INSERT INTO `a`.`b` (`x`)", "REPLACE INTO `a`.`b` (`x`)", "UPDATE `a`.`b` SET `x` = 1"):
-            assert table_of(leniently(sql, dialect)) == ("a", "b")
+            assert table_of_statement(make_lenient(sql, dialect)) == ("a", "b")

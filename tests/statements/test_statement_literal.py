@@ -13,9 +13,9 @@ from support.tabledefs import col, table
 from binlake.rows.codec.floats import float_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.columns import match_column, tuples, value_column, value_tuples
+from binlake.statements.columns import join_tuples, join_value_tuples, match_literals, value_literals
 from binlake.statements.keyless import image_condition, image_conditions
-from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
+from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widen_float
 
 COLUMNS = {
     c.name: c
@@ -55,9 +55,9 @@ def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataOb
     column = COLUMNS[name]
     values = data.draw(st.lists(strategy(column), max_size=8))
     array, kind = pa.array(values, pa.large_string()), literal_kind(column)
-    assert value_column(array, column).to_pylist() == [value_literal(v, kind) for v in values]
-    assert match_column(array, column).to_pylist() == [match_literal(v, kind) for v in values]
-    assert value_tuples([(array, column)] * 2).to_pylist() == [
+    assert value_literals(array, column).to_pylist() == [value_literal(v, kind) for v in values]
+    assert match_literals(array, column).to_pylist() == [match_literal(v, kind) for v in values]
+    assert join_value_tuples([(array, column)] * 2).to_pylist() == [
         "({0},{0}),".format(value_literal(v, kind)) for v in values
     ]
     conditions = image_conditions(array, column, "mariadb").to_pylist()
@@ -92,13 +92,13 @@ def test_literals(name: str, value: str | None, literal: str) -> None:
 
 def test_a_float_is_found_by_its_widened_value() -> None:
     # hazards R-44
-    assert widened("1.1") == "1.100000023841858e0"
+    assert widen_float("1.1") == "1.100000023841858e0"
     assert match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
 
 
 def test_tuples() -> None:
     ones, twos = pa.array(["1", "2"], pa.large_string()), pa.array(["'a'", "NULL"], pa.large_string())
-    assert tuples([ones, twos]).to_pylist() == ["(1,'a')", "(2,NULL)"]
+    assert join_tuples([ones, twos]).to_pylist() == ["(1,'a')", "(2,NULL)"]
 
 
 @pytest.mark.mariadb

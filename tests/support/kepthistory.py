@@ -13,7 +13,7 @@ from binlake.changes.net import RowEvent, net_changes, row_key
 from binlake.changes.net.event import Op
 from binlake.changes.net.lineage import origins
 from binlake.rows.schema import TableDef
-from binlake.statements import BatchLimits, KeptStatements, TableStatements, images_from_rows, kept_table
+from binlake.statements import BatchLimits, PreserveStatements, TableStatements, copy_name, images_from_rows
 from binlake.statements.literal import qualified
 
 Row = dict[str, str | None]
@@ -89,10 +89,10 @@ def _row(id_: int, u: int | None, v: str) -> Row:
 def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: int = 2) -> Window:
     """One segment of the history as convert would plan it, in batches of `batch` rows."""
     made = Window(lo, hi)
-    copy = qualified("tidb_binlog", kept_table(NAME, f"{lo}-{hi}", 0, definition.db, definition.name))
+    copy = qualified("tidb_binlog", copy_name(NAME, f"{lo}-{hi}", 0, definition.db, definition.name))
     limits, columns = BatchLimits(batch), ["id", "u", "v"]
     writer = TableStatements(definition, 0, limits=limits)
-    keeper = KeptStatements(definition, 0, copy, limits=limits)
+    keeper = PreserveStatements(definition, 0, copy, limits=limits)
     identity = definition.identity()
     changes = net_changes(history.events, identity)
     moves = [

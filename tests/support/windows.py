@@ -20,9 +20,9 @@ from support.mariadb import MariaDb
 from binlake.config.model import Target
 from binlake.errors import BinlakeError, TargetUnavailable
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.sealed import batch_values, index_digest
+from binlake.statements.digests import batch_to_row, digest_of_index
 from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
@@ -115,7 +115,7 @@ class Window:
     def into(self, target: Target, *names: tuple[str, str]) -> Window:
         """The last segment says which tables get rows: `names`, as they are on the target now."""
         with closing(Session(target)) as session:
-            forms = read(session, names, target.db_type).tables
+            forms = read_definitions(session, names, target.db_type).tables
         self.plans[-1] = replace(self.plans[-1], expected=Expected(tables=forms))
         return self
 
@@ -130,7 +130,7 @@ class Window:
     def manifest(self) -> ApplyManifest:
         """What convert would have pinned."""
         every = [*self.written, *(plan.ddl for plan in self.plans if plan.ddl)]
-        digest = index_digest(batch_values(batch) for batch in every)
+        digest = digest_of_index(batch_to_row(batch) for batch in every)
         rows = sum(b.rows for b in self.written)
         return ApplyManifest(
             replication=NAME,

@@ -19,9 +19,9 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.keyless import image_condition
-from binlake.statements.lenient import has_error_value, leniently
+from binlake.statements.lenient import has_error_value, make_lenient
 from binlake.statements.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
-from binlake.statements.written import written_columns
+from binlake.statements.writtencolumns import written_columns
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class RowForms:
 
     def said(self, sql: str, after: Row) -> str:
         """`sql`, which writes `after`: where a strict session refuses that, in a kind of its own."""
-        return leniently(sql, self.dialect) if self.is_odd(after) else sql
+        return make_lenient(sql, self.dialect) if self.is_odd(after) else sql
 
     def is_odd(self, after: Row) -> bool:
         """True when the row holds the error value of an ENUM."""

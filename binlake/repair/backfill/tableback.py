@@ -27,7 +27,13 @@ from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import AsideTable
-from binlake.target.definitions.definitions import Expected, compare, drift, expected_of, read
+from binlake.target.definitions.definitions import (
+    Expected,
+    compare_definitions,
+    drift_error,
+    expected_of,
+    read_definitions,
+)
 from binlake.window.targets import Naming, TargetTables
 
 log = structlog.get_logger(__name__)
@@ -68,9 +74,9 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
     definition = _definition(replication, found, ts)
     absent = (found.db, found.table)
     expected = expected_of([definition], config.db_type) if definition else Expected(tables={absent: None})
-    differences = compare(expected, read(target.session, expected.names, config.db_type))
+    differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
-        error = drift(differences, {"target": target.session.place, "commit_ts": ts})
+        error = drift_error(differences, {"target": target.session.place, "commit_ts": ts})
         shown = (
             "create or alter it at the target to match"
             if definition

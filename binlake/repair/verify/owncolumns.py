@@ -8,14 +8,14 @@ from binlake.base.dialects import Dialect
 from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.session import Session
 
 
 def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
     """Raises Drift for a table with columns besides those of `tables`: REPLACE would make defaults of their values."""
     known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
-    actual = read(session, known, dialect)
+    actual = read_definitions(session, known, dialect)
     for name, there in actual.tables.items():
         own = sorted(
             {column.name for column in there.columns if fold_name(column.name) not in known[name]} if there else ()

@@ -30,7 +30,7 @@ from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.definitions.definitions import compare, drift, expected_of, read
+from binlake.target.definitions.definitions import compare_definitions, drift_error, expected_of, read_definitions
 
 KEYS_AT_ONCE = 5_000
 
@@ -95,9 +95,9 @@ def _table(
     target, paths = replication.sql_target(), LakePaths.of(replication)
     expected = expected_of([one.expected], target.db_type)
     # As it must be, whatever `target.tables` accepts: whole rows are written.
-    differing = compare(expected, read(held.session, expected.names, target.db_type))
+    differing = compare_definitions(expected, read_definitions(held.session, expected.names, target.db_type))
     if differing:
-        raise drift(differing, {"target": held.session.place})
+        raise drift_error(differing, {"target": held.session.place})
     lake = LakeTable(audit, paths, one.table, done.commit_ts)
     # A key that changed in the lake is known there; of rows without one, copies from before it are not.
     keyless = one.table.identity().kind == "row"

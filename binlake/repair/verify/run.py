@@ -36,8 +36,7 @@ from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import compare, expected_of
-from binlake.target.definitions.definitions import read as read_definitions
+from binlake.target.definitions.definitions import compare_definitions, expected_of, read_definitions
 from binlake.target.session.session import Session
 
 log = structlog.get_logger(__name__)
@@ -202,7 +201,7 @@ class _Run:
         expected = expected_of([one.expected], self._target.db_type)
         found = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
         # What `target.tables` accepts is no difference.
-        return compare(expected, found, target=self._target)
+        return compare_definitions(expected, found, target=self._target)
 
     def _numbers(self, one: VerifiedTable, count: int) -> list[int]:
         every = self._done.every

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.compare.values import canonical
+from binlake.compare.values import canonical_text_of
 from binlake.rows.codec.floats import as_float32, double_text, float_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -56,7 +56,7 @@ def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
 def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
     """The function whose results are equal where docs/understand/equality.md calls two canonical texts equal."""
     # The lake's text of a binary value is that page's already.
-    return (lambda text: text) if column.is_binary else canonical(column.type_name)
+    return (lambda text: text) if column.is_binary else canonical_text_of(column.type_name)
 
 
 def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:

@@ -27,7 +27,13 @@ from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.claim.progress import Progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.intents import apply_ddl
-from binlake.target.definitions.definitions import Expected, drift, losing_tables, losses, read
+from binlake.target.definitions.definitions import (
+    Expected,
+    drift_error,
+    find_losing_tables,
+    find_losses,
+    read_definitions,
+)
 from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, is_within
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StatementKiller, StopFlag
@@ -171,11 +177,11 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     getting = plan.expected.tables if plan.expected is not None else {}
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
     expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
-    actual = read(run.session, expected.names, run.target.db_type)
-    lost = losses(run.target, expected, actual)
+    actual = read_definitions(run.session, expected.names, run.target.db_type)
+    lost = find_losses(run.target, expected, actual)
     if lost:
-        error = drift(lost, {"window": run.manifest.window, "segment": plan.number})
-        error.tables = tuple(losing_tables(run.target, expected, actual))
+        error = drift_error(lost, {"window": run.manifest.window, "segment": plan.number})
+        error.tables = tuple(find_losing_tables(run.target, expected, actual))
         raise error
 
 

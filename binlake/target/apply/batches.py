@@ -12,8 +12,7 @@ from functools import partial
 
 from binlake.base.redaction import condition_in_log, sql_in_log
 from binlake.errors import TargetRefused
-from binlake.statements.batch import UNCHECKED, StatementBatch
-from binlake.statements.tableof import table_of
+from binlake.statements.batch import UNCHECKED, StatementBatch, table_of_statement
 from binlake.target.claim.aside import part_to_run
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
@@ -52,7 +51,7 @@ def run_batch(session: Session, batch: StatementBatch) -> None:
         try:
             _run_statement(session, batch, sql, expected)
         except TargetRefused as error:
-            error.tables = ((batch.db, batch.table) if batch.table else table_of(sql),)
+            error.tables = ((batch.db, batch.table) if batch.table else table_of_statement(sql),)
             raise
 
 
@@ -77,7 +76,11 @@ def _row_in_statement(sql: str) -> dict[str, object]:
     match = _ROW.search(sql)
     if match is None or match["ts"] is None:
         return {}
-    return {"table": ".".join(table_of(sql)), "row": condition_in_log(match["row"])[:300], "commit_ts": match["ts"]}
+    return {
+        "table": ".".join(table_of_statement(sql)),
+        "row": condition_in_log(match["row"])[:300],
+        "commit_ts": match["ts"],
+    }
 
 
 class BatchApplier:

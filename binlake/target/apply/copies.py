@@ -6,8 +6,8 @@ outside a transaction, and either may be done twice.
 
 from __future__ import annotations
 
-from binlake.statements.kept import kept_prefix
 from binlake.statements.literal import qualified
+from binlake.statements.preserve import copy_prefix
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan
@@ -24,7 +24,7 @@ def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
 
 def drop_copies(run: ApplyRun) -> None:
     """Remove every copy of this replication: nothing of it is open."""
-    prefix = kept_prefix(run.manifest.replication)
+    prefix = copy_prefix(run.manifest.replication)
     sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
     for name in run.session.column(sql, (run.schema, len(prefix), prefix)):
         run.claim.prove()

@@ -5,17 +5,17 @@ Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import Name, drift, expected_of, read
+from binlake.target.definitions.definitions import Name, drift_error, expected_of, read_definitions
 from binlake.target.definitions.forms import TableForm, expected_form
-from binlake.target.definitions.shape import option_of, refused, shape_of
+from binlake.target.definitions.shape import list_refusals, option_of, shape_of
 from binlake.target.definitions.structure import StructureDifference, structure_differences
 from binlake.target.session.session import Session
 from binlake.window.shapes import TableShape
@@ -54,7 +54,7 @@ def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> l
     wanted = [table for table in tables if table.kind == "table"]
     warnings = _warnings(session, {table.db for table in wanted})
     expected = expected_of(wanted, target.db_type)
-    actual = read(session, expected.names, target.db_type)
+    actual = read_definitions(session, expected.names, target.db_type)
     reports = []
     for table in wanted:
         name = (table.db, table.name)
@@ -68,7 +68,7 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
     """Raises Drift when an existing table is refused. A missing one is refused once it gets rows."""
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
-        raise drift(found, where)
+        raise drift_error(found, where)
 
 
 def stopping(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
@@ -91,7 +91,7 @@ def _report(target: Target, table: TableDef, there: TableForm | None) -> TableRe
     shaped = expected_form(shape.of(table), target.db_type) if shape else form
     open_ones = structure_differences(shaped, there)
     accepted = frozenset(option.accept) if option else frozenset()
-    refusals = [*refused(open_ones, accepted), *_refused_mode(target, shape)]
+    refusals = [*list_refusals(open_ones, accepted), *_refused_mode(target, shape)]
     return TableReport(
         table.db,
         table.name,
@@ -151,22 +151,47 @@ def _with_warnings(report: TableReport, warnings: Sequence[str]) -> TableReport:
     return TableReport(**{**asdict(report), "warnings": tuple(warnings)})
 
 
+class _Trigger(NamedTuple):
+    name: str
+    table: str
+    timing: str
+    event: str
+
+
+class _ForeignKey(NamedTuple):
+    name: str
+    parent: str
+    child: str
+    on_update: str
+    on_delete: str
+
+
 def _warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str]]:
-    found: dict[Name, list[str]] = {}
+    warnings: dict[Name, list[str]] = {}
     for db in sorted(databases):
-        for name, table, timing, event in session.rows(
-            "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
-            " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s ORDER BY 1",
-            (db,),
-        ):
-            text = f"trigger {name} ({timing} {event}) fires for what we write, and REPLACE is a DELETE and an INSERT"
-            found.setdefault(fold_pair((db, str(table))), []).append(text)
-        for name, table, child, on_update, on_delete in session.rows(
-            "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
-            " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1",
-            (db,),
-        ):
-            if _CASCADES & {str(on_update).upper(), str(on_delete).upper()}:
-                text = f"foreign key {name} of {child} cascades, but not for what we write (foreign_key_checks = 0)"
-                found.setdefault(fold_pair((db, str(table))), []).append(text)
-    return found
+        for table, text in [*_trigger_warnings(session, db), *_cascade_warnings(session, db)]:
+            warnings.setdefault(fold_pair((db, table)), []).append(text)
+    return warnings
+
+
+def _trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+    """(table, text) of each trigger in `db`."""
+    sql = (
+        "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
+        " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s ORDER BY 1"
+    )
+    for one in session.records(_Trigger, sql, (db,)):
+        when = f"{one.timing} {one.event}"
+        yield one.table, f"trigger {one.name} ({when}) fires for what we write, and REPLACE is a DELETE and an INSERT"
+
+
+def _cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+    """(table, text) of each foreign key on a table of `db` that cascades."""
+    sql = (
+        "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
+        " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1"
+    )
+    for one in session.records(_ForeignKey, sql, (db,)):
+        if _CASCADES & {one.on_update.upper(), one.on_delete.upper()}:
+            text = f"foreign key {one.name} of {one.child} cascades, but not for what we write (foreign_key_checks = 0)"
+            yield one.parent, text

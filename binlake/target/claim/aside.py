@@ -12,9 +12,8 @@ from typing import Literal
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema.names import fold_pair
-from binlake.statements.batch import StatementBatch
+from binlake.statements.batch import StatementBatch, table_of_statement
 from binlake.statements.literal import qualified
-from binlake.statements.tableof import table_of
 from binlake.target.claim.progress import Checkpoint, Progress
 from binlake.target.definitions.definitions import Name
 from binlake.target.session.failures import MISSING, code_of
@@ -110,7 +109,7 @@ def part_to_run(batch: StatementBatch, aside: Collection[Name]) -> StatementBatc
         return batch
     if batch.table:
         return None if is_aside(aside, (batch.db, batch.table)) else batch
-    kept = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of(sql))]
+    kept = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of_statement(sql))]
     if len(kept) == len(batch.sql):
         return batch
     if not kept:

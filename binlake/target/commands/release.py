@@ -13,7 +13,7 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.target.claim.claim import claimed_transaction
 from binlake.target.claim.progress import CheckpointTable, Progress, read_progress, write_progress
-from binlake.target.ddl.intended import Intended
+from binlake.target.ddl.intents import DdlIntent
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
 from binlake.target.session.session import Session
 from binlake.target.session.tables import tables_exist
@@ -81,9 +81,9 @@ def _require_untouched(session: Session, target: Target, progress: Progress) -> 
     )  # fmt: skip
 
 
-def _intended(progress: Progress) -> Intended:
+def _intended(progress: Progress) -> DdlIntent:
     try:
-        return Intended.from_json(progress.ddl_expected or "")
+        return DdlIntent.from_json(progress.ddl_expected or "")
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointConflict(
             "the record of the DDL does not name its tables",

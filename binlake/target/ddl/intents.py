@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import structlog
@@ -11,12 +12,10 @@ from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_name
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, write_progress
 from binlake.target.claim.run import ApplyRun
-from binlake.target.ddl.converting import is_half_converted
-from binlake.target.ddl.errors import execute_ddl
-from binlake.target.ddl.intended import Intended
-from binlake.target.ddl.ownproof import OwnProof
-from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
-from binlake.target.definitions.definitions import left_behind
+from binlake.target.ddl.execution import execute_ddl, is_half_converted
+from binlake.target.ddl.operatorproof import OperatorProof
+from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
+from binlake.target.definitions.definitions import Expected, Name, find_left_behind
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import code_of
 from binlake.target.session.session import Session
@@ -35,6 +34,40 @@ _ANOTHER_INJECTED = (
     "fix the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
     " merge, compact and convert again"
 )
+
+
+@dataclass(frozen=True)
+class DdlIntent:
+    """What an intent records of its DDL: whose definitions it changes, what they were and are to be (hazards R-04).
+
+    `touched`: the names whose definitions show whether it ran; `after` None where it is not known what it leaves.
+
+    `refused`: the target answered with an error and nothing of the DDL ran. `before`: what the target showed when it
+    was begun; None in an intent of a version that did not keep that.
+    """
+
+    touched: tuple[Name, ...]
+    after: Expected | None
+    refused: bool = False
+    before: Evidence | None = None
+
+    def to_json(self) -> str:
+        """JSON for the column binlake_progress.ddl_expected."""
+        after = json.loads(self.after.to_json()) if self.after is not None else None
+        before = self.before.to_dict() if self.before is not None else None
+        values = {"touched": self.touched, "after": after, "refused": self.refused, "before": before}
+        return json.dumps(values, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> DdlIntent:
+        """The value of `to_json`; an intent of an older version has no `touched`: its expectation names all."""
+        raw = json.loads(text)
+        if "touched" not in raw:
+            expected = Expected.from_json(text)
+            return cls(tuple(expected.names), expected)
+        after = Expected.from_json(json.dumps(raw["after"])) if raw["after"] is not None else None
+        before = Evidence(**raw["before"]) if raw.get("before") else None
+        return cls(tuple((db, name) for db, name in raw["touched"]), after, raw.get("refused", False), before)
 
 
 @dataclass(frozen=True)
@@ -62,7 +95,7 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
         log.warning("ddl_passed_over", ddl_commit_ts=str(plan.ddl_commit_ts), ddl=ddl.sql[-1][:200])
         return DdlOutcome(False, passed_over=True)
     try:
-        return _brought(run, plan, ddl)
+        return _execute_once(run, plan, ddl)
     except Permanent as error:
         # An operator's own statement may be about more than its names tell, a statement on a database is.
         own = type(error) in (TargetRefused, Permanent) and ddl.kind == "ddl"
@@ -71,13 +104,13 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
         raise
 
 
-def _brought(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
+def _execute_once(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
     execute = True
     ignored: tuple[str, ...] = ()
     marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
-    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     if run.progress.ddl_state == "intent":
-        execute = _is_to_be_executed(run, plan, ddl, marker)
+        execute = _must_execute(run, plan, ddl, marker)
     else:
         _write_intent(run, plan, ddl, marker)
     if execute:
@@ -92,13 +125,13 @@ def _brought(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcom
 def _write_intent(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None, *, refused: bool = False
 ) -> None:
-    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     for proof in (marker, own):
         if proof is not None:
             run.claim.prove()
             proof.make(run.session)
-    before = _look(run, plan)
-    expected = Intended(plan.touched, plan.expected_after, refused, before).to_json()
+    before = _read_evidence_now(run, plan)
+    expected = DdlIntent(plan.touched, plan.expected_after, refused, before).to_json()
 
     def body(session: Session) -> Progress:
         moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before.texts, expected)
@@ -122,11 +155,11 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         run.claim.notify("ddl_executed")
         _require_there(run, plan, ignored)
     except TargetRefused as error:
-        verdict = _verdict(run, plan, ddl, marker)
+        verdict = _judge_now(run, plan, ddl, marker)
         if verdict == "before":
             # Nothing ran, and that shows: whatever somebody mends then is no trace of the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
-        raise _refused(run, plan, ddl, error, is_clear=verdict != "unknown") from error
+        raise _refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
 
 
@@ -138,13 +171,15 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
     after = plan.expected_after
     if ignored:
         # Of an operator's own statement nobody knows what it should leave.
-        lacking = differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
+        lacking = (
+            list_differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
+        )
         if after is not None and (after.moves_rows or _only_swaps(plan)):
             lacking = lacking or ["the target does not show whether its rows are gone"]
     else:
-        lacking = left_behind(run.session, after, run.target.db_type) if after is not None else []
+        lacking = find_left_behind(run.session, after, run.target.db_type) if after is not None else []
     if lacking:
-        raise _not_left(run, ignored, lacking)
+        raise _missing_result_error(run, ignored, lacking)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
 
@@ -155,13 +190,13 @@ def _only_swaps(plan: SegmentPlan) -> bool:
     return not plan.repeatable and after is not None and None not in after.tables.values()
 
 
-def _not_left(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
+def _missing_result_error(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
     first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
     what = f"{first.message} and the target does not match its result: {'; '.join(lacking)}"
     return TargetRefused(what, where=first.where)
 
 
-def _refused(
+def _refusal_error(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, *, is_clear: bool
 ) -> TargetRefused:
     what = _WORDS.get(ddl.kind, "a DDL")
@@ -169,7 +204,7 @@ def _refused(
     return TargetRefused(
         f"{what} failed: {error.message}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, **error.where},
-        hint=hint if is_clear else f"if it ran before, {_say_done(run)}; else {hint}",
+        hint=hint if is_clear else f"if it ran before, {_hint_to_set_done(run)}; else {hint}",
     )
 
 
@@ -191,15 +226,15 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
     run.claim.notify("ddl_done")
 
 
-def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
+def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
     """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
-    intended = _intended(run)
+    intended = _read_intent(run)
     if is_half_converted(run.session, plan.touched, ddl.sql):
         return True
     if plan.repeatable and plan.expected_after is None:
         # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
         return True
-    verdict = _verdict(run, plan, ddl, marker)
+    verdict = _judge_now(run, plan, ddl, marker)
     if intended.refused and (verdict == "before" or _is_still_needed(run, plan, intended)):
         # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
         _write_intent(run, plan, ddl, marker)
@@ -209,55 +244,55 @@ def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, ma
     if plan.repeatable and intended.before is not None and not intended.before.shows:
         # Nothing wrote since the intent, so running it twice leaves what running it once does.
         return True
-    raise _unclear(run, plan, intended.before)
+    raise _unclear_error(run, plan, intended.before)
 
 
-def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intended: Intended) -> bool:
+def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intended: DdlIntent) -> bool:
     """Of a DDL that was refused: nobody did it by hand, and definitions can tell that."""
     if plan.expected_after is not None and plan.expected_after.is_in_rows_alone:
         return False
-    now = _look(run, plan)
+    now = _read_evidence_now(run, plan)
     return now.shows or (intended.before is not None and now.texts == intended.before.texts)
 
 
-def _intended(run: ApplyRun) -> Intended:
-    return Intended.from_json(run.progress.ddl_expected or "")
+def _read_intent(run: ApplyRun) -> DdlIntent:
+    return DdlIntent.from_json(run.progress.ddl_expected or "")
 
 
-def _look(run: ApplyRun, plan: SegmentPlan) -> Evidence:
+def _read_evidence_now(run: ApplyRun, plan: SegmentPlan) -> Evidence:
     return read_evidence(run.session, run.target, plan.touched, plan.expected_after)
 
 
-def _verdict(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
+def _judge_now(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
     """What the target proves of the DDL whose intent is stored."""
-    before = _intended(run).before
+    before = _read_intent(run).before
     if before is None:
         return "unknown"
     if marker is not None:
         return marker.verdict(run.session)
-    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
-    now = _look(run, plan)
+    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    now = _read_evidence_now(run, plan)
     return judge(before, now, plan.expected_after) if own is None else own.verdict(run.session, before, now)
 
 
-def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
+def _unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
     if before is None:
         found = "the version of Binlake that began it recorded no proof of whether it ran"
     elif before.shows:
-        lacking = "; ".join(differences(run.session, run.target, plan.expected_after))
+        lacking = "; ".join(list_differences(run.session, run.target, plan.expected_after))
         found = f"the target shows neither the definitions before it nor those after it: {lacking}"
-    elif plan.expected_after is None and _look(run, plan).texts != before.texts:
+    elif plan.expected_after is None and _read_evidence_now(run, plan).texts != before.texts:
         found = "its tables have changed, and nothing proves that this is its result"
     else:
         found = "the target looks the same before and after it, so this does not show whether it ran"
     return Permanent(
         f"a DDL was begun and {found}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, "tables": names, "ddl": (progress.ddl_sql or "")[:300]},
-        hint=f"look at these tables; then {_say_done(run)}, or to '' if it did not run",
+        hint=f"look at these tables; then {_hint_to_set_done(run)}, or to '' if it did not run",
     )
 
 
-def _say_done(run: ApplyRun) -> str:
+def _hint_to_set_done(run: ApplyRun) -> str:
     return f"set ddl_state in {run.schema}.binlake_progress to 'done'"

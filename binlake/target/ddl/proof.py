@@ -17,10 +17,17 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from binlake.config.model import Target
-from binlake.statements.kept import kept_prefix
 from binlake.statements.literal import qualified
-from binlake.target.definitions.definitions import Expected, Name, compare, fingerprint, read, table_numbers
-from binlake.target.definitions.rowsleft import rows_left
+from binlake.statements.preserve import copy_prefix
+from binlake.target.definitions.definitions import (
+    Expected,
+    Name,
+    compare_definitions,
+    digest_definitions,
+    read_definitions,
+    read_table_numbers,
+)
+from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 
 Verdict = Literal["before", "after", "unknown"]
@@ -54,19 +61,21 @@ def read_evidence(session: Session, target: Target, touched: Iterable[Name], aft
     names = sorted(set(touched))
     return Evidence(
         structure=_structure(session, target, names),
-        texts=fingerprint(session, names),
-        numbers=table_numbers(session, names, target.db_type),
+        texts=digest_definitions(session, names),
+        numbers=read_table_numbers(session, names, target.db_type),
         server=_server(session, target),
-        shows=bool(differences(session, target, after)),
+        shows=bool(list_differences(session, target, after)),
     )
 
 
-def differences(session: Session, target: Target, after: Expected | None) -> list[str]:
+def list_differences(session: Session, target: Target, after: Expected | None) -> list[str]:
     """What the target lacks of `after`, for people; none where it is not known what the DDL leaves."""
     if after is None:
         return []
-    found = compare(after, read(session, after.names, target.db_type), indexes=True, target=target)
-    return [*found, *rows_left(session, after.empty)]
+    found = compare_definitions(
+        after, read_definitions(session, after.names, target.db_type), indexes=True, target=target
+    )
+    return [*found, *find_remaining_rows(session, after.empty)]
 
 
 def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
@@ -97,7 +106,7 @@ def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
 
 
 def _structure(session: Session, target: Target, names: list[Name]) -> str:
-    actual = read(session, names, target.db_type)
+    actual = read_definitions(session, names, target.db_type)
     engines = "".join(form.engine for _, form in sorted(actual.tables.items()) if form is not None)
     return hashlib.sha256((Expected(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
 
@@ -113,7 +122,7 @@ def _server(session: Session, target: Target) -> str:
         " (%s, %s, %s) ORDER BY TABLE_NAME",
         (target.checkpoint_schema, *_OURS),
     )
-    numbers = table_numbers(session, [(target.checkpoint_schema, name) for name in _OURS], target.db_type)
+    numbers = read_table_numbers(session, [(target.checkpoint_schema, name) for name in _OURS], target.db_type)
     return hashlib.sha256(json.dumps([place, made, numbers], default=str).encode()).hexdigest()
 
 
@@ -131,7 +140,7 @@ class RenameMarker:
         if _RENAME_LIST.match(sql) is None:
             return None
         # The prefix of what is removed when the next window opens.
-        prefix = kept_prefix(task)
+        prefix = copy_prefix(task)
         return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
 
     @property
@@ -155,14 +164,13 @@ class RenameMarker:
 
     def verdict(self, session: Session) -> Verdict:
         """Decided by which of the two names exists."""
-        rows = session.rows(
+        names = session.column(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self.schema, self.begun_name, self.ended_name),
         )
-        found = {str(name) for (name,) in rows}
-        if found == {self.begun_name}:
+        if names == [self.begun_name]:
             return "before"
-        return "after" if found == {self.ended_name} else "unknown"
+        return "after" if names == [self.ended_name] else "unknown"
 
     def remove(self, session: Session) -> None:
         """What proves nothing any more: the DDL is known to be done. Raises TargetRefused."""

@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 from binlake.base.dialects import Dialect
 from binlake.config.model import Target
@@ -28,8 +29,8 @@ from binlake.target.definitions.forms import (
     missing_indexes,
     normal_type,
 )
-from binlake.target.definitions.rowsleft import Emptied, emptied_by, moves_rows, rows_left
-from binlake.target.definitions.shape import option_of, refused
+from binlake.target.definitions.remainingrows import Emptied, find_remaining_rows, moves_rows, tables_emptied_by
+from binlake.target.definitions.shape import list_refusals, option_of
 from binlake.target.definitions.structure import structure_differences
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
@@ -53,7 +54,7 @@ class Expected:
 
     @property
     def names(self) -> list[Name]:
-        """Everything that `read` and `fingerprint` need to look at."""
+        """Everything that `read_definitions` and `digest_definitions` need to look at."""
         return [*((db, "") for db in self.databases), *self.tables]
 
     @property
@@ -107,10 +108,10 @@ def expected_after(before: Definitions, after: Definitions, dialect: Dialect, ac
     removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in gone]
     absent = [name for name in removed if fold_pair(name) not in kept]
     found = expected_of(after.tables, dialect, absent=absent, databases=databases)
-    return replace(found, empty=emptied_by(action, before, after), moves_rows=moves_rows(action))
+    return replace(found, empty=tables_emptied_by(action, before, after), moves_rows=moves_rows(action))
 
 
-def read(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
+def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
     """The target's definitions of `names`."""
     databases, tables = {}, {}
     for name in names:
@@ -121,7 +122,9 @@ def read(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
     return Actual(databases, tables)
 
 
-def compare(expected: Expected, actual: Actual, *, indexes: bool = False, target: Target | None = None) -> list[str]:
+def compare_definitions(
+    expected: Expected, actual: Actual, *, indexes: bool = False, target: Target | None = None
+) -> list[str]:
     """All differences, for people; empty = none. `indexes` adds missing plain indexes (after a DDL).
 
     Without those that `target` accepts, if it is given.
@@ -134,28 +137,31 @@ def compare(expected: Expected, actual: Actual, *, indexes: bool = False, target
     return [*_databases(expected, actual), *_tables(expected, actual, found)]
 
 
-def left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
+def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
     """What a DDL should have removed or emptied and is still there, for people."""
     gone = Expected(
         {name: False for name, there in expected.databases.items() if not there},
         {name: None for name, form in expected.tables.items() if form is None},
     )
-    return [*compare(gone, read(session, gone.names, dialect)), *rows_left(session, expected.empty)]
+    return [
+        *compare_definitions(gone, read_definitions(session, gone.names, dialect)),
+        *find_remaining_rows(session, expected.empty),
+    ]
 
 
-def losing_tables(target: Target, expected: Expected, actual: Actual) -> list[Name]:
-    """The tables that `losses` names."""
+def find_losing_tables(target: Target, expected: Expected, actual: Actual) -> list[Name]:
+    """The tables that `find_losses` names."""
     own = ((name, Expected(tables={name: form})) for name, form in expected.tables.items())
-    return [name for name, alone in own if losses(target, alone, actual)]
+    return [name for name, alone in own if find_losses(target, alone, actual)]
 
 
-def losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
+def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
     """Differences that can lose rows or values and are not accepted, for people; empty = none (hazards R-13)."""
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         if form is None:
             return _differences(form, there, indexes=False)
-        return refused(structure_differences(form, there), _accepted(target, name))
+        return list_refusals(structure_differences(form, there), _accepted(target, name))
 
     return [*_databases(expected, actual), *_tables(expected, actual, found)]
 
@@ -163,13 +169,13 @@ def losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
 def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
     """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
     expected = expected_of(tables, target.db_type)
-    found = losses(target, expected, read(session, expected.names, target.db_type))
+    found = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
     if found:
-        raise drift(found, {"target": session.place})
+        raise drift_error(found, {"target": session.place})
 
 
-def drift(found: list[str], where: Mapping[str, object]) -> Drift:
-    """The error for `losses`; it names the first ones."""
+def drift_error(found: list[str], where: Mapping[str, object]) -> Drift:
+    """The error for `find_losses`; it names the first ones."""
     return Drift(
         "the target's definitions are not the source's: " + "; ".join(found[:5]),
         where={**where, "differences": len(found)},
@@ -202,19 +208,19 @@ def _tables(
     ]
 
 
-def fingerprint(session: Session, names: Iterable[Name]) -> str:
+def digest_definitions(session: Session, names: Iterable[Name]) -> str:
     """SHA-256 (hex) of the definitions of `names` as they are now; what is absent counts as absent."""
     return hashlib.sha256("\0".join(_described(session, names)).encode()).hexdigest()
 
 
-def table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
+def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
     """Stored name -> the engine's number, of each of `names` that is a table and of its partitions.
 
     None where they cannot be read (PROCESS privilege).
     """
     found: dict[str, str] = {}
     for name in names:
-        if name[1] and definition_text(session, name) is not None:
+        if name[1] and read_create_statement(session, name) is not None:
             numbers = _numbers(session, name, dialect)
             if not numbers:
                 return None
@@ -230,12 +236,12 @@ def _differences(expected: TableForm | None, actual: TableForm | None, indexes: 
 
 
 def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
-    types = session.rows(
+    table_type = session.value(
         "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
     )
-    if not types:
+    if table_type is None:
         return None
-    kind = _KINDS.get(types[0][0], "table")
+    kind = _KINDS.get(table_type, "table")
     if kind != "table":
         return TableForm(kind, (), frozenset())
     engine = engine_without_transactions(session, *name)
@@ -245,8 +251,33 @@ def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
 _KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}
 
 
+class _Column(NamedTuple):
+    """A row of information_schema.COLUMNS."""
+
+    name: str
+    type: str
+    is_nullable: str
+    collation: str | None
+    extra: str
+    default: str | None
+
+    @property
+    def nullable(self) -> bool:
+        return self.is_nullable == "YES"
+
+
+class _IndexPart(NamedTuple):
+    """A row of information_schema.STATISTICS; `column` is NULL in an index on an expression."""
+
+    name: str
+    non_unique: int
+    column: str | None
+    length: int | None
+
+
 def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
-    rows = session.rows(
+    columns = session.records(
+        _Column,
         "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA, COLUMN_DEFAULT"
         " FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
@@ -255,15 +286,15 @@ def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm
     return tuple(
         # A backslash in an ENUM element is shown doubled.
         ColumnForm(
-            fold_name(column),
-            normal_type(kind.replace("\\\\", "\\"), dialect),
-            nullable == "YES",
-            collation or "",
-            _generated(extra),
-            _filled(extra, default, nullable == "YES"),
-            "on update" in extra.lower(),
+            fold_name(column.name),
+            normal_type(column.type.replace("\\\\", "\\"), dialect),
+            column.nullable,
+            column.collation or "",
+            _generated(column.extra),
+            _filled(column),
+            "on update" in column.extra.lower(),
         )
-        for column, kind, nullable, collation, extra, default in rows
+        for column in columns
     )
 
 
@@ -274,55 +305,56 @@ def _generated(extra: str) -> Literal["", "virtual", "stored"]:
     return "virtual" if "VIRTUAL" in words else "stored"
 
 
-def _filled(extra: str, default: str | None, nullable: bool) -> Literal["", "number", "value", "null"]:
+def _filled(column: _Column) -> Literal["", "number", "value", "null"]:
+    extra = column.extra.lower()
     if _generated(extra):
         return ""
-    if "auto_increment" in extra.lower() or "auto_random" in extra.lower():
+    if "auto_increment" in extra or "auto_random" in extra:
         return "number"
     # MariaDB shows the word NULL for a default that is NULL.
-    if default is not None and default != "NULL":
+    if column.default is not None and column.default != "NULL":
         return "value"
-    return "null" if nullable else ""
+    return "null" if column.nullable else ""
 
 
 def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
-    rows = session.rows(
+    parts = session.records(
+        _IndexPart,
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
         name,
     )
-    found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
-    for index, non_unique, column, length in rows:
-        parts = found.setdefault(index, (not int(non_unique), []))[1]
-        parts.append((fold_name(str(column or "")), int(length or 0)))
-    return frozenset(IndexForm(unique, tuple(parts)) for unique, parts in found.values())
+    return frozenset(
+        IndexForm(not int(non_unique), tuple((fold_name(part.column or ""), int(part.length or 0)) for part in group))
+        for (_, non_unique), group in groupby(parts, key=lambda part: (part.name, part.non_unique))
+    )
 
 
 def _described(session: Session, names: Iterable[Name]) -> Iterable[str]:
     for name in sorted(set(names)):
         if name[1]:
-            yield f"{name[0]}.{name[1]}\0{definition_text(session, name)}"
+            yield f"{name[0]}.{name[1]}\0{read_create_statement(session, name)}"
         else:
             yield f"{name[0]}\0{_database(session, name[0])}"
 
 
 def _database(session: Session, name: str) -> str | None:
-    rows = session.rows(
-        "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (name,)
-    )
-    return str(rows[0][0]) if rows else None
+    sql = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
+    collation: str | None = session.value(sql, (name,))
+    return collation
 
 
-def definition_text(session: Session, name: Name) -> str | None:
+def read_create_statement(session: Session, name: Name) -> str | None:
     """SHOW CREATE of a table without its next AUTO_INCREMENT; None where there is none. Raises TargetRefused."""
     try:
-        rows = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")
+        # A view has two columns more.
+        _, text, *_ = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")[0]
     except TargetRefused as error:
         if code_of(error) in MISSING:
             return None
         raise
     # The next number of an AUTO_INCREMENT moves with the rows.
-    return re.sub(r" AUTO_INCREMENT=\d+", "", str(rows[0][1]))
+    return re.sub(r" AUTO_INCREMENT=\d+", "", str(text))
 
 
 _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
@@ -356,4 +388,4 @@ def _file_name(session: Session, name: str) -> str:
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
     # Of many letters beyond ASCII the server has a short form, as `@1O` for Ü.
-    return bytes(session.rows("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))[0][0]).decode("ascii")
+    return bytes(session.value("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))).decode("ascii")

@@ -17,7 +17,7 @@ Name = tuple[str, str]
 
 
 def shape_of(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
-    """What the configuration lets differ; the rest stays a difference that `refused` names."""
+    """What the configuration lets differ; the rest stays a difference that `list_refusals` names."""
     preserve = option is not None and option.preserve
     if target.kind != "table" or source.kind != "table" or not (preserve or sync_mode == 2):
         return TableShape()
@@ -53,6 +53,6 @@ def option_of(target: Target, name: Name) -> TargetTable | None:
     return None
 
 
-def refused(differences: Iterable[StructureDifference], accepted: Collection[str] = ()) -> list[str]:
+def list_refusals(differences: Iterable[StructureDifference], accepted: Collection[str] = ()) -> list[str]:
     """The differences that lose rows or values and are not accepted, for people."""
     return [found.text for found in differences if found.weight != "harmless" and found.text not in accepted]

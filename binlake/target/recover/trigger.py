@@ -41,7 +41,7 @@ class Verdict:
         return None if self.opened is None else self.opened.window
 
 
-def judge(replication: Replication) -> Verdict:
+def judge_recovery(replication: Replication) -> Verdict:
     """Whether `replication` is to be recovered. Writes nothing.
 
     Raises ConfigError without a target, Permanent when PD answers and refuses, TargetUnavailable, TargetRefused.
@@ -49,24 +49,28 @@ def judge(replication: Replication) -> Verdict:
     replication.sql_target(hint="without one there is nothing to recover")
     if pd_answers(replication.source):
         return Verdict("pd-answers", "PD answers: the next window continues from what the target holds")
-    checkpoint, progress, aside = _stand(replication)
+    checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None:
         return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
     ts = checkpoint.commit_ts
     if is_settled(checkpoint, progress, aside):
-        return Verdict("nothing-to-do", f"PD cannot be reached; the target equals the source at {ts}{but(aside)}", ts)
+        return Verdict(
+            "nothing-to-do",
+            f"PD cannot be reached; the target equals the source at {ts}{describe_exceptions(aside)}",
+            ts,
+        )
     opened = progress if progress is not None and progress.is_open else None
     return Verdict("recover", f"PD cannot be reached, and the target was left part-way after {ts}", ts, opened)
 
 
-def but(aside: AsideTables) -> str:
+def describe_exceptions(aside: AsideTables) -> str:
     """What has to be added where the target is said to equal the source."""
     return f", except for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
 
 
 def is_consistent(replication: Replication) -> bool:
     """Whether no row above the target's checkpoint can be there."""
-    checkpoint, progress, aside = _stand(replication)
+    checkpoint, progress, aside = _read_state(replication)
     return checkpoint is not None and is_settled(checkpoint, progress, aside)
 
 
@@ -79,7 +83,7 @@ def require_consistent(
 
     Raises CheckpointConflict when rows above it may still be on the target.
     """
-    checkpoint, progress, aside = _stand(replication)
+    checkpoint, progress, aside = _read_state(replication)
     if checkpoint is None or not is_settled(checkpoint, progress, aside):
         more = (
             "the lake ends below what was written there: bring back a newer copy of it, or wait for the source, and run"
@@ -97,7 +101,7 @@ def require_consistent(
     return checkpoint, aside
 
 
-def _stand(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
+def _read_state(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
     """The checkpoint, our own progress and what is set aside. The cluster: the configured one, else our progress's."""
     target = replication.sql_target()
     with closing(Session(target)) as session:

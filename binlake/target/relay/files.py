@@ -37,7 +37,7 @@ class RelayFile:
         return self.path.with_suffix(_UNFINISHED)
 
 
-def listed(folder: Path) -> list[RelayFile]:
+def list_files(folder: Path) -> list[RelayFile]:
     """The finished files, by index. A missing folder has none."""
     if not folder.exists():
         return []
@@ -54,7 +54,7 @@ def remove_unfinished(folder: Path) -> None:
 def publish(files: list[RelayFile]) -> None:
     """Give written and synced files their names, the last one last, and make the names durable."""
     folder = files[0].folder
-    with writing(folder):
+    with raise_transient_on_failure(folder):
         for file in files:
             file.unfinished.rename(file.path)
     sync_names(folder)
@@ -62,13 +62,13 @@ def publish(files: list[RelayFile]) -> None:
 
 def sync_names(folder: Path) -> None:
     """Make the names in the folder durable, and its own. Raises Transient."""
-    with writing(folder):
+    with raise_transient_on_failure(folder):
         for place in (folder, folder.parent):
             _sync(place)
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def raise_transient_on_failure(folder: Path) -> Iterator[None]:
     """A failure to write is raised as Transient."""
     try:
         yield
@@ -93,7 +93,7 @@ def make_folders(root: Path, folder: Path) -> None:
 
     Names that exist already are synced too: the process that made them may not have done it.
     """
-    with writing(folder):
+    with raise_transient_on_failure(folder):
         place = root
         for part in folder.relative_to(root).parts:
             (place / part).mkdir(exist_ok=True)
@@ -118,10 +118,10 @@ def _lock(handle: int, folder: Path) -> None:
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """One writer in a folder (flock, as tidb-binlog 1.9), named in `.lock`. Raises LeaseHeld, Transient."""
-    with writing(folder):
+    with raise_transient_on_failure(folder):
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        with writing(folder):
+        with raise_transient_on_failure(folder):
             _lock(handle, folder)
         yield
     finally:

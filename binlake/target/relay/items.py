@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlake.statements.batch import StatementBatch
-from binlake.statements.sealed import batch_values, checked_batch
+from binlake.statements.digests import batch_to_row, checked_batch_from_row
 from binlake.target.definitions.definitions import Expected
 from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest
@@ -71,7 +71,7 @@ def _segment(plan: SegmentPlan) -> Item:
 
 
 def _shown(batch: StatementBatch) -> Item:
-    values = batch_values(batch)
+    values = batch_to_row(batch)
     # `kind` is the record's own word.
     return {**{k: v for k, v in values.items() if k != "kind"}, "form": batch.kind, "whole_ts": str(batch.whole_ts)}
 
@@ -79,4 +79,4 @@ def _shown(batch: StatementBatch) -> Item:
 def _batch(item: Mapping[str, Any]) -> StatementBatch:
     values = {**item, "kind": item["form"], "whole_ts": int(item["whole_ts"])}
     del values["form"]
-    return checked_batch(values)
+    return checked_batch_from_row(values)

@@ -21,15 +21,15 @@ from binlake.statements.batch import Phase
 from binlake.target.relay.files import (
     RelayFile,
     folder_lock,
-    listed,
+    list_files,
     make_folders,
     publish,
+    raise_transient_on_failure,
     remove_unfinished,
     sync_names,
-    writing,
 )
 from binlake.target.relay.items import Item, batch_item, end, head
-from binlake.target.relay.reader import RelayWindow, written_with
+from binlake.target.relay.reader import RelayWindow, files_with_manifest
 from binlake.target.relay.records import packed
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
@@ -91,7 +91,7 @@ class RelayLog:
     def applied(self, commit_ts: int) -> None:
         """Delete the files of windows at or below the checkpoint `commit_ts`, all but the newest file."""
         try:
-            passed = [file for file in listed(self.folder)[:-1] if file.hi <= commit_ts]
+            passed = [file for file in list_files(self.folder)[:-1] if file.hi <= commit_ts]
         except OSError as error:
             log.warning("relay_files_not_deleted", folder=str(self.folder), error=str(error))
         else:
@@ -116,14 +116,14 @@ class RelayLog:
         return True
 
     def _files_of(self, manifest: ApplyManifest) -> list[RelayFile]:
-        with writing(self.folder):
-            return [file for file in listed(self.folder) if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
+        with raise_transient_on_failure(self.folder):
+            return [file for file in list_files(self.folder) if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
 
     def _write(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
-        failed = written_with(self._files_of(manifest), manifest.digest())
-        with writing(self.folder):
+        failed = files_with_manifest(self._files_of(manifest), manifest.digest())
+        with raise_transient_on_failure(self.folder):
             remove_unfinished(self.folder)
-            newest = listed(self.folder)[-1:]
+            newest = list_files(self.folder)[-1:]
         with _Writer(self.folder, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
             plans = source.segments()
             for plan in plans:
@@ -177,7 +177,7 @@ class _Writer:
 
     def batch(self, item: Item) -> None:
         """Add a batch, whole into one file. Raises Transient."""
-        with writing(self._folder):
+        with raise_transient_on_failure(self._folder):
             if self._open is None or self._open.tell() >= self._max_file_size:
                 self._close()
                 self._open = self._begin()
@@ -186,7 +186,7 @@ class _Writer:
 
     def end(self, plans: list[SegmentPlan]) -> None:
         """The last record; everything is on disk when it returns. Raises Transient."""
-        with writing(self._folder):
+        with raise_transient_on_failure(self._folder):
             if self._open is None:
                 self._open = self._begin()
             self._open.write(packed(end(len(self.files), self.batches, plans)))

@@ -14,8 +14,8 @@ import structlog
 
 from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
-from binlake.statements.sealed import INDEX, index_digest
-from binlake.target.relay.files import RelayFile, listed
+from binlake.statements.digests import INDEX, digest_of_index
+from binlake.target.relay.files import RelayFile, list_files
 from binlake.target.relay.items import FORMAT, Item, batch_of, segment_of
 from binlake.target.relay.records import Damaged, record_at, records
 from binlake.target.segments import SegmentPlan
@@ -57,7 +57,7 @@ class RelayWindow:
         The newest try that is whole counts: one that is damaged takes nothing from those before it.
         """
         try:
-            files = [file for file in listed(folder) if (file.lo, file.hi) == window]
+            files = [file for file in list_files(folder) if (file.lo, file.hi) == window]
         except OSError as error:
             raise _none(
                 f"the folder of relay files cannot be read: {error.strerror}", folder, window, digest
@@ -111,7 +111,7 @@ class RelayWindow:
         self._positions.setdefault((batch.segment, batch.phase), []).append(_FilePosition(file, offset))
 
     def _require_pinned(self) -> None:
-        if index_digest(self._index) != self.manifest.statement:
+        if digest_of_index(self._index) != self.manifest.statement:
             raise _lost("the relay files do not hold the statements that the manifest pins", self._files[0])
 
 
@@ -119,7 +119,7 @@ def _row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
 
 
-def written_with(files: list[RelayFile], digest: str) -> list[RelayFile]:
+def files_with_manifest(files: list[RelayFile], digest: str) -> list[RelayFile]:
     """Those of `files` whose head says the manifest of `digest`."""
     return [head.file for found in _tries(files, digest)[0] for head in found]
 

@@ -18,7 +18,7 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.target import apply_window
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.forms import expected_form
 from binlake.target.definitions.shape import shape_of
 from binlake.target.relay import RelayLog
@@ -53,7 +53,7 @@ def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
     )
     session = Session(target)
     try:
-        there = read(session, [("app", "kept")], "mariadb").tables["app", "kept"]
+        there = read_definitions(session, [("app", "kept")], "mariadb").tables["app", "kept"]
     finally:
         session.close()
     assert there is not None

@@ -18,13 +18,13 @@ from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.delta import Definitions
-from binlake.statements.tableof import table_of
+from binlake.statements.batch import table_of_statement
 from binlake.target import Expected, SegmentPlan, Session
 from binlake.target.apply.position import position_of
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 from binlake.window.cuts import refused_batch
 from binlake.window.definitions import LandedDdl
 
@@ -130,7 +130,7 @@ def test_a_key_that_is_not_there_sets_its_table_aside(mariadb: MariaDb, policy: 
 def altered(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
     """Rows, a DDL about `names`, rows behind it."""
     with closing(Session(target)) as session:
-        forms = read(session, names, target.db_type)
+        forms = read_definitions(session, names, target.db_type)
     window = Window(100, 300).log("before").into(target, LOG)
     window.ddl(200, sql, names, Expected(tables=forms.tables))
     return window.log("behind").into(target, LOG)
@@ -204,10 +204,10 @@ def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(mariadb: 
 
 
 def test_what_a_statement_writes_is_told_by_its_beginning() -> None:
-    assert table_of("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
-    assert table_of("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
-    assert table_of("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")
-    assert table_of("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
+    assert table_of_statement("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
+    assert table_of_statement("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
+    assert table_of_statement("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")
+    assert table_of_statement("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
 
 
 def test_no_table_is_set_aside_for_what_the_server_as_a_whole_refuses(mariadb: MariaDb, policy: Target) -> None:

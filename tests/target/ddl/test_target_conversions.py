@@ -24,7 +24,7 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import literal_kind, value_literal
 from binlake.target import Session
-from binlake.target.ddl.errors import execute_ddl
+from binlake.target.ddl.execution import execute_ddl
 from binlake.target.definitions.definitions import expected_after
 
 pytestmark = pytest.mark.mariadb

@@ -14,7 +14,7 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 from binlake.target import Expected, Session
 from binlake.target.commands.checkpoint import _close_window
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 
 pytestmark = pytest.mark.mariadb
 
@@ -85,7 +85,7 @@ def uninterrupted(server: MariaDb, target: Target, kind: str) -> tuple[Expected,
     prepare(server)
     apply(target, window(kind, None))
     session = Session(target)
-    actual = read(session, TOUCHED[kind][1], "mariadb")
+    actual = read_definitions(session, TOUCHED[kind][1], "mariadb")
     session.close()
     return Expected(actual.databases, actual.tables), picture(server)
 

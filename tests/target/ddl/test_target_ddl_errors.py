@@ -13,9 +13,9 @@ from support.windows import Window, apply
 from binlake.config.model import Target
 from binlake.errors import TargetRefused
 from binlake.target import Expected, Session
-from binlake.target.ddl.errors import IGNORABLE
-from binlake.target.definitions.definitions import read
-from binlake.target.definitions.rowsleft import rows_left
+from binlake.target.ddl.execution import IGNORABLE
+from binlake.target.definitions.definitions import read_definitions
+from binlake.target.definitions.remainingrows import find_remaining_rows
 
 pytestmark = pytest.mark.mariadb
 
@@ -45,7 +45,7 @@ HAD_IT: dict[int, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
 def there(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
     session = Session(target)
     try:
-        found = read(session, names, "mariadb")
+        found = read_definitions(session, names, "mariadb")
     finally:
         session.close()
     return Expected(found.databases, found.tables)
@@ -165,12 +165,12 @@ def test_rows_of_a_partition_that_was_truncated_are_looked_for(mariadb: MariaDb,
     )
     session = Session(target)
     try:
-        assert rows_left(session, {("app", "p"): ("a",)}) == [
+        assert find_remaining_rows(session, {("app", "p"): ("a",)}) == [
             "app.p has rows in the partitions a, but should have none"
         ]
         session.execute("ALTER TABLE app.p TRUNCATE PARTITION a")
-        assert rows_left(session, {("app", "p"): ("a",), ("app", "q"): ()}) == []
-        assert rows_left(session, {("app", "p"): ("c",)}) == ["app.p: no such partition in the partitions c"]
+        assert find_remaining_rows(session, {("app", "p"): ("a",), ("app", "q"): ()}) == []
+        assert find_remaining_rows(session, {("app", "p"): ("c",)}) == ["app.p: no such partition in the partitions c"]
     finally:
         session.close()
 

@@ -17,7 +17,7 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 from binlake.target import Expected, Session
 from binlake.target.commands.release import release_ddl
-from binlake.target.definitions.definitions import read
+from binlake.target.definitions.definitions import read_definitions
 
 pytestmark = pytest.mark.mariadb
 
@@ -50,7 +50,7 @@ def tables(request: pytest.FixtureRequest, mariadb: MariaDb) -> Iterator[None]:
 def forms(target: Target, names: list[tuple[str, str]]) -> Expected:
     """What is there of `names`: what a DDL that changes no definition leaves."""
     with closing(Session(target)) as session:
-        found = read(session, names, "mariadb")
+        found = read_definitions(session, names, "mariadb")
     return Expected(found.databases, found.tables)
 
 

@@ -16,13 +16,13 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.definitions.definitions import (
     Expected,
-    compare,
+    compare_definitions,
+    digest_definitions,
     expected_after,
     expected_of,
-    fingerprint,
-    read,
+    read_definitions,
+    read_table_numbers,
     require_definitions,
-    table_numbers,
 )
 from binlake.target.definitions.forms import normal_type
 from binlake.target.session.session import Session
@@ -58,13 +58,18 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 
 def found(session: Session, *tables: TableDef) -> list[str]:
     expected = expected_of(tables, "mariadb")
-    return compare(expected, read(session, expected.names, "mariadb"))
+    return compare_definitions(expected, read_definitions(session, expected.names, "mariadb"))
 
 
 def test_the_same_table_has_no_differences(session: Session) -> None:
     require_definitions(session, Target(db_type="mariadb"), [SOURCE])
     expected = expected_of([SOURCE], "mariadb")
-    assert compare(Expected.from_json(expected.to_json()), read(session, expected.names, "mariadb"), indexes=True) == []
+    assert (
+        compare_definitions(
+            Expected.from_json(expected.to_json()), read_definitions(session, expected.names, "mariadb"), indexes=True
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_a_missing_table_and_a_view_in_its_place(session: Session) -> None:
 
 def test_databases_and_absent_tables(session: Session) -> None:
     expected = expected_of([], "mariadb", absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True})
-    assert compare(expected, read(session, expected.names, "mariadb")) == [
+    assert compare_definitions(expected, read_definitions(session, expected.names, "mariadb")) == [
         "database d is still there",
         "database e is missing",
         "d.t: the table is still there",
@@ -148,12 +153,12 @@ def test_which_tables_a_ddl_leaves_without_rows() -> None:
 def test_a_change_of_the_definition_shows_in_the_fingerprint(session: Session, statement: str) -> None:
     #
     names = [("d", "t"), ("d", "u"), ("d", "")]
-    before = fingerprint(session, names)
+    before = digest_definitions(session, names)
     session.execute("INSERT INTO d.t (id) VALUES (1)")
     session.execute("TRUNCATE TABLE d.t")
-    assert fingerprint(session, names) == before
+    assert digest_definitions(session, names) == before
     session.execute(statement)
-    assert fingerprint(session, names) != before
+    assert digest_definitions(session, names) != before
 
 
 def test_tables_with_letters_beyond_ascii_have_numbers_too(session: Session) -> None:
@@ -163,7 +168,7 @@ def test_tables_with_letters_beyond_ascii_have_numbers_too(session: Session) -> 
     try:
         for db, name in names:
             session.execute(f"CREATE TABLE `{db}`.`{name}` (x INT)")
-        found = table_numbers(session, names, "mariadb")
+        found = read_table_numbers(session, names, "mariadb")
         assert found is not None
         assert len(found) == len(set(found.values())) == len(names)
     finally:
@@ -174,13 +179,13 @@ def test_equal_tables_that_swap_names_keep_their_numbers(session: Session) -> No
     # what is made anew gets a number that was never used
     session.execute(CREATE.replace("d.t", "d.u"))
     names = [("d", "t"), ("d", "u"), ("d", ""), ("d", "gone")]
-    before = table_numbers(session, names, "mariadb")
+    before = read_table_numbers(session, names, "mariadb")
     assert before is not None
     assert set(before) == {"d/t", "d/u"}
     session.execute("RENAME TABLE d.t TO d.z, d.u TO d.t, d.z TO d.u")
-    assert table_numbers(session, names, "mariadb") == {"d/t": before["d/u"], "d/u": before["d/t"]}
+    assert read_table_numbers(session, names, "mariadb") == {"d/t": before["d/u"], "d/u": before["d/t"]}
     session.execute("TRUNCATE TABLE d.t")
-    after = table_numbers(session, names, "mariadb")
+    after = read_table_numbers(session, names, "mariadb")
     assert after is not None
     assert after["d/t"] not in before.values()
 

@@ -15,9 +15,9 @@ from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import DbInfo, Identity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
-from binlake.target.definitions.definitions import compare, expected_of, read
+from binlake.target.definitions.definitions import compare_definitions, expected_of, read_definitions
 from binlake.target.definitions.forms import TableForm, expected_form
-from binlake.target.definitions.shape import refused, shape_of
+from binlake.target.definitions.shape import list_refusals, shape_of
 from binlake.target.definitions.structure import StructureDifference, shared_identity, structure_differences
 from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
@@ -43,7 +43,7 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 
 def structure(session: Session, name: str) -> TableForm | None:
     """The target's form of d.`name`."""
-    return read(session, [("d", name)], "mariadb").tables["d", name]
+    return read_definitions(session, [("d", name)], "mariadb").tables["d", name]
 
 
 def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
@@ -52,7 +52,7 @@ def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Se
     assert info is not None
     read_back = TableDef.from_json(info, DbInfo(1, "d", "", "", {}))
     expected = expected_of([read_back], "mariadb")
-    assert compare(expected, read(session, expected.names, "mariadb"), indexes=True) == []
+    assert compare_definitions(expected, read_definitions(session, expected.names, "mariadb"), indexes=True) == []
     assert [c.name for c in read_back.columns if c.tp == t.JSON] == ["j"]
     assert read_back.identity().columns == ("id",)
     assert [c.name for c in read_back.columns if c.is_generated] == ["g", "st"]
@@ -147,7 +147,7 @@ def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableD
     there = structure(session, "t")
     assert there is not None
     definition = shape_of(expected_form(SOURCE, "mariadb"), there, PRESERVED, sync_mode).of(SOURCE)
-    return definition, refused(structure_differences(expected_form(definition, "mariadb"), there))
+    return definition, list_refusals(structure_differences(expected_form(definition, "mariadb"), there))
 
 
 def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Session) -> None:  # S4-26, S4-29

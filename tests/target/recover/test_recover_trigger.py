@@ -23,7 +23,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.target import apply_window
 from binlake.target.commands.setaside import set_aside
-from binlake.target.recover import judge, trigger
+from binlake.target.recover import judge_recovery, trigger
 from binlake.target.relay import RelayLog
 from pump_service.pd import PlacementDriver
 from spark_jobs.commands import restore
@@ -106,7 +106,7 @@ def test_the_two_facts_decide_and_nothing_is_written(
     execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
     try:
         if state == "recover":
-            assert judge(own).state == state
+            assert judge_recovery(own).state == state
         else:
             results = recover(own, no_context)
             assert [result.state for result in results] == [state]
@@ -121,7 +121,7 @@ def test_the_open_window_is_what_is_finished(target: Target, nobody: str) -> Non
     # S3-10: its bounds and the manifest it was opened with
     window = Window(0, 300).put((1, "a")).put((2, "b"))
     break_off(target, window)
-    verdict = judge(replication(target, nobody))
+    verdict = judge_recovery(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
     assert verdict.opened is not None
     assert verdict.opened.manifest == window.manifest().digest()
@@ -338,7 +338,7 @@ def test_checkpoint_and_open_window_are_read_at_one_moment(
         return found
 
     monkeypatch.setattr(trigger, "read_progress", meanwhile)
-    verdict = judge(replication(target, nobody))
+    verdict = judge_recovery(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
 
 
@@ -346,7 +346,7 @@ def test_a_table_that_is_set_aside_is_not_half_way_and_is_named(target: Target, 
     apply_window(target, (first := Window(100, 200).put((1, "a"))).manifest(), first)
     set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
     config = replication(target, nobody)
-    verdict = judge(config)
+    verdict = judge_recovery(config)
     assert (verdict.state, verdict.commit_ts) == ("nothing-to-do", 200)
     assert verdict.reason.endswith("except for what is set aside: app.t")
     assert [result.state for result in recover(config, no_context)] == ["nothing-to-do"]

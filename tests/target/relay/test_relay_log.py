@@ -20,7 +20,7 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, LeaseHeld, LostRange, Transient
 from binlake.target import expected_of
 from binlake.target.relay import RelayLog, files
-from binlake.target.relay.files import folder_lock, listed
+from binlake.target.relay.files import folder_lock, list_files
 
 MIB = 1 << 20
 
@@ -41,7 +41,7 @@ def read(log: RelayLog, window: Window) -> Window:
 
 
 def names(log: RelayLog) -> list[str]:
-    return [file.path.name for file in listed(log.folder)]
+    return [file.path.name for file in list_files(log.folder)]
 
 
 def two_segments() -> Window:
@@ -92,7 +92,7 @@ def test_a_file_is_closed_at_its_limit_behind_a_whole_batch(tmp_path: Path) -> N
     log = relay(tmp_path, MIB)
     window = sized(0, 10, *[300_000] * 10, 3_000_000)
     write(log, window)
-    sizes = [file.path.stat().st_size for file in listed(log.folder)]
+    sizes = [file.path.stat().st_size for file in list_files(log.folder)]
     assert all(size >= MIB for size in sizes[:-1])
     assert max(sizes) > 3_000_000
     assert len(sizes) == 3
@@ -105,11 +105,11 @@ def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> 
     for number in range(10):
         write(log, sized(number * 10, number * 10 + 10, 5))
     log.applied(60)
-    assert [file.index for file in listed(log.folder)] == [7, 8, 9, 10]
+    assert [file.index for file in list_files(log.folder)] == [7, 8, 9, 10]
     log.applied(1 << 60)
-    assert [file.index for file in listed(log.folder)] == [10]
+    assert [file.index for file in list_files(log.folder)] == [10]
     write(log, sized(100, 110, 5))
-    assert [file.index for file in listed(log.folder)] == [10, 11]
+    assert [file.index for file in list_files(log.folder)] == [10, 11]
 
 
 def test_a_window_that_is_there_whole_is_not_written_again(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_missing_file_is_named_with_its_range(tmp_path: Path, part: int) -> No
     # S3-13
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000, 1000)
     write(log, window)
-    lost = listed(log.folder)[part].path
+    lost = list_files(log.folder)[part].path
     lost.unlink()
     with pytest.raises(LostRange, match="10-20") as caught:
         read(log, window)
@@ -160,12 +160,12 @@ def test_a_damaged_newer_try_takes_nothing_from_a_whole_one(tmp_path: Path) -> N
     # S3-13: the head of the newer try is unreadable, or its end; then the older one is damaged as well
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
     write(log, window)
-    older = [(file.path, file.path.read_bytes()) for file in listed(log.folder)]
+    older = [(file.path, file.path.read_bytes()) for file in list_files(log.folder)]
     for path, _ in older:
         path.rename(path.with_suffix(".kept"))
     (log.folder / "relay-0000000000000002-0-10.log").touch()
     write(log, window)
-    newer = [file.path for file in listed(log.folder) if file.hi == 20]
+    newer = [file.path for file in list_files(log.folder) if file.hi == 20]
     for path, _ in older:
         path.with_suffix(".kept").rename(path)
     os.truncate(newer[0], 5)
@@ -182,16 +182,16 @@ def test_a_damaged_older_try_does_not_block_a_whole_newer_one(tmp_path: Path) ->
     # S3-13, S3-09
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
     write(log, window)
-    first = listed(log.folder)
+    first = list_files(log.folder)
     os.truncate(first[0].path, 5)
     write(log, window)
     assert read(log, window).written == window.written
     # What could be read of the failed try is gone; of a file without a head nobody knows whose it is.
-    assert [file.index for file in listed(log.folder)] == [1, 3, 4]
-    os.truncate(listed(log.folder)[-1].path, 40)
+    assert [file.index for file in list_files(log.folder)] == [1, 3, 4]
+    os.truncate(list_files(log.folder)[-1].path, 40)
     with capture_logs() as logs, pytest.raises(LostRange, match="damaged") as caught:
         read(log, window)
-    assert listed(log.folder)[-1].path.name in str(caught.value)
+    assert list_files(log.folder)[-1].path.name in str(caught.value)
     assert [entry["event"] for entry in logs] == ["relay_file_set_aside"] * 2 + ["relay_try_not_whole"]
 
 
@@ -239,7 +239,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
     # S3-13: a copy that broke off
     log, window = relay(tmp_path), sized(10, 20, 100)
     write(log, window)
-    path = listed(log.folder)[0].path
+    path = list_files(log.folder)[0].path
     os.truncate(path, path.stat().st_size - cut)
     with pytest.raises(LostRange, match="damaged: a torn record"):
         read(log, window)
@@ -249,7 +249,7 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
     # S3-13: in frames, payloads and checksums
     log, window = relay(tmp_path), sized(10, 20, 10)
     write(log, window)
-    path = listed(log.folder)[0].path
+    path = list_files(log.folder)[0].path
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
@@ -372,7 +372,7 @@ def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
     write(first, sized(10, 20, 5))
     write(second, sized(20, 30, 5))
     second.applied(1 << 60)
-    assert [file.index for file in listed(first.folder)] == [1, 2]
+    assert [file.index for file in list_files(first.folder)] == [1, 2]
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])

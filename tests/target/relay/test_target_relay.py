@@ -13,9 +13,9 @@ from support.windows import NAME, Window, apply, apply_in_child, at, ended, sign
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import LostRange, Transient
-from binlake.target.recover import finish_from_relay, judge, require_consistent
+from binlake.target.recover import finish_from_relay, judge_recovery, require_consistent
 from binlake.target.relay import RelayLog
-from binlake.target.relay.files import listed
+from binlake.target.relay.files import list_files
 
 pytestmark = pytest.mark.mariadb
 
@@ -81,7 +81,7 @@ def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
     assert ended(pid) == -signal.SIGKILL
     assert state(mariadb) != END
     for _ in range(2):
-        verdict = judge(replication)
+        verdict = judge_recovery(replication)
         if verdict.state == "recover":
             finish_from_relay(replication, verdict)
         assert state(mariadb) == END
@@ -105,7 +105,7 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
     execute(mariadb, "INSERT INTO app.log VALUES ('old')")
     apply(target, window(), at("opened", 1, look), relay)
     assert seen == [BATCHES]
-    assert len(listed(relay.folder)) == 1
+    assert len(list_files(relay.folder)) == 1
     assert state(mariadb) == END
 
 
@@ -124,7 +124,7 @@ def test_a_disk_that_is_full_stops_before_the_target(mariadb: MariaDb, replicati
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(mariadb)) == before
     assert rows(mariadb, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
-    assert listed(relay.folder) == []
+    assert list_files(relay.folder) == []
 
 
 def test_a_file_that_is_gone_is_told_before_anything_is_written(mariadb: MariaDb, replication: Replication) -> None:
@@ -133,12 +133,12 @@ def test_a_file_that_is_gone_is_told_before_anything_is_written(mariadb: MariaDb
     execute(mariadb, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
-    files = listed(relay.folder)
+    files = list_files(relay.folder)
     assert len(files) > 3
     files[2].path.unlink()
     before = state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")
     with pytest.raises(LostRange, match="100-300"):
-        finish_from_relay(replication, judge(replication))
+        finish_from_relay(replication, judge_recovery(replication))
     assert (state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")) == before
 
 
@@ -152,5 +152,5 @@ def test_a_window_that_was_opened_without_files_gets_them_when_it_goes_on(
     assert ended(pid) == -signal.SIGKILL
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
-    finish_from_relay(replication, judge(replication))
+    finish_from_relay(replication, judge_recovery(replication))
     assert state(mariadb) == END

@@ -16,28 +16,28 @@ import pyarrow.compute as pc
 from binlake.base.dialects import Dialect
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statements.columns import match_column, tuples
+from binlake.statements.columns import join_tuples, match_literals
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import qualified, quote_name
 from binlake.statements.render import Images
-from binlake.statements.written import key_columns, written_columns
+from binlake.statements.writtencolumns import key_columns, written_columns
 
 
-def kept_prefix(replication: str) -> str:
+def copy_prefix(replication: str) -> str:
     """How the names of all copies of a replication begin."""
     return f"binlake_kept_{_hash(replication)[:8]}_"
 
 
-def kept_table(replication: str, window: str, segment: int, db: str, table: str) -> str:
+def copy_name(replication: str, window: str, segment: int, db: str, table: str) -> str:
     """The name of the copy for a table in a segment of a window, in the checkpoint's database."""
-    return kept_prefix(replication) + _hash("\0".join((window, str(segment), db, table)))[:16]
+    return copy_prefix(replication) + _hash("\0".join((window, str(segment), db, table)))[:16]
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class KeptStatements:
+class PreserveStatements:
     """Batches of `table` that copy rows into `copy` (quoted) and put their own columns back.
 
     Batch numbers count from `first_batch`, per call order.
@@ -105,8 +105,8 @@ class KeptStatements:
         return names if len(self._keys) == 1 else f"({names})"
 
     def _key_texts(self, keys: Images) -> Any:
-        literals = [match_column(keys[column.name], column) for column in self._keys]
-        return literals[0] if len(literals) == 1 else tuples(literals)
+        literals = [match_literals(keys[column.name], column) for column in self._keys]
+        return literals[0] if len(literals) == 1 else join_tuples(literals)
 
     def _batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
         # No row change of the source: these count none.

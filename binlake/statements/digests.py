@@ -26,7 +26,7 @@ INDEX = (
 """The columns of a batch that the digest of a window covers."""
 
 
-def index_digest(rows: Iterable[Mapping[str, Any]]) -> str:
+def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
     """SHA-256 (hex) of batches by their columns of INDEX, in order of their place: `statement` of an ApplyManifest."""
     digest = hashlib.sha256()
     for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
@@ -35,13 +35,13 @@ def index_digest(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def batch_values(batch: StatementBatch) -> dict[str, Any]:
-    """The fields of `batch` as plain values; `checked_batch` is the way back."""
+def batch_to_row(batch: StatementBatch) -> dict[str, Any]:
+    """The fields of `batch` as plain values; `checked_batch_from_row` is the way back."""
     return {**asdict(batch), "phase": int(batch.phase)}
 
 
-def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_values`. Raises ImmutableWindow when its text is not the one that was derived."""
+def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
+    """The batch of `batch_to_row`. Raises ImmutableWindow when its text is not the one that was derived."""
     sql = cast(Sequence[str], row[Statement.SQL])
     if statement_digest(sql) != row[Statement.DIGEST]:
         raise ImmutableWindow(
@@ -50,10 +50,10 @@ def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
             hint="the stored statements were changed: restore them (a Delta table by time travel), or run convert"
             " again",
         )
-    return batch_of(row)
+    return batch_from_row(row)
 
 
-def batch_of(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_values` of whose text nothing needs to be proved: it never left this process."""
+def batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
+    """The batch of `batch_to_row` of whose text nothing needs to be proved: it never left this process."""
     sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
     return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})

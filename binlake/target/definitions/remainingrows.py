@@ -30,7 +30,7 @@ def moves_rows(action: int) -> bool:
     return action in _MOVES
 
 
-def emptied_by(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
+def tables_emptied_by(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
     """The tables, or partitions of them, that a DDL of that kind leaves without rows."""
     had = {table.id: table for table in before.tables}
     tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
@@ -49,7 +49,7 @@ def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
             yield definition["name"]["O"]
 
 
-def rows_left(session: Session, emptied: Emptied) -> list[str]:
+def find_remaining_rows(session: Session, emptied: Emptied) -> list[str]:
     """Which of `emptied` have rows at the target, for people; a missing table has none."""
     return [text for name, partitions in emptied.items() for text in _rows_in(session, name, partitions)]
 

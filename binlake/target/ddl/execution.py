@@ -1,14 +1,14 @@
-"""Errors of a DDL that say that the target has it already: the drainer's list, and no other (tidb-binlog 5.10).
+"""Running the statements of one DDL, some of which the target may have already.
 
-Where the drainer continues at once, the caller first checks whether the target is what the DDL leaves: a table of
-another shape gives errors of the list too.
+Errors that say so are the drainer's list, and no other (tidb-binlog 5.10). Where the drainer continues at once, the
+caller first checks whether the target is what the DDL leaves: a table of another shape gives errors of the list too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.dialect.conversions import RESTORES
+from binlake.dialect.conversions import RESTORES, SHADOW
 from binlake.errors import TargetRefused
 from binlake.target.session.failures import code_of
 from binlake.target.session.session import Session
@@ -35,7 +35,7 @@ def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefus
     Some set the session for the DDL and some set it back: these run whatever becomes of the DDL.
     """
     try:
-        return _executed(session, statements)
+        return _execute_all(session, statements)
     except TargetRefused:
         for statement in statements:
             if statement.startswith(RESTORES):
@@ -43,7 +43,7 @@ def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefus
         raise
 
 
-def _executed(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
+def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
     ignored: list[TargetRefused] = []
     for statement in statements:
         try:
@@ -56,3 +56,23 @@ def _executed(session: Session, statements: Sequence[str]) -> list[TargetRefused
                 # Without its database the rest would run in another one.
                 break
     return ignored
+
+
+def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
+    """Whether a DDL that converts values was left half way.
+
+    Then a table of `touched` has a column that only these statements make and the last one removes. They may run again
+    from the first: until the last one the table keeps its old column.
+    """
+    if not any(SHADOW in statement for statement in statements):
+        return False
+    columns = [name for db, table in touched if table for name in _shadow_columns(session, db, table)]
+    return any(name in statement for name in columns for statement in statements)
+
+
+def _shadow_columns(session: Session, db: str, table: str) -> list[str]:
+    query = (
+        "SELECT column_name FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s AND LEFT(column_name, %s) = %s"
+    )
+    return list(map(str, session.column(query, (db, table, len(SHADOW), SHADOW))))

@@ -15,10 +15,10 @@ from binlake.dialect.replacement import altered_table, makes_or_drops_table, res
 from binlake.dialect.tokens import tokenize
 from binlake.errors import TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
-from binlake.statements.kept import kept_prefix
 from binlake.statements.literal import qualified
+from binlake.statements.preserve import copy_prefix
 from binlake.target.ddl.proof import Evidence, Verdict, judge
-from binlake.target.definitions.definitions import Name, definition_text
+from binlake.target.definitions.definitions import Name, read_create_statement
 from binlake.target.session.session import Session
 
 log = structlog.get_logger()
@@ -27,7 +27,7 @@ _FOREIGN_KEY = " FOREIGN KEY ("
 
 
 @dataclass(frozen=True)
-class OwnProof:
+class OperatorProof:
     """The proof for `sql`: of a statement that changes `table` in its place by `copy`, of others by what is there."""
 
     sql: str
@@ -36,14 +36,14 @@ class OwnProof:
     copy: Name
 
     @classmethod
-    def of(cls, schema: str, task: str, commit_ts: int, ddl: StatementBatch) -> OwnProof | None:
+    def of(cls, schema: str, task: str, commit_ts: int, ddl: StatementBatch) -> OperatorProof | None:
         """The proof of `ddl`; None where it is not an operator's statement."""
         if ddl.kind not in (REPLACED, INJECTED):
             return None
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
         db = tokenize(used[-1])[0].value if used else ddl.db
         # The prefix of what is removed when the next window opens.
-        copy = (schema, f"{kept_prefix(task)}own_{commit_ts}")
+        copy = (schema, f"{copy_prefix(task)}own_{commit_ts}")
         return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
 
     def make(self, session: Session) -> None:
@@ -86,6 +86,6 @@ class OwnProof:
 
     def _definition(self, session: Session, name: Name) -> list[str] | None:
         """Its lines from the first column on; a copy has neither the name nor the foreign keys."""
-        text = definition_text(session, name)
+        text = read_create_statement(session, name)
         lines = (text or "").splitlines()[1:]
         return None if text is None else [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]
