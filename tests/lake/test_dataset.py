@@ -15,8 +15,8 @@ from binlake.lake.dataset import open_dataset
 _READ = """
 import sys
 from deltalake import DeltaTable
-from binlake.lake.dataset import dataset
-print(dataset(DeltaTable(sys.argv[1])).to_table().num_rows)
+from binlake.lake.dataset import open_dataset
+print(open_dataset(DeltaTable(sys.argv[1])).to_table().num_rows)
 """
 
 
