@@ -110,7 +110,7 @@ def ask(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | No
     seconds = []
     for _ in range(2):
         began = time.process_time()
-        found = read_changes(paths, lo, hi, where)
+        changes = read_changes(paths, lo, hi, where)
         seconds.append(time.process_time() - began)
     data = open_dataset(DeltaTable(paths.table("mutation")))
     wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
@@ -119,7 +119,7 @@ def ask(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | No
         group for file in files for part in file.split_by_row_group(wanted, data.schema) for group in part.row_groups
     ]
     size = sum(group.total_byte_size for group in groups) / 1e6
-    print(f"  {name:<26} {min(seconds):7.2f} s {len(found):>9,} rows {len(files):>4} files {len(groups):>5} groups "
+    print(f"  {name:<26} {min(seconds):7.2f} s {len(changes):>9,} rows {len(files):>4} files {len(groups):>5} groups "
           f"{size:8.1f} MB", flush=True)  # fmt: skip
 
 

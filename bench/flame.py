@@ -65,10 +65,10 @@ def sampled(folder: str | bool) -> Iterator[None]:
 
 
 def _program() -> str:
-    found = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
-    if found is None:
+    path = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
+    if path is None:
         raise SystemExit("py-spy is not installed beside this Python: run `make setup`")
-    return found
+    return path
 
 
 def by_stage(text: str) -> dict[str, Stacks]:
@@ -143,11 +143,11 @@ def table(folder: Path) -> str:
 
 def folded(text: str) -> Stacks:
     """What a STAGE.folded holds."""
-    found: Stacks = Counter()
+    stacks: Stacks = Counter()
     for line in text.splitlines():
         words, _, count = line.rpartition(" ")
-        found[tuple(words.split(";"))] += int(count)
-    return found
+        stacks[tuple(words.split(";"))] += int(count)
+    return stacks
 
 
 @dataclass

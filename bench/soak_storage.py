@@ -96,15 +96,15 @@ def start(directory: Path, binlogs: int) -> None:
     last = START + 2 * binlogs + 11
     while storage.watermark < last:
         time.sleep(0.01)
-    begun, found, ts = time.perf_counter(), 0, 0
+    begun, count, ts = time.perf_counter(), 0, 0
     for batch in pull_batches(storage, 0, lambda: False):
         assert ts < batch[0][1]
-        found, ts = found + len(batch), batch[-1][1]
+        count, ts = count + len(batch), batch[-1][1]
         if ts == last:
             break
     seconds = time.perf_counter() - begun
-    complete = found == binlogs // 2 + 3
-    print(f"pulled {found:,} transactions in {seconds:.1f} s, {found / seconds:,.0f} /s; complete: {complete}")
+    complete = count == binlogs // 2 + 3
+    print(f"pulled {count:,} transactions in {seconds:.1f} s, {count / seconds:,.0f} /s; complete: {complete}")
     say("pulled")
     storage.close()
 

@@ -60,8 +60,8 @@ class Reading:
 
     def samples(self) -> Iterator[str]:
         """The lines of the page."""
-        found = self._read()
-        values = found if isinstance(found, Mapping) else {"": found}
+        reading = self._read()
+        values = reading if isinstance(reading, Mapping) else {"": reading}
         for value, number in sorted(values.items()):
             yield f"{self.name}{_format_labels([(self._label, value)] if self._label else [])} {_format_number(number)}"
 
@@ -121,8 +121,8 @@ class Histogram:
     def samples(self) -> Iterator[str]:
         """The lines of the page: cumulative buckets, sum, count."""
         with self._lock:
-            found = sorted(self._series.items())
-        for labels, series in found:
+            all_series = sorted(self._series.items())
+        for labels, series in all_series:
             counts, total = series.read()
             if any(counts):
                 yield from self._bucket_lines(sorted(zip(self._labels, labels, strict=True)), counts, total)

@@ -62,7 +62,7 @@ def sql_in_log(sql: str) -> str:
 
 def condition_in_log(sql: str) -> str:
     """The same for a part of such a statement."""
-    return sql if _state["shown"] else _LITERALS.sub(lambda found: found[1] or "?", sql)
+    return sql if _state["shown"] else _LITERALS.sub(lambda match: match[1] or "?", sql)
 
 
 def is_about_rows(sql: str) -> bool:
@@ -75,5 +75,5 @@ def server_text_in_log(text: str, sql: str) -> str:
     if _state["shown"] or not is_about_rows(sql):
         return text
     for pattern in _TOLD_VALUES:
-        text = pattern.sub(lambda found: f"{found[1]}'?'", text)
+        text = pattern.sub(lambda match: f"{match[1]}'?'", text)
     return text

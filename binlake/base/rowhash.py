@@ -203,5 +203,5 @@ def _offsets(array: pa.Array, kind: type[np.signedinteger[Any]] = np.int32) -> I
     """Where each value begins, and where the last one ends, in the buffers behind `array`."""
     if not len(array):
         return np.zeros(1, np.int64)
-    found = np.frombuffer(array.buffers()[1], kind)
-    return found[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    offsets = np.frombuffer(array.buffers()[1], kind)
+    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)

@@ -162,8 +162,8 @@ class MessageStream:
         while True:
             # A part of a message counts as activity: a large one may take its time.
             until, idle = self._patience()
-            if found := self._take():
-                yield found
+            if batch := self._take():
+                yield batch
             elif exchange.done and not exchange.parts:
                 if exchange.error is not None:
                     raise exchange.error

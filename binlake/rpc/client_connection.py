@@ -122,7 +122,7 @@ class ClientConnection(Connection):
         return frames.U31
 
     def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
-        fields = self.cached(block, lambda found: found or [])
+        fields = self.cached(block, lambda decoded: decoded or [])
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._idle(stream_id):
@@ -138,19 +138,19 @@ class ClientConnection(Connection):
         else:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS in the middle of an answer")
 
-    def _begin_answer(self, exchange: Exchange, found: dict[bytes, bytes], end: bool) -> None:
+    def _begin_answer(self, exchange: Exchange, fields: dict[bytes, bytes], end: bool) -> None:
         exchange.opened = True
-        http_status = found.get(b":status", b"")
-        if end and b"grpc-status" in found:
-            self._end(exchange, _status(found, self.address))
-        elif http_status != b"200" or not found.get(b"content-type", b"").startswith(b"application/grpc"):
+        http_status = fields.get(b":status", b"")
+        if end and b"grpc-status" in fields:
+            self._end(exchange, _status(fields, self.address))
+        elif http_status != b"200" or not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             status = _BY_HTTP.get(http_status, Status.UNKNOWN)
             text = f"not a gRPC server: HTTP status {http_status.decode('latin-1') or 'missing'}"
             self.cancel(exchange, RpcError(status, text, where={"addr": self.address}))
         elif end:
-            self._end(exchange, _status(found, self.address))
+            self._end(exchange, _status(fields, self.address))
         else:
-            exchange.splitter.gzip = found.get(b"grpc-encoding") == b"gzip"
+            exchange.splitter.gzip = fields.get(b"grpc-encoding") == b"gzip"
 
     def _end(self, exchange: Exchange, error: RpcError | None) -> None:
         exchange.remote_closed = True
@@ -210,19 +210,19 @@ def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes
 
 def unary_message(exchange: Exchange) -> bytes:
     """The one message of a unary answer that ended well. Raises RpcError."""
-    found = exchange.splitter.feed(exchange.parts)
-    if len(found) != 1 or not exchange.splitter.clean:
-        raise RpcError(Status.INTERNAL, f"a unary answer with {len(found)} messages")
-    return found[0]
+    received = exchange.splitter.feed(exchange.parts)
+    if len(received) != 1 or not exchange.splitter.clean:
+        raise RpcError(Status.INTERNAL, f"a unary answer with {len(received)} messages")
+    return received[0]
 
 
-def _status(found: dict[bytes, bytes], address: str) -> RpcError | None:
-    value = found.get(b"grpc-status", b"")
+def _status(fields: dict[bytes, bytes], address: str) -> RpcError | None:
+    value = fields.get(b"grpc-status", b"")
     if value == b"0":
         return None
     known = value.isdigit() and len(value) <= 2 and int(value) in Status.__members__.values()
     status = Status(int(value)) if known else Status.UNKNOWN
-    text = messages.unquote_text(found.get(b"grpc-message", b"")) if value else "the answer has no grpc-status"
+    text = messages.unquote_text(fields.get(b"grpc-message", b"")) if value else "the answer has no grpc-status"
     return RpcError(status, text, where={"addr": address})
 
 

@@ -218,11 +218,11 @@ class RpcServer:
 
         def work() -> Callable[[], None]:
             try:
-                found = handler(asked)
+                response = handler(asked)
             except Exception as error:
                 log.exception("http_handler_failed", path=asked.path)
-                found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
-            return lambda: answer(found)
+                response = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+            return lambda: answer(response)
 
         def refuse() -> None:
             answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many page requests at once\n"))

@@ -138,9 +138,9 @@ def _compute_crcs(kind: bytes, body: bytes) -> tuple[int, int]:
 
 def _find_record(data: bytes, at: int) -> int | None:
     """Where the first whole record at or after `at` begins; None = there is none. An empty body proves nothing."""
-    for found in range(at, len(data) - _HEAD.size):
-        if data[found : found + 1] in _KINDS and _read_body(data, found):
-            return found
+    for begin in range(at, len(data) - _HEAD.size):
+        if data[begin : begin + 1] in _KINDS and _read_body(data, begin):
+            return begin
     return None
 
 

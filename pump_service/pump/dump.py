@@ -19,9 +19,9 @@ _NAMED = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t", ord('"'): r"\"",
 
 def as_text(payload: bytes) -> str:
     """The fields that are set, in the original's protobuf text form; a long one is cut, with its size."""
-    found = _parse_binlog(payload)
-    words = [f"tp:{BinlogType.Name(found.tp)}"]
-    for field, value in found.ListFields():
+    binlog = _parse_binlog(payload)
+    words = [f"tp:{BinlogType.Name(binlog.tp)}"]
+    for field, value in binlog.ListFields():
         if field.name == "tp":
             continue
         if value in (0, b""):
@@ -36,12 +36,12 @@ def as_text(payload: bytes) -> str:
 
 def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
     """Type, timestamps as decimal strings, and the tables with their row counts; a C shows those of its P."""
-    found = _parse_binlog(payload)
-    body = _read_prewrite(found, storage) if found.tp == Commit else found
+    binlog = _parse_binlog(payload)
+    body = _read_prewrite(binlog, storage) if binlog.tp == Commit else binlog
     return {
-        "type": "Fake" if found.start_ts == found.commit_ts and found.start_ts else BinlogType.Name(found.tp),
-        "start_ts": str(found.start_ts),
-        "commit_ts": str(found.commit_ts),
+        "type": "Fake" if binlog.start_ts == binlog.commit_ts and binlog.start_ts else BinlogType.Name(binlog.tp),
+        "start_ts": str(binlog.start_ts),
+        "commit_ts": str(binlog.commit_ts),
         "bytes": len(payload),
         "ddl_job_id": body.ddl_job_id,
         "ddl_query": body.ddl_query.decode(errors="replace"),
@@ -63,7 +63,7 @@ def _read_prewrite(commit: Binlog, storage: Storage) -> Binlog:
 
 def _count_rows(value: bytes) -> dict[str, Any]:
     try:
-        found = PrewriteValue.FromString(value)
+        mutations = PrewriteValue.FromString(value)
     except DecodeError:
         return {"schema_version": 0, "tables": [], "note": "its prewrite value cannot be read"}
     tables = [
@@ -73,9 +73,9 @@ def _count_rows(value: bytes) -> dict[str, Any]:
             "updated": len(table.updated_rows),
             "deleted": len(table.deleted_rows),
         }
-        for table in found.mutations
+        for table in mutations.mutations
     ]
-    return {"schema_version": found.schema_version, "tables": tables}
+    return {"schema_version": mutations.schema_version, "tables": tables}
 
 
 _TYPES = {Kind.COMMIT: Commit, Kind.ROLLBACK: Rollback, Kind.FAKE: Rollback, Kind.PROVEN_ROLLBACK: Rollback}

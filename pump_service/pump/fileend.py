@@ -66,31 +66,31 @@ def damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
 
 
 def settle_end(
-    files: Files, found: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: StopAsked = never_stop
+    files: Files, unsealed: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: StopAsked = never_stop
 ) -> End:
     """Find the end of a file without a footer, cut off what was never acked after it, and make all before it durable.
 
     Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
     """
-    size, frame = files.size(found.file), found.frame
+    size, frame = files.size(unsealed.file), unsealed.frame
     at_head = known is not None and known.place.fid == frame.fid
     start = known.place.offset if known is not None and at_head else frame.begin
-    walk = Walk(frame, lambda at, count: files.read(found.file, at, count), start, size, accepted)
+    walk = Walk(frame, lambda at, count: files.read(unsealed.file, at, count), start, size, accepted)
     max_ts = max(known.max_ts if known is not None and at_head else 0, _read_greatest_ts(walk, stop))
     given_up = log_passed_over(frame, walk)
     if at_head and walk.at == start:
         raise lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
-    footer = files.read(found.file, walk.at, frame.footer_bytes + 1)
+    footer = files.read(unsealed.file, walk.at, frame.footer_bytes + 1)
     if frame.old and frame.decode_footer(footer, size) is not None and len(footer) == frame.footer_bytes:
         return End(walk.at, max_ts, True, given_up)
-    _check_complete(files, found, walk, size, accepted)
+    _check_complete(files, unsealed, walk, size, accepted)
     if walk.at < size:
-        log.warning("value_log_tail_cut", file=found.path.name, offset=walk.at, bytes=size - walk.at)
-        files.truncate(found.file, walk.at)
-    if found.sync:
+        log.warning("value_log_tail_cut", file=unsealed.path.name, offset=walk.at, bytes=size - walk.at)
+        files.truncate(unsealed.file, walk.at)
+    if unsealed.sync:
         # What the index has seen synced is not rewritten: until the next sync an overwritten block may be lost.
-        proved = _end_of_record(files, found, start) if at_head else 0
-        _rewrite(files, found, max(walk.synced, proved), walk.at)
+        proved = _end_of_record(files, unsealed, start) if at_head else 0
+        _rewrite(files, unsealed, max(walk.synced, proved), walk.at)
     return End(walk.at, max_ts, False, given_up)
 
 
@@ -121,39 +121,39 @@ def _read_greatest_ts(walk: Walk, stop: StopAsked) -> int:
     return greatest
 
 
-def _check_complete(files: Files, found: Unsealed, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
-    frame = found.frame
+def _check_complete(files: Files, unsealed: Unsealed, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
+    frame = unsealed.frame
     if Pointer(frame.fid, walk.at) in accepted:
         return
-    if walk.at < found.until or (not found.last and size - walk.at > frame.footer_bytes):
+    if walk.at < unsealed.until or (not unsealed.last and size - walk.at > frame.footer_bytes):
         raise damage_error(frame, walk.at, "a file that was written to its end is incomplete")
-    if walk.at < size and _has_later_write(files, found, walk.at, size):
+    if walk.at < size and _has_later_write(files, unsealed, walk.at, size):
         raise damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
-def _has_later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:
+def _has_later_write(files: Files, unsealed: Unsealed, damage: int, size: int) -> bool:
     """Whether a record after the damage was written once the damaged bytes had been synced."""
     at = damage + 1
     while True:
         try:
-            record = next_record(found.frame, lambda at, count: files.read(found.file, at, count), at, size)
+            record = next_record(unsealed.frame, lambda at, count: files.read(unsealed.file, at, count), at, size)
         except WireError:
             return True
         if record is None:
             return False
-        if found.frame.old or record[1] > damage:
+        if unsealed.frame.old or record[1] > damage:
             return True
         at = record[0] + 1
 
 
-def _end_of_record(files: Files, found: Unsealed, at: int) -> int:
+def _end_of_record(files: Files, unsealed: Unsealed, at: int) -> int:
     """Where the record that begins `at` ends."""
-    frame = found.frame
-    header = frame.header_at(files.read(found.file, at, frame.header_bytes), 0, at)
+    frame = unsealed.frame
+    header = frame.header_at(files.read(unsealed.file, at, frame.header_bytes), 0, at)
     return at + frame.header_bytes + header.length
 
 
-def _rewrite(files: Files, found: Unsealed, begin: int, end: int) -> None:
+def _rewrite(files: Files, unsealed: Unsealed, begin: int, end: int) -> None:
     for at in range(begin, end, _PIECE):
-        files.overwrite(found.path, at, files.read(found.file, at, min(_PIECE, end - at)))
-    files.sync(found.file)
+        files.overwrite(unsealed.path, at, files.read(unsealed.file, at, min(_PIECE, end - at)))
+    files.sync(unsealed.file)

@@ -139,8 +139,8 @@ class Index:
         """At most `limit` raw (key, pointer) in ts order over (after_ts, upto_ts]. Raises Permanent for damage."""
         bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
         try:
-            with self._use() as db, db.iterator(**bounds) as found:
-                return list(islice(found, limit))
+            with self._use() as db, db.iterator(**bounds) as entries:
+                return list(islice(entries, limit))
         except plyvel.CorruptionError as error:
             raise Permanent(
                 f"the index is damaged: {error}",
@@ -151,8 +151,8 @@ class Index:
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
         """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; how many there were."""
         removed, doomed = 0, list[bytes]()
-        with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as found:
-            for key, value in found:
+        with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as entries:
+            for key, value in entries:
                 if _POINTER.unpack(value)[0] in fids:
                     doomed.append(key)
                 if len(doomed) == _DELETES:

@@ -161,9 +161,9 @@ class LeanServer:
 
 def _read_write(message: bytes) -> tuple[int, bytes]:
     """clusterID and payload of a WriteBinlogReq. Raises DecodeError."""
-    found = _split_fields(message) if len(message) >= _LARGE else None
-    if found is not None:
-        return found
+    fields = _split_fields(message) if len(message) >= _LARGE else None
+    if fields is not None:
+        return fields
     request = WriteBinlogReq.FromString(message)
     return request.clusterID, request.payload
 

@@ -109,13 +109,13 @@ class Membership:
             self._claim.take()
         for other in self._list_neighbours():
             self._check_neighbour(other)
-        found = self._members.pump(self._node_id)
-        if found is None:
+        entry = self._members.pump(self._node_id)
+        if entry is None:
             return "offline"
-        if found.status.state in _SERVING and found.status.host != self._host:
-            self._check_gone(found.status, node_at)
-        self._revision = found.revision
-        return found.status.state
+        if entry.status.state in _SERVING and entry.status.host != self._host:
+            self._check_gone(entry.status, node_at)
+        self._revision = entry.revision
+        return entry.status.state
 
     def publish(self, state: str, max_commit_ts: int) -> str:
         """Write the entry, confirmed on return; the state that is now in it.
@@ -166,21 +166,21 @@ class Membership:
     def _is_overruled(self, state: str) -> bool:
         """Read what another process wrote; True when it set a leaving pump offline by command."""
         self._renew()  # the writer may be another process at the same address
-        found = self._members.pump(self._node_id)
-        self._revision = found.revision if found else 0
-        if found is None:
+        entry = self._members.pump(self._node_id)
+        self._revision = entry.revision if entry else 0
+        if entry is None:
             log.warning("registry_entry_deleted", pump=self._node_id)
             return False
-        if found.status.host != self._host:
+        if entry.status.host != self._host:
             self._lost = Fenced(
                 "another pump registered under this node id: this process must stop serving",
-                where={"pump": self._node_id, "here": self._host, "there": found.status.host},
+                where={"pump": self._node_id, "here": self._host, "there": entry.status.host},
                 hint="two processes run with one node id; give each its own",
             )
             raise self._lost
-        if found.status.state not in (self._published, state):
-            log.warning("state_changed_by_command", pump=self._node_id, to=found.status.state, ours=state)
-        return state == "closing" and found.status.state == "offline"
+        if entry.status.state not in (self._published, state):
+            log.warning("state_changed_by_command", pump=self._node_id, to=entry.status.state, ours=state)
+        return state == "closing" and entry.status.state == "offline"
 
     def _list_neighbours(self) -> list[NodeStatus]:
         try:

@@ -85,11 +85,11 @@ class Pages:
         """The answer to one request."""
         methods = set()
         for method, pattern, answer, needs in self._routes:
-            found = pattern.fullmatch(request.path)
-            if found and method == request.method:
+            match = pattern.fullmatch(request.path)
+            if match and method == request.method:
                 refusal = self._gate.reason_to_refuse(request, needs)
-                return self._refuse(request, refusal) if refusal else answer(request, *found.groups())
-            if found:
+                return self._refuse(request, refusal) if refusal else answer(request, *match.groups())
+            if match:
                 methods.add(method)
         if methods:
             return HttpResponse(405, TEXT, b"")
@@ -103,11 +103,11 @@ class Pages:
     def _status(self, _: HttpRequest) -> HttpResponse:
         try:
             pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
-            found: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
-            found["ErrMsg"] = self._service.describe_problems()
+            shown: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
+            shown["ErrMsg"] = self._service.describe_problems()
         except BinlakeError as error:
-            found = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return _json_line(found)
+            shown = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        return _json_line(shown)
 
     def _drainers(self, _: HttpRequest) -> HttpResponse:
         try:

@@ -52,9 +52,9 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
         reader.read(entries)
         _check_not_collected(storage, last)
         taken = max(last, ts_of(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark)
-        found, reader.found = reader.found, TransactionBatch()
-        if found or reader.failed is None:
-            yield taken, found
+        batch, reader.found = reader.found, TransactionBatch()
+        if batch or reader.failed is None:
+            yield taken, batch
         if reader.failed is not None:
             storage.pull_fault.record(taken, reader.failed)
             raise reader.failed
@@ -157,9 +157,9 @@ class Reader:
         self._tails[start_ts] = tail
 
     def _add_complete(self, start_ts: int, commit_ts: int, commit: bytes) -> None:
-        found = self._complete_commit(start_ts, commit_ts, commit)
-        if found:
-            self.found.add(start_ts, commit_ts, found)
+        payload = self._complete_commit(start_ts, commit_ts, commit)
+        if payload:
+            self.found.add(start_ts, commit_ts, payload)
 
     def _complete_commit(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
         """The complete C; empty when it was given up by command."""

@@ -138,14 +138,14 @@ class Frame:
 
     def check(self, header: bytes, payload: bytes, offset: int) -> None:
         """Raise WireError naming the place when magic, length or crc do not fit."""
-        found = self.header_at(header, 0, offset)
+        expected = self.header_at(header, 0, offset)
         if len(header) < self.header_bytes:
             raise self._damage_error("the record's header is cut off", offset)
-        if not found.length:
+        if not expected.length:
             raise self._damage_error(f"no record starts here ({header[:8].hex()})", offset)
-        if len(payload) != found.length:
-            raise self._damage_error(f"record is cut off: {len(payload)} of {found.length} bytes", offset)
-        if google_crc32c.extend(found.seed, payload) != found.crc:
+        if len(payload) != expected.length:
+            raise self._damage_error(f"record is cut off: {len(payload)} of {expected.length} bytes", offset)
+        if google_crc32c.extend(expected.seed, payload) != expected.crc:
             raise self._damage_error("the record's crc does not match", offset)
 
     def where(self, offset: int) -> dict[str, object]:
@@ -211,11 +211,11 @@ class Walk:
                 return
 
     def _pass_over(self) -> bool:
-        found = next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
-        if found is None:
+        record = next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
+        if record is None:
             return False
-        self.passed_over.append((self.at, found[0] - self.at))
-        self.at = found[0]
+        self.passed_over.append((self.at, record[0] - self.at))
+        self.at = record[0]
         return True
 
     def _read_whole(self, window: bytes) -> list[tuple[int, int, int]]:
@@ -227,10 +227,10 @@ class Walk:
         unpack, crc_of, marker, size = RECORD.unpack_from, google_crc32c.extend, frame.marker, len(window)
         seed = frame.salt + base
         while at + _RECORD_BYTES <= size:
-            found, length, crc, back = unpack(window, at)
+            start_marker, length, crc, back = unpack(window, at)
             begin = at + _RECORD_BYTES
             end = begin + length
-            if found != marker or end > size or not length:
+            if start_marker != marker or end > size or not length:
                 break
             if crc_of((seed + at + back * BACK_FACTOR) & _U32, window[begin:end]) != crc:
                 break
@@ -280,9 +280,9 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
     at, left = start, _LOOKS * (end - start) + _WINDOW
     while at < end:
         window = read(at, min(_WINDOW, end - at))
-        found = window.find(frame.needle)
-        while found >= 0:
-            offset = at + found
+        place = window.find(frame.needle)
+        while place >= 0:
+            offset = at + place
             header = frame.header_at(read(offset, frame.header_bytes), 0, offset)
             if 0 < header.length <= end - offset - frame.header_bytes:
                 left -= header.length
@@ -291,6 +291,6 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
                 payload = read(offset + frame.header_bytes, header.length)
                 if google_crc32c.extend(header.seed, payload) == header.crc:
                     return offset, offset - header.back
-            found = window.find(frame.needle, found + 1)
+            place = window.find(frame.needle, place + 1)
         at += max(len(window) - len(frame.needle) + 1, 1)
     return None

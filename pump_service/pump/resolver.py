@@ -151,8 +151,8 @@ class Resolver:
         """Ask about all at once, and store the proved outcomes with few waits for the disk."""
         if not prewrites or self._stopped.is_set():
             return
-        found = self._asking.ask(prewrites, self._doubts)
-        statuses = [self._prove(entry.start_ts, status) for entry, status in zip(prewrites, found, strict=True)]
+        answers = self._asking.ask(prewrites, self._doubts)
+        statuses = [self._prove(entry.start_ts, status) for entry, status in zip(prewrites, answers, strict=True)]
         reasons = [_missing_proof(status) for status in statuses]
         proved = [place for place, reason in enumerate(reasons) if not reason]
         errors = self.storage.end_all([(prewrites[place].start_ts, _commit_ts(statuses[place])) for place in proved])

@@ -76,7 +76,7 @@ def set_aside(data_dir: Path, ts: int) -> list[Stored]:
 
 
 def _find_above(values: Path, ts: int) -> list[Stored]:
-    found, below = list[Stored](), 0
+    above, below = list[Stored](), 0
     for path in _list_files(values):
         footer = _read_footer(path)
         if footer is not None and footer <= ts:
@@ -84,14 +84,14 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
             continue
         for stored in _read_records(path):
             below += stored.ts <= ts
-            found += [stored] if stored.ts > ts else []
-    if found and not below:
+            above += [stored] if stored.ts > ts else []
+    if above and not below:
         raise Permanent(
             "all binlogs in this data directory are above PD's clock: this PD did not give their timestamps",
-            where={"data_dir": values.parent, "above": ts, "binlogs": len(found)},
+            where={"data_dir": values.parent, "above": ts, "binlogs": len(above)},
             hint="the cluster was rebuilt or PD lost its state: start with an empty data directory",
         )
-    return found
+    return above
 
 
 def _move_out(data_dir: Path, doomed: list[Stored]) -> None:

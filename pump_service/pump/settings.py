@@ -233,39 +233,39 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
         raise readable(error, PumpFile, args.config or "flags and PUMP_* variables") from None
 
 
-def to_config(found: PumpFile) -> PumpConfig:
+def to_config(settings: PumpFile) -> PumpConfig:
     """The configuration that the pump works with. Raises ConfigError."""
-    security, storage = found.security, found.storage
+    security, storage = settings.security, settings.storage
     return PumpConfig(
-        pd_urls=found.pd_urls,
-        addr=found.addr,
-        advertise_addr=found.advertise_addr,
-        socket=found.socket,
-        data_dir=found.data_dir,
-        node_id=found.node_id,
-        status_urls=found.status_urls,
-        gen_binlog_interval_s=found.gen_binlog_interval,
-        heartbeat_interval_s=found.heartbeat_interval,
+        pd_urls=settings.pd_urls,
+        addr=settings.addr,
+        advertise_addr=settings.advertise_addr,
+        socket=settings.socket,
+        data_dir=settings.data_dir,
+        node_id=settings.node_id,
+        status_urls=settings.status_urls,
+        gen_binlog_interval_s=settings.gen_binlog_interval,
+        heartbeat_interval_s=settings.heartbeat_interval,
         stop_write_at_available_space=parse_size(storage.stop_write_at_available_space),
         sync_log=storage.sync_log,
         slow_write_threshold_s=storage.slow_write_threshold,
-        gc_s=parse_gc(found.gc),
-        gc_force_after_s=parse_gc(found.gc_force_after),
-        txn_timeout_s=found.txn_timeout,
-        future_slack_s=found.future_slack,
-        ask_tikv=found.ask_tikv,
+        gc_s=parse_gc(settings.gc),
+        gc_force_after_s=parse_gc(settings.gc_force_after),
+        txn_timeout_s=settings.txn_timeout,
+        future_slack_s=settings.future_slack,
+        ask_tikv=settings.ask_tikv,
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         admin_token_file=security.admin_token_file,
         protect_state=security.protect_state,
-        accepted_damage=frozenset(map(parse_place, found.accept_damage)),
-        label=found.label,
-        score_weights=Weights(found.score.load, found.score.disk, found.score.stored),
+        accepted_damage=frozenset(map(parse_place, settings.accept_damage)),
+        label=settings.label,
+        score_weights=Weights(settings.score.load, settings.score.disk, settings.score.stored),
     )
 
 
-def ignored_keys(found: PumpFile) -> dict[str, str]:
+def ignored_keys(settings: PumpFile) -> dict[str, str]:
     """The keys that are set but change nothing, with the reason."""
-    return {key: IGNORED[key] for key in _set_keys(found, "") if key in IGNORED}
+    return {key: IGNORED[key] for key in _set_keys(settings, "") if key in IGNORED}
 
 
 def _set_keys(section: BaseModel, prefix: str) -> list[str]:

@@ -136,7 +136,7 @@ class Sorter:
 
     def blocking_files(self) -> set[int]:
         """The files with a P that still waits."""
-        return {segment.prewrite.pointer.fid for found in self._waiting.values() for segment in found}
+        return {segment.prewrite.pointer.fid for segments in self._waiting.values() for segment in segments}
 
     def forget(self, fid: int) -> None:
         """File `fid` was removed."""
@@ -144,12 +144,12 @@ class Sorter:
 
     def waiting_prewrites(self, limit: int = 0) -> list[Entry]:
         """The blocking P in log order, the head first; at most `limit` of them when it is not 0."""
-        found: list[Entry] = []
+        prewrites: list[Entry] = []
         segment = self._root.newer
-        while segment is not self._root and (not limit or len(found) < limit):
-            found.append(segment.prewrite)
+        while segment is not self._root and (not limit or len(prewrites) < limit):
+            prewrites.append(segment.prewrite)
             segment = segment.newer
-        return found
+        return prewrites
 
     def doubted_prewrites(self, limit: int = 0) -> list[Entry]:
         """The P whose writer reported a rollback, not proved so far; the oldest report first."""
@@ -210,12 +210,12 @@ class Sorter:
         last = self._root.older
         segment = _Segment(entry, self._seen, 0, entry.pointer, last, self._root)
         last.newer = self._root.older = segment
-        found = self._waiting.get(entry.start_ts)
-        if found is None:
+        segments = self._waiting.get(entry.start_ts)
+        if segments is None:
             self._waiting[entry.start_ts] = [segment]
         else:
-            segment.doubted = found[0].doubted  # the same P again
-            found.append(segment)
+            segment.doubted = segments[0].doubted  # the same P again
+            segments.append(segment)
         self._count += 1
         return segment
 

@@ -62,21 +62,21 @@ class StatusQueries:
 
     def ask(self, entries: Sequence[Entry], doubted: Collection[int]) -> list[Status]:
         """The outcome of each P; `doubted`: the start_ts of those whose writer reported a rollback."""
-        found = self._ask_tikv(entries, doubted) if self._tikv is not None else []
-        if not found:
+        statuses = self._ask_tikv(entries, doubted) if self._tikv is not None else []
+        if not statuses:
             return self._ask_source(entries)
         if not isinstance(self._source, NoStatusSource):
-            again = [place for place, status in enumerate(found) if isinstance(status, Unreachable)]
+            again = [place for place, status in enumerate(statuses) if isinstance(status, Unreachable)]
             for place, status in zip(again, self._ask_source([entries[place] for place in again]), strict=True):
-                found[place] = status
-        return found
+                statuses[place] = status
+        return statuses
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """As a StatusSource: the known outcome of one transaction; asking changes nothing. Raises SourceUnavailable."""
         if self._tikv is not None and self._clock is not None:
-            found = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
-            if not isinstance(found, Unreachable):
-                return found
+            status = self._tikv.ask([Question(start_ts, key, How.LOOK)], self._clock())[0]
+            if not isinstance(status, Unreachable):
+                return status
         return self._source.transaction_status(start_ts, key)
 
     def hold_gc(self, oldest: int) -> None:
@@ -120,16 +120,16 @@ class StatusQueries:
         except SourceUnavailable as error:
             return [Unreachable(str(error))] * len(entries)
         questions = [self._question_for(entry, now_ts, entry.start_ts in doubted) for entry in entries]
-        found = self._tikv.ask(questions, now_ts)
+        statuses = self._tikv.ask(questions, now_ts)
         gone = [
             place
-            for place, (question, status) in enumerate(zip(questions, found, strict=True))
+            for place, (question, status) in enumerate(zip(questions, statuses, strict=True))
             if question.how is How.LOOK and is_expired(status, question.start_ts, now_ts, _GONE_MS)
         ]
         stronger = [Question(questions[place].start_ts, questions[place].key, How.EXPIRE) for place in gone]
         for place, status in zip(gone, self._tikv.ask(stronger, now_ts), strict=True):
-            found[place] = status
-        return found
+            statuses[place] = status
+        return statuses
 
     def _question_for(self, entry: Entry, now_ts: int, doubted: bool) -> Question:
         old = tso.physical(now_ts) - tso.physical(entry.start_ts) > self._timeout_ms

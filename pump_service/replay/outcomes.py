@@ -30,10 +30,10 @@ class Outcomes:
     """The transactions of a capture by start_ts and by primary key."""
 
     def __init__(self, transactions: Iterable[Transaction]) -> None:
-        self.by_start = {found.start_ts: found for found in transactions}
+        self.by_start = {one.start_ts: one for one in transactions}
         self.by_key: dict[bytes, list[Transaction]] = {}
-        for found in sorted(self.by_start.values(), key=lambda transaction: transaction.start_ts):
-            self.by_key.setdefault(found.key, []).append(found)
+        for one in sorted(self.by_start.values(), key=lambda transaction: transaction.start_ts):
+            self.by_key.setdefault(one.key, []).append(one)
 
     @classmethod
     def of(cls, capture: Capture) -> Outcomes:
@@ -48,8 +48,8 @@ class Outcomes:
 
     def orphan_commit_ts(self, start_ts: int) -> int:
         """The true commit_ts of an orphan; 0 for a rolled back one and for every transaction with a C or R."""
-        found = self.by_start.get(start_ts)
-        return found.commit_ts if found is not None and found.orphan else 0
+        transaction = self.by_start.get(start_ts)
+        return transaction.commit_ts if transaction is not None and transaction.orphan else 0
 
 
 def _read_binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[int]]:
@@ -75,9 +75,9 @@ def _read_recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
     """commit_ts by start_ts of the orphans that are committed."""
     if not orphans:
         return {}
-    found = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.outcomes() or ()}
-    if orphans <= found.keys() or not capture.has("decoded.jsonl"):
-        return found
-    unknown = orphans - found.keys()
+    commits = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.outcomes() or ()}
+    if orphans <= commits.keys() or not capture.has("decoded.jsonl"):
+        return commits
+    unknown = orphans - commits.keys()
     rows = ((int(row["start_ts"]), int(row["commit_ts"])) for row in capture.decoded())
-    return {**found, **{start: commit for start, commit in rows if start in unknown}}
+    return {**commits, **{start: commit for start, commit in rows if start in unknown}}

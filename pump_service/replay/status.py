@@ -93,8 +93,8 @@ class Mvcc:
             info["lock"] = locks.get(undecided[0].start_ts) or lock_record(undecided[0].start_ts, key)
         if shown:
             info["writes"] = shown
-        if found := [values[write["start_ts"]] for write in shown if write["start_ts"] in values]:
-            info["values"] = found
+        if shown_values := [values[write["start_ts"]] for write in shown if write["start_ts"] in values]:
+            info["values"] = shown_values
         region = recorded[0]["region_id"] if recorded else 1
         return mvcc_body(key, info, region)
 
@@ -147,5 +147,5 @@ def info_all(meta: Json, host: str, port: int, started: int) -> Json:
 
 def _git_hash(meta: Json) -> str:
     lines = str(meta.get("tidb_version", "")).splitlines()
-    found = next((line.partition(": ")[2] for line in lines if line.startswith("Git Commit Hash")), "None")
-    return found[:12]
+    commit = next((line.partition(": ")[2] for line in lines if line.startswith("Git Commit Hash")), "None")
+    return commit[:12]

@@ -77,9 +77,9 @@ class Recording:
     def orphan(self, start_ts: int, commit_ts: int) -> None:
         """Record a transaction whose C (`commit_ts` 0: whose R) was lost."""
         kind, outcome = ("orphan", "committed") if commit_ts else ("orphan_rollback", "rolled_back")
-        found = {"start_ts": str(start_ts), "kind": kind, "outcome": outcome}
+        line = {"start_ts": str(start_ts), "kind": kind, "outcome": outcome}
         with self._lock:
-            self._outcomes.append(found | ({"commit_ts": str(commit_ts)} if commit_ts else {}))
+            self._outcomes.append(line | ({"commit_ts": str(commit_ts)} if commit_ts else {}))
 
     def close(self, states: Iterable[Json]) -> None:
         """Write the rest of the folder."""

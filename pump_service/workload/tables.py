@@ -110,8 +110,8 @@ class Table:
 
     def rows(self) -> Iterator[Row]:
         """All rows by row id."""
-        found = {row_id: row for part in self.parts for row_id, row in part.rows.items()}
-        return (found[row_id] for row_id in sorted(found))
+        rows = {row_id: row for part in self.parts for row_id, row in part.rows.items()}
+        return (rows[row_id] for row_id in sorted(rows))
 
     def builder(self) -> MutationBuilder:
         """Encodes row changes of this table as it is now."""

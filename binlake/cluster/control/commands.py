@@ -116,8 +116,8 @@ class _Listing(abc.ABC):
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
         problems = self._problems(nodes, cluster, tls_of(args))
         if args.output == "json":
-            found = [node_as_json(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
-            print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in found]))
+            shown = [node_as_json(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
+            print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in shown]))
             return 0
         rows = [
             (
@@ -160,14 +160,14 @@ class PumpsCommand(_Listing):
 
     def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
         """The problem that each answering pump reports; an original pump reports none."""
-        found = {}
+        problems = {}
         for node in nodes:
             if node.state in ("offline", "paused"):
                 continue
             with contextlib.suppress(SourceUnavailable, WireError):
                 problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).info().last_error
-                found.update({node.node_id: problem} if problem else {})
-        return found
+                problems.update({node.node_id: problem} if problem else {})
+        return problems
 
 
 class DrainersCommand(_Listing):
@@ -255,10 +255,10 @@ class _Action:
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
-        found = registry.pump(node_id)
-        if found is None:
+        entry = registry.pump(node_id)
+        if entry is None:
             raise unknown_node(PUMPS + node_id)
-        return found.status
+        return entry.status
 
 
 class PausePumpCommand(_Action):
@@ -297,10 +297,10 @@ class PauseDrainerCommand(_Action):
     action = "pause"
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
-        found = registry.drainer(node_id)
-        if found is None:
+        entry = registry.drainer(node_id)
+        if entry is None:
             raise unknown_node(DRAINERS + node_id)
-        return found.status
+        return entry.status
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         if not node.host:

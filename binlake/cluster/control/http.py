@@ -24,7 +24,7 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
     try:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         answer = httpx.request(method, url, timeout=_TIMEOUT_S, verify=context, headers=headers)
-        found = answer.json()
+        envelope = answer.json()
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise SourceUnavailable(
             f"the node cannot be reached: {error}",
@@ -43,7 +43,7 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
             where={"url": url},
             hint="is this a pump?",
         ) from None
-    if not isinstance(found, dict) or found.get("code") != _DONE:
-        message = found.get("message") if isinstance(found, dict) else found
+    if not isinstance(envelope, dict) or envelope.get("code") != _DONE:
+        message = envelope.get("message") if isinstance(envelope, dict) else envelope
         raise Permanent(f"the node refused: {message}", where={"url": url})
-    return found
+    return envelope

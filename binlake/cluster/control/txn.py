@@ -64,19 +64,19 @@ class TxnCommand:
 
 
 def _show(args: argparse.Namespace, host: str) -> int:
-    found = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
-    print(json.dumps(found) if args.output == "json" else _describe(found))
+    binlog = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
+    print(json.dumps(binlog) if args.output == "json" else _describe(binlog))
     return 0
 
 
 def _list(args: argparse.Namespace, host: str) -> int:
-    found = ask("GET", host, "/txn", tls_of(args))["data"]
+    prewrites = ask("GET", host, "/txn", tls_of(args))["data"]
     if args.output == "json":
-        print(json.dumps(found))
+        print(json.dumps(prewrites))
         return 0
-    for one in found:
+    for one in prewrites:
         print(f"start_ts {one['start_ts']}  {one['age_s']} s  key {one['key']}  {one['reason']}".rstrip())
-    print(f"{len(found)} prewrites have no commit or rollback")
+    print(f"{len(prewrites)} prewrites have no commit or rollback")
     return 0
 
 
@@ -110,11 +110,11 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
     return 0
 
 
-def _describe(found: dict[str, Any]) -> str:
-    lines = [f"{name}: {found[name]}" for name in ("type", "start_ts", "commit_ts", "bytes", "schema_version")]
-    if found["ddl_job_id"]:
-        lines.append(f"DDL job {found['ddl_job_id']}: {found['ddl_query']}")
-    for one in found["tables"]:
+def _describe(binlog: dict[str, Any]) -> str:
+    lines = [f"{name}: {binlog[name]}" for name in ("type", "start_ts", "commit_ts", "bytes", "schema_version")]
+    if binlog["ddl_job_id"]:
+        lines.append(f"DDL job {binlog['ddl_job_id']}: {binlog['ddl_query']}")
+    for one in binlog["tables"]:
         lines.append(
             f"table {one['table_id']}: {one['inserted']} inserted, {one['updated']} updated, {one['deleted']} deleted"
         )

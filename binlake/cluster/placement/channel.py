@@ -35,11 +35,11 @@ Answer = TypeVar("Answer")
 
 def parse_urls(urls: Sequence[str]) -> list[tuple[str, bool]]:
     """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
-    found = [url.strip().rstrip("/") for url in urls if url.strip()]
-    if not found:
+    given = [url.strip().rstrip("/") for url in urls if url.strip()]
+    if not given:
         hint = "http://host:port or https://host:port, comma list"
         raise ConfigError("unusable PD address", where={"pd-urls": ",".join(urls)}, hint=hint)
-    return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in found]
+    return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in given]
 
 
 def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> grpc.Channel:

@@ -39,14 +39,14 @@ class EtcdClaim:
         """Acquire the name. Raises Permanent when another live process has it."""
         give_up_at = time.monotonic() + self._ttl_s + _MARGIN_S
         while True:
-            found = self._etcd.get(self._key)
-            if found is None or _part(found, 0) == self._store:
-                if self._put_over(found):
+            entry = self._etcd.get(self._key)
+            if entry is None or _part(entry, 0) == self._store:
+                if self._put_over(entry):
                     return
             elif time.monotonic() >= give_up_at:
                 raise Permanent(
                     "another process runs under this node id, at the same address or another one",
-                    where={"node": self._name, "its_store": _part(found, 0), "its_addr": _part(found, 2)},
+                    where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
                     hint="one process per node id: stop the other one, or choose another --node-id",
                 )
             else:
@@ -54,17 +54,17 @@ class EtcdClaim:
 
     def renew(self) -> None:
         """Keep the name. Raises Fenced when another process has it now."""
-        found = self._etcd.get(self._key)
-        if found is not None and found.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
+        entry = self._etcd.get(self._key)
+        if entry is not None and entry.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
             return
-        if found is None or found.value == self._value:
-            if self._put_over(found):
+        if entry is None or entry.value == self._value:
+            if self._put_over(entry):
                 log.warning("claim_taken_again", name=self._name)
                 return
-            found = self._etcd.get(self._key)
+            entry = self._etcd.get(self._key)
         raise Fenced(
             "another process took this node id: this process must stop serving",
-            where={"node": self._name, "its_store": _part(found, 0), "its_addr": _part(found, 2)},
+            where={"node": self._name, "its_store": _part(entry, 0), "its_addr": _part(entry, 2)},
             hint="two processes run with one node id; give each its own",
         )
 
@@ -76,14 +76,14 @@ class EtcdClaim:
         except BinlakeError as error:
             log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
 
-    def _put_over(self, found: KeyValue | None) -> bool:
+    def _put_over(self, entry: KeyValue | None) -> bool:
         """Replace the entry that was found, with a new lease; False when it was changed meanwhile."""
         self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous one expires
-        revision = found.mod_revision if found else 0
+        revision = entry.mod_revision if entry else 0
         return self._etcd.put_if(self._key, self._value, mod_revision=revision, lease=self._lease)
 
 
-def _part(found: KeyValue | None, number: int) -> str:
+def _part(entry: KeyValue | None, number: int) -> str:
     """A part of a claim's value: store, run, address."""
-    parts = found.value.decode(errors="replace").split(" ", 2) if found is not None else []
+    parts = entry.value.decode(errors="replace").split(" ", 2) if entry is not None else []
     return parts[number] if number < len(parts) else ""

@@ -41,8 +41,8 @@ class EtcdClient:
 
     def get(self, key: bytes) -> pb.KeyValue | None:
         """The entry of `key`, or None."""
-        found = self.range(pb.RangeRequest(key=key)).kvs
-        return found[0] if found else None
+        entries = self.range(pb.RangeRequest(key=key)).kvs
+        return entries[0] if entries else None
 
     def prefix(self, prefix: bytes) -> tuple[list[pb.KeyValue], int]:
         """The entries below `prefix` by key, and the revision they are of (linearizable)."""

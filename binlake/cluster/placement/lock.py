@@ -86,8 +86,8 @@ class EtcdLock:
                 log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 
     def _held_error(self) -> LeaseHeld:
-        found = self._etcd.get(self._key)
-        holder = found.value.decode() if found else "a process that has just ended"
+        entry = self._etcd.get(self._key)
+        holder = entry.value.decode() if entry else "a process that has just ended"
         return LeaseHeld(
             f"the lock is held by {holder}", where={"lock": self._key.decode()}, hint="wait, or stop that process"
         )

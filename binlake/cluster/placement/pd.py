@@ -86,14 +86,14 @@ class PdClient:
     def _connect(self) -> _TsoStream:
         self._disconnect()
         channel, answer = connect_serving(self._urls, self._timeout_s, self._members, self._tls)
-        found = answer.header.cluster_id
+        cluster_id = answer.header.cluster_id
         expected = self._known if self._expected is None else self._expected
-        if expected is not None and expected != found:
+        if expected is not None and expected != cluster_id:
             channel.close()
-            raise _other_cluster_error(self._urls, f"cluster id {found}, expected {expected}")
-        self._known = found
+            raise _other_cluster_error(self._urls, f"cluster id {cluster_id}, expected {expected}")
+        self._known = cluster_id
         self._channel = self._open_leader(channel, answer)
-        self._stream = _TsoStream(self._channel, found)
+        self._stream = _TsoStream(self._channel, cluster_id)
         return self._stream
 
     def _members(self, channel: grpc.Channel) -> pb.GetMembersResponse:
@@ -120,9 +120,9 @@ class PdClient:
         self._stream = self._channel = None
 
 
-def _other_cluster_error(urls: Sequence[str], found: str) -> Permanent:
+def _other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
     return Permanent(
-        f"PD belongs to another cluster: {found}",
+        f"PD belongs to another cluster: {reason}",
         where={"pd-urls": ",".join(urls)},
         hint="correct `source.pd-urls` or `source.cluster-id`",
     )

@@ -123,8 +123,8 @@ class Registry:
         return [NodeStatus.from_json(entry.value, _key_text(entry.key)) for entry in entries]
 
     def _entry(self, key: str) -> Entry | None:
-        found = self._etcd.get(key.encode())
-        return Entry(NodeStatus.from_json(found.value, key), found.mod_revision) if found else None
+        entry = self._etcd.get(key.encode())
+        return Entry(NodeStatus.from_json(entry.value, key), entry.mod_revision) if entry else None
 
     def _set_state(self, key: str, state: str) -> NodeStatus:
         before: list[NodeStatus] = []
@@ -144,9 +144,9 @@ class Registry:
         # Created under ModRevision = 0, replaced under the ModRevision that was read: no change is lost.
         name = key.encode()
         for _ in range(_TRIES):
-            found = self._etcd.get(name)
-            status = change(found.value if found else None)
-            if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
+            entry = self._etcd.get(name)
+            status = change(entry.value if entry else None)
+            if self._etcd.put_if(name, status.to_json(), mod_revision=entry.mod_revision if entry else 0):
                 return
         raise Transient(
             "other processes keep changing this registry entry", where={"key": key}, hint="two nodes with one id?"

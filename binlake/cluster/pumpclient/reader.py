@@ -116,9 +116,9 @@ class PumpReader:
                 if error.status is Status.UNIMPLEMENTED:
                     raise WireError("the pump has no Info service", where={"pump": self.addr}) from None
                 raise self._error(error, 0) from None
-        found = InfoResp.FromString(answer)
-        values = {field.name: getattr(found, field.name) for field in found.DESCRIPTOR.fields}
-        return PumpInfo(**{**values, "lost_commit_ts": tuple(found.lost_commit_ts)})
+        response = InfoResp.FromString(answer)
+        values = {field.name: getattr(response, field.name) for field in response.DESCRIPTOR.fields}
+        return PumpInfo(**{**values, "lost_commit_ts": tuple(response.lost_commit_ts)})
 
     def _channel(self) -> Channel:
         return Channel(self.addr, tls=self._tls, connect_timeout_s=self._timeout_s)

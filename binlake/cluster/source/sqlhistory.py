@@ -44,13 +44,13 @@ class SqlHistory:
 
     def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
-        found: dict[int, dict[str, Any]] = {}
+        jobs: dict[int, dict[str, Any]] = {}
         wanted = sorted(ids)
         for start in range(0, len(wanted), PAGE):
             part = wanted[start : start + PAGE]
             marks = ", ".join(["%s"] * len(part))
-            found.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
-        return found
+            jobs.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
+        return jobs
 
     def running(self) -> list[dict[str, Any]]:
         """The jobs that are not over yet, waiting ones among them."""

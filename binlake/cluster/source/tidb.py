@@ -43,8 +43,8 @@ class StatusPort:
 
     def get(self, path: str) -> str:
         """The body of `path`. Raises SourceUnavailable naming every url and why it did not answer."""
-        found = self.find(path, missing=())
-        return found or ""
+        body = self.find(path, missing=())
+        return body or ""
 
     def find(self, path: str, missing: Collection[int] = (400, 404)) -> str | None:
         """As `get`; None when the first that answers gives one of the HTTP codes `missing`: it has no such page."""
@@ -93,14 +93,14 @@ class HttpHistory:
 
     def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
-        wanted, found = set(ids), dict[int, dict[str, Any]]()
+        wanted, by_id = set(ids), dict[int, dict[str, Any]]()
         remaining = sorted(wanted)
         while remaining:
             page = self.page(remaining[-1] + 1)
-            found.update((job["id"], job) for job in page if job["id"] in wanted)
+            by_id.update((job["id"], job) for job in page if job["id"] in wanted)
             least = page[-1]["id"] if page else 0
             remaining = [job_id for job_id in remaining if job_id < least]
-        return found
+        return by_id
 
     def running(self) -> None:
         """Nothing: a status port does not list jobs that run."""

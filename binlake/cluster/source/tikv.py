@@ -134,14 +134,14 @@ class TikvStatus:
             part = {number: turn[number] for number in numbers[begin : begin + _AT_ONCE]}
             for number, location, pending in self._send(part, now_ts, failed):
                 try:
-                    found = _read(turn[number], pending.result(), now_ts)
+                    outcome = _read(turn[number], pending.result(), now_ts)
                 except (RpcError, DecodeError) as error:
                     self._lose(location, str(error), failed, number)
                     continue
-                if isinstance(found, pb.RegionError):
-                    failed[number] = self._follow_region_error(location, found)
+                if isinstance(outcome, pb.RegionError):
+                    failed[number] = self._follow_region_error(location, outcome)
                 else:
-                    answers[number] = self._judge(turn[number], found)
+                    answers[number] = self._judge(turn[number], outcome)
         return failed
 
     def _send(
@@ -176,10 +176,10 @@ class TikvStatus:
             verify_is_primary=True,
         ).SerializeToString()
 
-    def _judge(self, question: Question, found: Status) -> Status:
-        if question.how is How.END and isinstance(found, Absent) and not self.protects(question.start_ts):
+    def _judge(self, question: Question, status: Status) -> Status:
+        if question.how is How.END and isinstance(status, Absent) and not self.protects(question.start_ts):
             return Unknown("TiKV has neither lock nor record of it, and GC may have removed a commit record")
-        return found
+        return status
 
     def _follow_region_error(self, location: RegionLocation, error: pb.RegionError) -> str:
         """Apply TiKV's region error to the cache; the error as text."""
