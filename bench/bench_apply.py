@@ -109,7 +109,7 @@ class Workload:
         return sum(len(table.deleted) + len(table.written) for table in self.tables)
 
 
-def workloads() -> list[Workload]:
+def make_workloads() -> list[Workload]:
     """(a) inserts, (b) updates of hot rows, (c) transactions of five rows over four tables."""
     none, random = np.empty(0, np.int64), np.random.default_rng(7)
     inserts, updates, mixed = (int(n * SCALE) for n in (200_000, 200_000, 500_000))
@@ -127,7 +127,7 @@ def workloads() -> list[Workload]:
     ]
 
 
-def rendered(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
+def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
     """The batches, and the seconds to write their text from columns."""
     given = [(table, table.images(table.deleted, 1), table.images(table.written, 1)) for table in workload.tables]
     found: list[StatementBatch] = []
@@ -200,7 +200,7 @@ def cost_of(server: MariaDb, work: Callable[[], None]) -> Cost:
     return Cost(time.perf_counter() - wall, time.process_time() - own, spent)
 
 
-def floor(server: MariaDb, batches: list[StatementBatch]) -> None:
+def measure_floor(server: MariaDb, batches: list[StatementBatch]) -> None:
     """The ready texts over a few connections, phase by phase."""
     for phase in (Phase.DELETE, Phase.WRITE):
         texts = iter([sql for batch in batches if batch.phase is phase for sql in batch.sql])
@@ -235,16 +235,16 @@ def measure(server: MariaDb, workload: Workload) -> None:
     """Floor and finalize take turns; the best of the rounds counts."""
     print(f"\n{workload.label}: {workload.events:,} events, {workload.rows:,} net")
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
-        plain_texts, _ = rendered(workload, FLOOR_ROWS, plain=False)
+        plain_texts, _ = render_batches(workload, FLOOR_ROWS, plain=False)
         for label, (rows, plain) in FORMS.items():
-            batches, seconds = rendered(workload, rows, plain)
+            batches, seconds = render_batches(workload, rows, plain)
             print(f"  render    {label:<17} {_rates(workload, seconds)}")
             source = Stored(Path(folder), batches)
             for mode, options in MODES.items():
                 floors, runs = [], []
                 for _ in range(ROUNDS):
                     prepare(server, workload)
-                    floors.append(cost_of(server, lambda: floor(server, plain_texts)))
+                    floors.append(cost_of(server, lambda: measure_floor(server, plain_texts)))
                     prepare(server, workload)
                     runs.append(cost_of(server, lambda s=source, o=options: finalize(server, s, o)))  # type: ignore
                 least, best = min(floors), min(runs)
@@ -265,7 +265,7 @@ def main() -> int:
     """Print a line for each workload, batch size and mode."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     with MariaDb(options=("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=512M")) as server:
-        for workload in workloads():
+        for workload in make_workloads():
             if workload.label.startswith(f"({ONLY}"):
                 measure(server, workload)
     return 0

@@ -43,7 +43,7 @@ def main(mutations: int, folder: Path) -> int:
     paths = LakePaths(str(folder / "lake"))
     ensure_tables(paths)
     began = time.perf_counter()
-    rows = synthetic(spark, mutations).select(*MUTATION.column_names())
+    rows = write_synthetic(spark, mutations).select(*MUTATION.column_names())
     rows.write.format("delta").mode("append").save(paths.table("mutation"))
     print(f"{mutations:,} row changes in {WINDOWS} windows: {time.perf_counter() - began:.0f} s", flush=True)
     report(paths, "as windows append")
@@ -55,7 +55,7 @@ def main(mutations: int, folder: Path) -> int:
     return 0
 
 
-def synthetic(spark: SparkSession, mutations: int) -> DataFrame:
+def write_synthetic(spark: SparkSession, mutations: int) -> DataFrame:
     """Row changes of KEYS keys in TABLES tables by transactions of one table; a file a window, as merge writes it."""
     step = (SPAN_MS << 18) // (mutations // ROWS_OF_A_TRANSACTION)
     txn = f"(id div {ROWS_OF_A_TRANSACTION})"
@@ -94,18 +94,18 @@ def report(paths: LakePaths, name: str) -> None:
     middle = BASE + (SPAN_MS << 17)
     [one, *_] = read_changes(paths, middle, middle + (SPAN_MS << 18) // 10_000)
     key = where_table(one.db, one.table) & where_keys([one.key])
-    ask(paths, "one key", BASE - 1, 2**62, key)
-    ask(paths, "commit_ts range of 0.1 %", middle, middle + (SPAN_MS << 18) // 1000)
-    ask(paths, "one commit_ts", one.commit_ts - 1, one.commit_ts)
+    time_question(paths, "one key", BASE - 1, 2**62, key)
+    time_question(paths, "commit_ts range of 0.1 %", middle, middle + (SPAN_MS << 18) // 1000)
+    time_question(paths, "one commit_ts", one.commit_ts - 1, one.commit_ts)
     started = (ds.field("commit_date") >= commit_day(one.start_ts)) & (ds.field("start_ts") == one.start_ts)
-    ask(paths, "one start_ts", one.start_ts, one.start_ts + (86_400_000 << 18), started)
+    time_question(paths, "one start_ts", one.start_ts, one.start_ts + (86_400_000 << 18), started)
     began = time.process_time()
     columns = ["commit_ts", "db", "table", "key", "before", "after"]
     count = sum(batch.num_rows for batch in open_dataset(table).to_batches(columns=columns))
     print(f"  {'floor: scan':<26} {time.process_time() - began:7.2f} s {count:>9,} rows", flush=True)
 
 
-def ask(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | None = None) -> None:
+def time_question(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | None = None) -> None:
     """Seconds of CPU of a question as `binlake audit` asks it (the best of two), and what it reads."""
     seconds = []
     for _ in range(2):

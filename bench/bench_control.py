@@ -37,7 +37,10 @@ PUMPS = [f"pump-{number}:8250" for number in range(3)]
 def main(events: int, batch: int, folder: Path) -> int:
     """Print a line for each tenth of the history."""
     paths = LakePaths(str(folder / "lake"))
-    print(f"{'events':>8} {'append ms':>10} " + " ".join(f"{name:>13}" for name in questions(paths, BASE)), flush=True)
+    print(
+        f"{'events':>8} {'append ms':>10} " + " ".join(f"{name:>13}" for name in list_questions(paths, BASE)),
+        flush=True,
+    )
     windows = events // len(STAGES)
     log, mirrors, members = WindowLog(paths), MirrorVersions(paths), MemberTable(paths)
     log.record(WindowEvent("start", BASE, BASE, "done"))
@@ -47,9 +50,9 @@ def main(events: int, batch: int, folder: Path) -> int:
         began = time.process_time()
         commits += append(log, numbers)
         spent += time.process_time() - began
-        others(mirrors, members, numbers[-1])
+        append_others(mirrors, members, numbers[-1])
         if numbers[-1] * 10 // windows > shown or first == 1:
-            line(paths, numbers[-1], 1000 * spent / commits)
+            print_line(paths, numbers[-1], 1000 * spent / commits)
             commits, spent, shown = 0, 0.0, numbers[-1] * 10 // windows
     finish(paths, windows)
     return 0
@@ -74,14 +77,14 @@ def event(number: int, stage: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def others(mirrors: MirrorVersions, members: MemberTable, number: int) -> None:
+def append_others(mirrors: MirrorVersions, members: MemberTable, number: int) -> None:
     """The mirror versions of one window, and the members."""
     hi = BASE + number * STEP
     mirrors.record([MirrorVersion("d", f"t{table}", number, hi - STEP, hi) for table in range(TABLES)])
     members.remember([RememberedMember(pump, "u" * 36, "online", hi, hi) for pump in PUMPS])
 
 
-def questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
+def list_questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
     """What stages ask, each by a reader of its own."""
     return {
         "open": lambda: DeltaTable(paths.table("window")),
@@ -95,13 +98,13 @@ def questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def line(paths: LakePaths, number: int, append_ms: float) -> None:
+def print_line(paths: LakePaths, number: int, append_ms: float) -> None:
     """Milliseconds of CPU of each question, the best of five."""
-    figures = [best(ask) for ask in questions(paths, BASE + number * STEP).values()]
+    figures = [best_seconds(ask) for ask in list_questions(paths, BASE + number * STEP).values()]
     print(f"{number * len(STAGES):>8,} {append_ms:>10.1f} " + " ".join(f"{ms:>10.1f} ms" for ms in figures), flush=True)
 
 
-def best(ask: Callable[[], object]) -> float:
+def best_seconds(ask: Callable[[], object]) -> float:
     """Milliseconds of CPU, the best of five."""
     times = []
     for _ in range(5):
@@ -113,7 +116,7 @@ def best(ask: Callable[[], object]) -> float:
 
 def finish(paths: LakePaths, windows: int) -> None:
     """What maintenance does to it, and the disk it takes."""
-    print(f"read of all landed windows: {best(lambda: WindowLog(paths).landed()):.0f} ms")
+    print(f"read of all landed windows: {best_seconds(lambda: WindowLog(paths).landed()):.0f} ms")
     began = time.perf_counter()
     print(f"tidy: {WindowLog(paths).tidy()} in {time.perf_counter() - began:.2f} s; {windows:,} windows")
     folder = Path(paths.table("window"))

@@ -63,9 +63,9 @@ def _case(word: str, in_each: str) -> int:
     load, tables = transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
     size, pieces = sum(len(payload) for _, _, payload in load), list(pieces_of(load))
     _, peak = _peak_of(lambda: decode(pieces, tables))
-    rate = best(lambda: decode(pieces, tables), 5)
-    least = best(lambda: floor(load, tables), 5)
-    plain = best(lambda: plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
+    rate = best_rate(lambda: decode(pieces, tables), 5)
+    least = best_rate(lambda: measure_floor(load, tables), 5)
+    plain = best_rate(lambda: decode_plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
     print(
         f"{name:<20} {in_each:>4} rows/txn {size // ROWS[word]:>5} B/row  decoded {rate:>10,.0f} rows/s"
         f"  one by one {plain:>8,.0f} ({rate / plain:4.1f} x)  split only {least:>10,.0f} ({rate / least:.2f} of it)"
@@ -83,7 +83,7 @@ def _big_transaction() -> int:
     load, tables = transactions(table, columns, rows, rows), OneTable(table)
     size = len(load[0][2])
     began = time.process_time()
-    count, more = _peak_of(lambda: one_by_one(load, tables))
+    count, more = _peak_of(lambda: decode_one_by_one(load, tables))
     seconds = time.process_time() - began
     print(
         f"one transaction of {size >> 20} MiB, {count:,} rows: {count / seconds:,.0f} rows/s, "
@@ -117,7 +117,7 @@ def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
     return rows + _drain(batch)
 
 
-def one_by_one(load: Transactions, tables: OneTable) -> int:
+def decode_one_by_one(load: Transactions, tables: OneTable) -> int:
     """The same, each transaction split alone."""
     batch = MutationBatch()
     return _added_alone(batch, iter(load), tables) + _drain(batch)
@@ -136,16 +136,16 @@ def _drain(batch: MutationBatch) -> int:
     return sum(taken.num_rows for taken in batch.batches())
 
 
-def plainly(load: Transactions, tables: OneTable) -> int:
+def decode_plainly(load: Transactions, tables: OneTable) -> int:
     """The same columns with every transaction split and every row decoded by itself."""
     fewest, walk.FEWEST = walk.FEWEST, 1 << 60
     try:
-        return one_by_one(load, tables)
+        return decode_one_by_one(load, tables)
     finally:
         walk.FEWEST = fewest
 
 
-def floor(load: Transactions, tables: OneTable) -> int:
+def measure_floor(load: Transactions, tables: OneTable) -> int:
     """Split every payload into the bytes of its rows."""
     return sum(1 for _ in _rows(load, tables))
 
@@ -158,7 +158,7 @@ def _rows(load: Transactions, tables: OneTable) -> Iterator[bytes]:
             yield from rows.deletes
 
 
-def best(work: Callable[[], int], repeats: int) -> float:
+def best_rate(work: Callable[[], int], repeats: int) -> float:
     """Best rows/s of CPU time of a few runs."""
     found = 0.0
     for _ in range(repeats):

@@ -40,7 +40,7 @@ import structlog
 from bulk_load import WRITE, BulkLoad, Written
 from end_to_end_report import Measured, print_run, summary
 from sysbench_rows import LOADS, Load
-from target_floor import check, floor
+from target_floor import check_rows, measure_floor
 from window_process import Job, Run
 
 from binlake import tso
@@ -135,8 +135,8 @@ def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Mea
         warm = _run(wire, written)
         lake = {name: size - before.get(name, 0) for name, size in _sizes(folder / "lake" / "bench").items()}
         wire.send(None)
-        wrong = check(target, bulk.writer)
-        floors = [floor(target, bulk.writer) for _ in range(args.floors)]
+        wrong = check_rows(target, bulk.writer)
+        floors = [measure_floor(target, bulk.writer) for _ in range(args.floors)]
         return Measured(load.name, load.told, way, load.transactions, load.transactions * load.changes,
                         cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake, cost,
                         min(floors, key=lambda one: one.seconds), wrong)  # fmt: skip

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 import psutil
 import pyarrow as pa
-from bench_audit import BASE, KEYS, ROWS_OF_A_TRANSACTION, SPAN_MS, TABLES, synthetic
+from bench_audit import BASE, KEYS, ROWS_OF_A_TRANSACTION, SPAN_MS, TABLES, write_synthetic
 from bench_control import STAGES
 
 from binlake.lake.control import ControlTable
@@ -126,7 +126,7 @@ def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
     spark = classic_session("bench-page", "local[2]", conf)
     ensure_tables(paths)
-    rows = synthetic(spark, mutations)
+    rows = write_synthetic(spark, mutations)
     rows.select(*MUTATION.column_names()).write.format("delta").mode("append").save(paths.table("mutation"))
     binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(
         "commit_ts", "start_ts", "0 AS chunk", "commit_date", "'pump-1' AS pump", "'dml' AS kind", "schema_version",

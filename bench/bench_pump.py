@@ -47,45 +47,45 @@ def main(seconds: float) -> None:
         folder = Path(name)
         print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
         for size in SIZES:
-            floor = pump_load.apart(pump_load.append_times, folder / "floor", size, seconds / 2)
+            floor = pump_load.run_apart(pump_load.measure_appends, folder / "floor", size, seconds / 2)
             print(f"append + fdatasync of {size:>4} B {floor.rate:>34,.0f} /s")
         print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
         for size in SIZES:
-            _one_size(folder / str(size), size, seconds)
-        _latency_guard(folder, seconds)
+            _measure_size(folder / str(size), size, seconds)
+        _check_latency(folder, seconds)
         for count in PROCESSES:
-            _side_by_side(folder / f"of-{count}", count, seconds)
+            _measure_side_by_side(folder / f"of-{count}", count, seconds)
 
 
-def _one_size(folder: Path, size: int, seconds: float) -> None:
+def _measure_size(folder: Path, size: int, seconds: float) -> None:
     with _Pump(folder) as pump:
         start = FIRST_TS
         for writers in WRITERS:
             before = pump.cpu()
-            load = _loaded(pump.address, WRITE, writers, size, start, seconds)
+            load = _run_load(pump.address, WRITE, writers, size, start, seconds)
             after = pump.cpu()
             start += 2 * load.calls + 2 * writers
             cost = (after - before) / load.calls * 1e6
             line = f"{size:>6} B {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f}"
             line += f" {load.percentile(0.99):>8.2f} {cost:>8.1f}"
             before = pump.cpu()
-            floor = _loaded(pump.address, EMPTY, writers, size, start, seconds / 2)
+            floor = _run_load(pump.address, EMPTY, writers, size, start, seconds / 2)
             cost = (pump.cpu() - before) / floor.calls * 1e6
             line += f" {floor.rate:>10,.0f} {floor.percentile(0.5):>8.2f} {cost:>8.1f}"
             print(line, flush=True)
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
-        _pulls(pump, start)
-        _beside(pump, size, start, seconds)
+        _measure_pulls(pump, start)
+        _measure_beside_pull(pump, size, start, seconds)
 
 
-def _latency_guard(folder: Path, seconds: float) -> None:
+def _check_latency(folder: Path, seconds: float) -> None:
     """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
-    bare = pump_load.apart(pump_load.append_times, folder / "floor", 4096, seconds / 2)
+    bare = pump_load.run_apart(pump_load.measure_appends, folder / "floor", 4096, seconds / 2)
     with _Pump(folder / "guard") as pump:
         start = FIRST_TS
         for writers in (1, 8, 64):
-            load = _loaded(pump.address, WRITE, writers, 1024, start, seconds)
+            load = _run_load(pump.address, WRITE, writers, 1024, start, seconds)
             start += 2 * load.calls + 2 * writers
             print(
                 f"  1 KiB {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f} {load.percentile(0.99):>8.2f}"
@@ -94,23 +94,23 @@ def _latency_guard(folder: Path, seconds: float) -> None:
             )
 
 
-def _side_by_side(folder: Path, count: int, seconds: float) -> None:
+def _measure_side_by_side(folder: Path, count: int, seconds: float) -> None:
     """Writes of 200 B by 64 writers shared among `count` pump processes, as `--processes` starts them."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
         pumps = [stack.enter_context(_Pump(folder / str(number))) for number in range(count)]
-        loads = pool.map(lambda pump: _loaded(pump.address, WRITE, 64 // count, SIZES[0], FIRST_TS, seconds), pumps)
+        loads = pool.map(lambda pump: _run_load(pump.address, WRITE, 64 // count, SIZES[0], FIRST_TS, seconds), pumps)
         rate = sum(load.rate for load in loads)
     print(f"{count} pump processes, 64 writers {rate:>10,.0f} writes/s")
 
 
-def _pulls(pump: _Pump, end: int) -> None:
+def _measure_pulls(pump: _Pump, end: int) -> None:
     request = PullBinlogReq(clusterID=CLUSTER_ID, startFrom=Pos(offset=0)).SerializeToString()
     reader = PumpReader(pump.address, CLUSTER_ID)
     until = reader.info().max_commit_ts
     assert until < end
-    for name, pull in (("PumpReader", _by_reader), ("stream", _by_stream), ("blocks", _by_blocks)):
+    for name, pull in (("PumpReader", _pull_by_reader), ("stream", _pull_by_stream), ("blocks", _pull_by_blocks)):
         before = pump.cpu()
-        count, size, took, own = pump_load.apart(_with_cpu, pull, pump.address, request, until)
+        count, size, took, own = pump_load.run_apart(_with_cpu, pull, pump.address, request, until)
         cost = (pump.cpu() - before) / count * 1e6
         print(
             f"pull by {name:<10} {count / took:>10,.0f} binlogs/s {size / took / 1e6:>8,.0f} MB/s,"
@@ -119,14 +119,14 @@ def _pulls(pump: _Pump, end: int) -> None:
         )
 
 
-def _beside(pump: _Pump, size: int, start: int, seconds: float) -> None:
+def _measure_beside_pull(pump: _Pump, size: int, start: int, seconds: float) -> None:
     """Writes by 64 beside a pull at full speed: S0-52 asks for 70 % of what they do alone."""
     until = PumpReader(pump.address, CLUSTER_ID).info().max_commit_ts
-    alone = _loaded(pump.address, WRITE, 64, size, start, seconds)
+    alone = _run_load(pump.address, WRITE, 64, size, start, seconds)
     with ThreadPoolExecutor(1) as pool:
-        puller = pool.submit(pump_load.apart, _pull_again, pump.address, until, seconds + 1)
+        puller = pool.submit(pump_load.run_apart, _pull_again, pump.address, until, seconds + 1)
         time.sleep(1)
-        beside = _loaded(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
+        beside = _run_load(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
         pulled = puller.result()
     print(f"64 writers alone {alone.rate:,.0f} writes/s, beside a pull of {pulled:,.0f} binlogs/s {beside.rate:,.0f}")
 
@@ -138,8 +138,8 @@ def _pull_again(address: str, until: int, seconds: float) -> float:
     return count / took
 
 
-def _loaded(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
-    return pump_load.apart(pump_load.write, address, path, CLUSTER_ID, writers, size, start, seconds)
+def _run_load(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
+    return pump_load.run_apart(pump_load.write, address, path, CLUSTER_ID, writers, size, start, seconds)
 
 
 def _with_cpu(pull: Pull, address: str, request: bytes, until: int) -> tuple[int, int, float, float]:
@@ -147,7 +147,7 @@ def _with_cpu(pull: Pull, address: str, request: bytes, until: int) -> tuple[int
     return *pull(address, request, until), time.process_time() - before
 
 
-def _by_blocks(address: str, request: bytes, until: int) -> tuple[int, int, float]:
+def _pull_by_blocks(address: str, request: bytes, until: int) -> tuple[int, int, float]:
     del request
     began, count, size = time.perf_counter(), 0, 0
     for block in PumpReader(address, CLUSTER_ID).pull_blocks(0, until):
@@ -156,7 +156,7 @@ def _by_blocks(address: str, request: bytes, until: int) -> tuple[int, int, floa
     return count, size, time.perf_counter() - began
 
 
-def _by_reader(address: str, request: bytes, until: int) -> tuple[int, int, float]:
+def _pull_by_reader(address: str, request: bytes, until: int) -> tuple[int, int, float]:
     del request
     began, count, size = time.perf_counter(), 0, 0
     for _, _, payload in PumpReader(address, CLUSTER_ID).pull(0, until):
@@ -165,7 +165,7 @@ def _by_reader(address: str, request: bytes, until: int) -> tuple[int, int, floa
     return count, size, time.perf_counter() - began
 
 
-def _by_stream(address: str, request: bytes, until: int) -> tuple[int, int, float]:
+def _pull_by_stream(address: str, request: bytes, until: int) -> tuple[int, int, float]:
     end = build.fake(until).SerializeToString()[3:12]  # the varint of the last ts
     began, count, size = time.perf_counter(), 0, 0
     with Channel(address) as channel, channel.stream(PULL, request, idle_timeout_s=30) as stream:

@@ -88,9 +88,9 @@ class _Clock:
         return self._last
 
 
-def steps(folder: str) -> Iterator[Step]:
+def make_steps(folder: str) -> Iterator[Step]:
     """All of them, each on what the ones before it gave; `folder` is for files."""
-    bulk, binlog, jobs = landed(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions))
+    bulk, binlog, jobs = make_landed(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions))
     assert bulk.writer.load.transactions == TRANSACTIONS
     schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
     tables = [found for job in jobs if (found := schema.table(job.table_id)) is not None]
@@ -118,17 +118,17 @@ def steps(folder: str) -> Iterator[Step]:
     changes = net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
     definitions = {SegmentTable(0, one.db, one.name): one for one in tables}
-    yield Step("convert: whole", changes.num_rows, lambda: _converted(changes, definitions))
+    yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
 
 
-def _converted(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
+def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Rows of `statement`, as convert makes them of rows that compact hands over."""
     rows, limits = add_places(changes), BatchLimits(1000)
     cut = cut_chunks(sum_sizes(count_and_fold(rows)), limits)
     return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 
 
-def landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
+def make_landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
     """`load` once written, rows of `binlog` with its transactions (`whole`: those that made the rows of before, too),
     and its DDL jobs."""
     kept = _Kept()
@@ -164,7 +164,7 @@ def calibrate() -> object:
     return len(b"".join(text.encode() for text in found.values())), int(numbers[-1])
 
 
-def ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
+def measure_ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
     """(CPU of the step over that of `calibrate`, CPU us a row)."""
     own, other = float("inf"), float("inf")
     with _quiet():
@@ -174,7 +174,7 @@ def ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
     return own / other, own / step.rows * 1e6
 
 
-def recorded() -> Mapping[str, float]:
+def read_recorded() -> Mapping[str, float]:
     """The ratio of each step as it was recorded."""
     found: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
     return found
@@ -182,7 +182,7 @@ def recorded() -> Mapping[str, float]:
 
 def most_of(name: str) -> float:
     """The ratio that the step may have."""
-    return TOLERANCE * recorded()[name]
+    return TOLERANCE * read_recorded()[name]
 
 
 def _cpu(run: Callable[[], object]) -> float:
@@ -208,11 +208,11 @@ def _quiet() -> Iterator[None]:
 
 def main() -> int:
     """Print each step; with `record` keep the ratios."""
-    known = recorded() if RECORDED.exists() else {}
+    known = read_recorded() if RECORDED.exists() else {}
     found = {}
     with tempfile.TemporaryDirectory(prefix="binlake-steps-") as folder:
-        for step in steps(folder):
-            found[step.name], cost = ratio(step, 2 * REPEATS)
+        for step in make_steps(folder):
+            found[step.name], cost = measure_ratio(step, 2 * REPEATS)
             before = known.get(step.name)
             then = "" if before is None else f", recorded {before:.3f}"
             print(f"{step.name:<28} {cost:7.2f} us a row, ratio {found[step.name]:.3f}{then}", flush=True)

@@ -78,10 +78,10 @@ def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: in
         ensure_tables(ctx.paths)
         overwrite(spark.read.parquet(source), ctx.paths, BINLOG, "commit_ts > 0", _NOTE)
     decoder = Decoder(OneSchema(schema), Rules())  # type: ignore[arg-type]
-    bare = _timed(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
+    bare = _time(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
     payloads = PayloadRange(0, load[-1][0])
-    full = _timed(lambda: _through_the_jvm(lakes["spark"], payloads, decoder))
-    direct = _timed(lambda: write_rows(lakes["direct"], payloads, decoder, _NOTE, here=False))
+    full = _time(lambda: _through_the_jvm(lakes["spark"], payloads, decoder))
+    direct = _time(lambda: write_rows(lakes["direct"], payloads, decoder, _NOTE, here=False))
     sizes = [_size(lakes[way].paths) / rows for way in ("spark", "direct")]
     print(
         f"spark {name:<20} {in_each:>4} rows/txn  into mutation {rows / direct[0]:>9,.0f} rows/s, "
@@ -128,7 +128,7 @@ def _size(paths: LakePaths) -> int:
 
 
 def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
-    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def cut_payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             commits: list[int] = []
             bodies: list[bytes] = []
@@ -144,10 +144,10 @@ def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
             columns = [pa.array(commits, pa.int64()), pa.array(numbers, pa.int32()), pa.array(bodies, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, names=["commit_ts", "seq", "body"])
 
-    frame.mapInArrow(cut, _BARE).write.format("delta").save(path)
+    frame.mapInArrow(cut_payloads, _BARE).write.format("delta").save(path)
 
 
-def _timed(work: object) -> tuple[float, float]:
+def _time(work: object) -> tuple[float, float]:
     """(seconds by the clock, seconds of CPU of this process and all below it)."""
     began, cpu = time.perf_counter(), _cpu()
     work()  # type: ignore[operator]

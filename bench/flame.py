@@ -36,7 +36,7 @@ Stacks = Counter[tuple[str, ...]]
 
 
 @contextmanager
-def sampled(folder: str | bool) -> Iterator[None]:
+def sample_stacks(folder: str | bool) -> Iterator[None]:
     """Sample this process meanwhile into `folder`; nothing without one. Raises SystemExit where py-spy may not."""
     if not folder:
         yield
@@ -57,11 +57,11 @@ def sampled(folder: str | bool) -> Iterator[None]:
     finally:
         sampler.send_signal(signal.SIGINT)
         sampler.communicate()
-    for stage, stacks in by_stage(raw.read_text(encoding="utf-8")).items():
+    for stage, stacks in split_by_stage(raw.read_text(encoding="utf-8")).items():
         text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
         (place / f"{stage}.folded").write_text(text, encoding="utf-8")
-        (place / f"{stage}.svg").write_text(picture(stage, stacks), encoding="utf-8")
-    (place / "first.md").write_text(table(place), encoding="utf-8")
+        (place / f"{stage}.svg").write_text(draw_picture(stage, stacks), encoding="utf-8")
+    (place / "first.md").write_text(format_table(place), encoding="utf-8")
 
 
 def _program() -> str:
@@ -71,7 +71,7 @@ def _program() -> str:
     return path
 
 
-def by_stage(text: str) -> dict[str, Stacks]:
+def split_by_stage(text: str) -> dict[str, Stacks]:
     """The stacks of py-spy's `raw` format by stage, from the stage's own frame up; without paths of this machine."""
     found: dict[str, Stacks] = defaultdict(Counter)
     for line in text.splitlines():
@@ -83,11 +83,13 @@ def by_stage(text: str) -> dict[str, Stacks]:
             continue
         stages = [(place, match[1]) for place, frame in enumerate(frames) if (match := _STAGE.match(frame))]
         place, stage = stages[-1] if stages else (0, "threads")
-        found[stage][tuple(_shown(frame) for frame in frames[place:] if not _ADDRESS.match(frame))] += int(count)
+        found[stage][tuple(_shorten_frame(frame) for frame in frames[place:] if not _ADDRESS.match(frame))] += int(
+            count
+        )
     return dict(found)
 
 
-def _shown(frame: str) -> str:
+def _shorten_frame(frame: str) -> str:
     """`frame` without the number of a thread or the line of a function: stacks that differ by no more are one."""
     if frame.startswith("thread ("):
         return "thread " + re.sub(r"[\d_-]+$", "", frame.partition(": ")[2])
@@ -111,10 +113,10 @@ def first_frames(stacks: Stacks) -> list[tuple[str, float]]:
 
 
 def _pair(frame: str, leaf: str) -> str:
-    return frame if frame == leaf else f"{frame} > {_plain(leaf)}"
+    return frame if frame == leaf else f"{frame} > {_strip_brackets(leaf)}"
 
 
-def _plain(frame: str) -> str:
+def _strip_brackets(frame: str) -> str:
     """A name of C++ without what stands in angle or round brackets, and its last two parts."""
     name, space, place = frame.rpartition(" (")
     if "::" not in name:
@@ -129,19 +131,19 @@ def is_ours(frame: str) -> bool:
     return bool(re.search(r"\((binlake|spark_jobs|pump_service)/", frame))
 
 
-def table(folder: Path) -> str:
+def format_table(folder: Path) -> str:
     """The first frames of each stage of `folder`, as Markdown."""
     lines = ["| Stage | samples | first frames, share of the stage's samples |", "|---|---|---|"]
     for file in sorted(folder.glob("*.folded"), key=lambda one: one.stat().st_mtime):
         if file.stem == "all":
             continue
-        stacks = folded(file.read_text(encoding="utf-8"))
+        stacks = fold_text(file.read_text(encoding="utf-8"))
         shown = "; ".join(f"`{frame}` {share:.0%}" for frame, share in first_frames(stacks))
         lines.append(f"| {file.stem} | {sum(stacks.values())} | {shown} |")
     return "\n".join(lines) + "\n"
 
 
-def folded(text: str) -> Stacks:
+def fold_text(text: str) -> Stacks:
     """What a STAGE.folded holds."""
     stacks: Stacks = Counter()
     for line in text.splitlines():
@@ -156,7 +158,7 @@ class _Node:
     parts: dict[str, _Node] = field(default_factory=dict)
 
 
-def picture(name: str, stacks: Mapping[tuple[str, ...], int]) -> str:
+def draw_picture(name: str, stacks: Mapping[tuple[str, ...], int]) -> str:
     """The flame graph as SVG: a frame is as wide as its samples; a pointer over it shows its name."""
     root, deepest = _Node(), 1
     for stack, count in stacks.items():

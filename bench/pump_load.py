@@ -1,8 +1,8 @@
 """The load of bench_pump.py and bench_end_to_end.py: unary gRPC calls over one connection, below 10 us of CPU a call.
 
 It writes HTTP/2 frames itself and reads no more of an answer than its status, so that the server is what is measured.
-`apart` runs it, or its floor, in a process of its own: beside the heap of a test run its collector's pauses would be
-told as the server's.
+`run_apart` runs it, or its floor, in its own process: beside the heap of a test run the pauses of its garbage collector
+would count as the server's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Load:
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
 
 
-def append_times(path: Path, size: int, seconds: float) -> Load:
+def measure_appends(path: Path, size: int, seconds: float) -> Load:
     """The floor of a write: appends of `size` bytes to a file, each made durable before the next."""
     data, took = os.urandom(size), list[float]()
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -67,7 +67,7 @@ def append_times(path: Path, size: int, seconds: float) -> Load:
     return Load(len(took), now - began, sorted(took))
 
 
-def apart(work: Callable[..., Found], *arguments: object) -> Found:
+def run_apart(work: Callable[..., Found], *arguments: object) -> Found:
     """`work(*arguments)` in a process of its own, without its collector."""
     parent, child = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_report, args=(child, work, arguments))

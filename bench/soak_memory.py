@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_pump import CLUSTER_ID, FIRST_TS, WRITE, _loaded, _Pump
+from bench_pump import CLUSTER_ID, FIRST_TS, WRITE, _Pump, _run_load
 
 from binlake.cluster.pumpclient import PumpReader
 
@@ -30,7 +30,7 @@ def main(seconds: float, round_s: float) -> None:
         rss, told = list[int](), 0.0
         reader = PumpReader(pump.address, CLUSTER_ID)
         while (now := time.monotonic() - began) < seconds:
-            load = _loaded(pump.address, WRITE, _WRITERS, _SIZE, start, 1.0)
+            load = _run_load(pump.address, WRITE, _WRITERS, _SIZE, start, 1.0)
             written += load.calls
             until = reader.info().max_commit_ts
             pulled += sum(1 for _ in reader.pull(start - 1, until))

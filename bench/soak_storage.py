@@ -42,7 +42,7 @@ def main(binlogs: int) -> None:
 def write(directory: Path, binlogs: int) -> None:
     """The first process; ends without a close."""
     storage = Storage(directory)
-    say("empty")
+    print_memory("empty")
     free = threading.Semaphore(_IN_FLIGHT)
 
     def done(error: Exception | None) -> None:
@@ -59,7 +59,7 @@ def write(directory: Path, binlogs: int) -> None:
         submit(prewrite.SerializeToString())
         submit(build.commit(prewrite, START + 4 * number + 1).SerializeToString())
         if number % (binlogs // 10) == 0:
-            say(f"{2 * number:,} binlogs")
+            print_memory(f"{2 * number:,} binlogs")
     while storage.index_lag or storage.count_unmatched()[0] > 1:
         time.sleep(0.05)
     time.sleep(1.5)  # one more binlog after a second, so that the head moves: as any fake does
@@ -67,7 +67,7 @@ def write(directory: Path, binlogs: int) -> None:
     time.sleep(1.5)
     submit(build.fake(START + 2 * binlogs + 9).SerializeToString())
     storage.append(_huge(START + 2 * binlogs + 10)).result()
-    say(f"with a transaction of {HUGE >> 20} MiB")
+    print_memory(f"with a transaction of {HUGE >> 20} MiB")
     commit = build.commit(build.prewrite(START + 2 * binlogs + 10, b"huge"), START + 2 * binlogs + 11)
     storage.append(commit.SerializeToString()).result()
     os._exit(0)
@@ -91,7 +91,7 @@ def start(directory: Path, binlogs: int) -> None:
     waits = storage.count_unmatched()
     right = waits == (1, START) and storage.watermark == 0
     print(f"start-up {took:.2f} s; one prewrite waits and the watermark is before it: {right}", flush=True)
-    say("started")
+    print_memory("started")
     storage.end(START, None)
     last = START + 2 * binlogs + 11
     while storage.watermark < last:
@@ -105,11 +105,11 @@ def start(directory: Path, binlogs: int) -> None:
     seconds = time.perf_counter() - begun
     complete = count == binlogs // 2 + 3
     print(f"pulled {count:,} transactions in {seconds:.1f} s, {count / seconds:,.0f} /s; complete: {complete}")
-    say("pulled")
+    print_memory("pulled")
     storage.close()
 
 
-def say(what: str) -> None:
+def print_memory(what: str) -> None:
     """Resident memory now and its peak."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     now, peak = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))

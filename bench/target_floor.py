@@ -27,7 +27,7 @@ class Floor:
     client_cpu: float
 
 
-def check(target: MariaDb, writer: Writer) -> list[str]:
+def check_rows(target: MariaDb, writer: Writer) -> list[str]:
     """What of each table is not as it was written, row by row; [] = all is."""
     wrong = []
     with target.connect() as connection, connection.cursor(SSCursor) as cursor:
@@ -39,7 +39,7 @@ def check(target: MariaDb, writer: Writer) -> list[str]:
     return wrong
 
 
-def floor(target: MariaDb, writer: Writer) -> Floor:
+def measure_floor(target: MariaDb, writer: Writer) -> Floor:
     """The rows of `writer` as ready REPLACE texts over CONNECTIONS into the emptied tables."""
     texts = list(_texts(writer))
     with target.connect() as connection, connection.cursor() as cursor:

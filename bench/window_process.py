@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
-from flame import SAMPLER, sampled
+from flame import SAMPLER, sample_stacks
 
 OWN, JVM = "windows", "jvm"
 _PAGES_S = 120.0  # the first page compiles what makes it
@@ -100,7 +100,7 @@ class Meter:
 
     def written(self) -> dict[str, float]:
         """MiB to disk by name, so far."""
-        return {name: sum(map(_written, processes)) for name, processes in self._each().items()}
+        return {name: sum(map(_written_bytes, processes)) for name, processes in self._each().items()}
 
     @contextmanager
     def around(self, name: str, result: list[Any]) -> Iterator[None]:
@@ -160,7 +160,7 @@ def _high_water(process: psutil.Process) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-def _written(process: psutil.Process) -> float:
+def _written_bytes(process: psutil.Process) -> float:
     try:
         return float(process.io_counters().write_bytes) / 2**20
     except psutil.NoSuchProcess:
@@ -184,7 +184,7 @@ def serve(wire: Connection) -> None:
         # The first run of a process pays for its start and its imports as well.
         before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
         clock, windows = time.perf_counter(), 0
-        with sampled(job.flame and not first and job.flame):
+        with sample_stacks(job.flame and not first and job.flame):
             while reached() < until:
                 windows += bool(run_window(make_context()))
         whole = Cost()
@@ -208,13 +208,13 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
     replication = Replication.model_validate(job.replication)
     run_stage = runner.run_stage
 
-    def measured(name: str, *arguments: Any, **named: Any) -> Any:
+    def measure(name: str, *arguments: Any, **named: Any) -> Any:
         result: list[Any] = []
         with meter.around(name, result):
             result.append(run_stage(name, *arguments, **named))
         return result[0]
 
-    runner.run_stage = measured
+    runner.run_stage = measure
     sessions: list[Any] = []
 
     def session() -> Any:

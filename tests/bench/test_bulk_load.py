@@ -21,7 +21,7 @@ Row = dict[str, str]
 
 @pytest.mark.parametrize("name", list(LOADS))
 def test_rows_follow_each_other_to_the_expected_ones(name: str) -> None:
-    bulk, binlog, jobs = cost_per_row.landed(LOADS[name].scaled(0.03), whole=True)
+    bulk, binlog, jobs = cost_per_row.make_landed(LOADS[name].scaled(0.03), whole=True)
     schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
     rows = [row for batch in Decoder(schemas, Rules()).rows(batches, Counter())

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import cost_per_row
 import pytest
-from cost_per_row import Step, most_of, recorded
+from cost_per_row import Step, most_of, read_recorded
 
 pytestmark = pytest.mark.long
 
@@ -17,25 +17,25 @@ TRIES = 3
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
-    return {step.name: step for step in cost_per_row.steps(str(tmp_path_factory.mktemp("steps")))}
+    return {step.name: step for step in cost_per_row.make_steps(str(tmp_path_factory.mktemp("steps")))}
 
 
 def costs_too_much(step: Step) -> bool:
-    return all(cost_per_row.ratio(step)[0] > most_of(step.name) for _ in range(TRIES))
+    return all(cost_per_row.measure_ratio(step)[0] > most_of(step.name) for _ in range(TRIES))
 
 
 def test_every_step_is_recorded(steps: dict[str, Step]) -> None:
-    assert set(steps) == set(recorded()), "run `make bench-record`"
+    assert set(steps) == set(read_recorded()), "run `make bench-record`"
 
 
-@pytest.mark.parametrize("name", list(recorded()))
+@pytest.mark.parametrize("name", list(read_recorded()))
 def test_a_step_costs_what_was_recorded(steps: dict[str, Step], name: str) -> None:
     assert not costs_too_much(steps[name]), "find out why; if it must be so, run `make bench-record`"
 
 
 def test_a_step_that_does_its_work_three_times_is_noticed(steps: dict[str, Step]) -> None:
     # Twice the work is half a limit above it, which a figure recorded on a busy machine may hide.
-    step = max(steps.values(), key=lambda one: recorded()[one.name])
+    step = max(steps.values(), key=lambda one: read_recorded()[one.name])
 
     def thrice(run: Callable[[], object]) -> Callable[[], object]:
         return lambda: (run(), run(), run())

@@ -22,7 +22,7 @@ RAW = "\n".join(
 
 
 def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
-    stages = flame.by_stage(RAW)
+    stages = flame.split_by_stage(RAW)
     assert set(stages) == {"land", "plan", "threads"}
     top = ("run (spark_jobs/land/stage.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
     assert stages["land"] == {top: 8}
@@ -30,22 +30,24 @@ def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
 
 
 def test_the_first_frames_are_ours_with_what_they_wait_for_below() -> None:
-    [(frame, share)] = flame.first_frames(flame.by_stage(RAW)["land"])
+    [(frame, share)] = flame.first_frames(flame.split_by_stage(RAW)["land"])
     assert frame == "digest (binlake/lake/rowhash.py) > arrow::Take (pyarrow/libarrow)"
     assert share == 1.0
 
 
 def test_a_name_of_templates_is_told_by_its_end() -> None:
     leaf = "arrow::Visitor<arrow::Binary, void>::Visit<Kernel<arrow::Binary>::Do(int)::{lambda(long)#1}>(Span const&)"
-    stacks = flame.by_stage(f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1")
+    stacks = flame.split_by_stage(
+        f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1"
+    )
     [(frame, _)] = flame.first_frames(stacks["land"])
     assert frame == "keys (binlake/x.py) > Visitor::Visit (pyarrow/libarrow)"
 
 
 def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
-    stacks = flame.by_stage(RAW)["land"]
+    stacks = flame.split_by_stage(RAW)["land"]
     stacks[("run (spark_jobs/land/stage.py)", "<lambda> (binlake/tso.py)")] = 8
-    found = ET.fromstring(flame.picture("land", stacks))
+    found = ET.fromstring(flame.draw_picture("land", stacks))
     space = "{http://www.w3.org/2000/svg}"
     widths = {group.find(f"{space}title").text: float(group.find(f"{space}rect").get("width")) for group in found}  # type: ignore[union-attr,arg-type]
     assert widths["land: 16 samples"] == 2 * widths["<lambda> (binlake/tso.py): 8 samples"] == 1200
@@ -53,6 +55,6 @@ def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
 
 
 def test_a_file_of_stacks_reads_back() -> None:
-    stacks = flame.by_stage(RAW)["plan"]
+    stacks = flame.split_by_stage(RAW)["plan"]
     text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
-    assert flame.folded(text) == stacks
+    assert flame.fold_text(text) == stacks

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from sysbench_rows import LOADS, Writer
-from target_floor import check
+from target_floor import check_rows
 
 from deploy.local.mariadb import MariaDb
 
@@ -44,7 +44,7 @@ def written() -> tuple[Writer, list[list[Line]]]:
 
 
 def found(writer: Writer, tables: list[list[Line]]) -> list[str]:
-    return check(cast(MariaDb, Shown(tables)), writer)
+    return check_rows(cast(MariaDb, Shown(tables)), writer)
 
 
 def test_the_rows_that_were_drawn_are_right() -> None:
