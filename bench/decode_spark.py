@@ -29,7 +29,7 @@ from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import ensure_tables, overwrite
 from spark_jobs.job.session import classic_session
 from spark_jobs.merge.decode import Decoder
-from spark_jobs.merge.direct import shares_of, write_rows
+from spark_jobs.merge.direct import split_into_shares, write_rows
 
 ROWS = {"narrow": 400_000, "wide": 40_000, "text-heavy": 60_000}
 FILES = 4
@@ -113,7 +113,7 @@ def _context(spark: SparkSession, folder: str, way: str) -> StageContext:
 
 def _through_the_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
     """What it would cost if rows came back from the workers, and Spark wrote them."""
-    shares = shares_of(ctx.paths, payloads, decoder)
+    shares = split_into_shares(ctx.paths, payloads, decoder)
     count = len(shares.shares)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

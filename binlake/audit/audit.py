@@ -34,7 +34,7 @@ from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import WindowDefinitions, filled_key
+from binlake.window.definitions import WindowDefinitions, key_defaults_of
 from binlake.window.targets import Naming, TargetTables
 
 _BATCH_ROWS = 16_384
@@ -154,7 +154,7 @@ class Audit:
         rows = self._base_rows(definition, base)
         later = read_changes(self.paths, self.since(base, ts), ts, where_table(db, table))
         events = [change.event() for change in later]
-        net = net_changes(events, definition.identity(), filled_key(definition))
+        net = net_changes(events, definition.identity(), key_defaults_of(definition))
         changed = _patched(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)

@@ -23,7 +23,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import filled_key
+from binlake.window.definitions import key_defaults_of
 
 MOST_CHANGES = 5000
 """Row changes between the mirror's state and the moment, above which a preview is refused."""
@@ -102,7 +102,7 @@ def _changed(
         text = f"more than {MOST_CHANGES:,} row changes lie between the mirror's state and that time"
         raise LostRange(text, where=where, hint=hint)
     events = [change.event() for change in found.changes]
-    return net_changes(events, definition.identity(), filled_key(definition)), len(events)
+    return net_changes(events, definition.identity(), key_defaults_of(definition)), len(events)
 
 
 def _unchanged(

@@ -3,8 +3,8 @@
 from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import target_charset, target_collation
-from binlake.dialect.mapping import MappedDdl, RoutedDdl, map_ddl, unsaid
-from binlake.dialect.names import StatementNames, restated, session_db
+from binlake.dialect.mapping import MappedDdl, RoutedDdl, inexpressible, map_ddl
+from binlake.dialect.names import StatementNames, put_target_names, session_db
 from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
 
 __all__ = [
@@ -19,13 +19,13 @@ __all__ = [
     "bytewise_table",
     "bytewise_text",
     "classify",
+    "inexpressible",
     "map_ddl",
     "needs_standard",
-    "restated",
+    "put_target_names",
     "session_db",
     "standard_text",
     "target_charset",
     "target_collation",
     "tokenize_restored",
-    "unsaid",
 ]

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.dialect.tokens import Token, TokenKind, closing, tokenize
+from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
 
-def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
+def put_stored_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
     """`tokens` with the bounds of `table`'s partitions, where they are expressions over numbers.
 
     Bounds of RANGE COLUMNS and LIST COLUMNS stay: none of them may have a type with a zone.
@@ -36,13 +36,13 @@ def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
             found.append(tokens[at])
             at += 1
             continue
-        end = closing(tokens, start)
+        end = find_closing(tokens, start)
         found += [*tokens[at:start], *_bounds(tokens[start + 1 : end], one, tokens[start])]
         at = end + 1
     return found
 
 
-def own_partition(spec: Sequence[Token], table: TableDef | None) -> list[Token]:
+def put_stored_partition(spec: Sequence[Token], table: TableDef | None) -> list[Token]:
     """`spec` of an ALTER; EXCHANGE PARTITION names the partition as `table` spells it."""
     partition = (table.raw.get("partition") if table is not None else None) or {}
     names = {one["name"]["L"]: one["name"]["O"] for one in partition.get("definitions") or ()}

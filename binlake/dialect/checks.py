@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.clauses import without_introducers
-from binlake.dialect.tokens import Token, closing, tokenize
+from binlake.dialect.clauses import drop_introducers
+from binlake.dialect.tokens import Token, find_closing, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
@@ -24,18 +24,18 @@ class _Check:
     enforced: bool
 
 
-def without_checks(part: Sequence[Token]) -> list[Token]:
+def drop_checks(part: Sequence[Token]) -> list[Token]:
     """An element of CREATE TABLE, or a column definition, without its CHECK clauses; empty when it is nothing else."""
     kept: list[Token] = []
     at = 0
     while at < len(part):
         if part[at].is_mark("("):
-            end = closing(part, at)
+            end = find_closing(part, at)
             kept += part[at : end + 1]
             at = end + 1
         elif part[at].is_word("CHECK") and at + 1 < len(part) and part[at + 1].is_mark("("):
             _drop_constraint_word(kept)
-            at = _after_enforced(part, closing(part, at + 1) + 1)
+            at = _after_enforced(part, find_closing(part, at + 1) + 1)
         else:
             kept.append(part[at])
             at += 1
@@ -60,7 +60,7 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
     if len(spec) < 2 or not spec[1].is_word("CHECK", "CONSTRAINT"):
         return False
     if spec[0].is_word("ADD"):
-        return not without_checks(spec[1:])
+        return not drop_checks(spec[1:])
     if spec[0].is_word("ALTER"):
         return True
     known = before is not None and len(spec) > 2 and fold_name(spec[-1].value) in _checks(before)
@@ -69,12 +69,12 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
 
 def check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The elements of CREATE TABLE that say the checks of `table`; MariaDB has none that is not enforced."""
-    return [_element(check, dialect) for check in _said(table, dialect).values()]
+    return [_element(check, dialect) for check in _sayable_checks(table, dialect).values()]
 
 
 def check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The specs of ALTER TABLE that lead from the checks of `before` to those of `after`."""
-    had, has = ({} if t is None else _said(t, dialect) for t in (before, after))
+    had, has = ({} if t is None else _sayable_checks(t, dialect) for t in (before, after))
     word = "CONSTRAINT" if dialect == "mariadb" else "CHECK"
     gone = [tokenize(f" DROP {word} {quote_name(check.name)}") for key, check in had.items() if key not in has]
     new = [[*tokenize(" ADD"), *_element(check, dialect)] for key, check in has.items() if key not in had]
@@ -82,7 +82,7 @@ def check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> l
     return [*gone, *new, *(tokenize(f" ALTER CHECK {quote_name(c.name)}{_enforced(c, always=True)}") for c in turned)]
 
 
-def _said(table: TableDef, dialect: Dialect) -> dict[str, _Check]:
+def _sayable_checks(table: TableDef, dialect: Dialect) -> dict[str, _Check]:
     checks = _checks(table)
     return {key: check for key, check in checks.items() if check.enforced or dialect != "mariadb"}
 
@@ -99,7 +99,7 @@ def _check(raw: Mapping[str, object]) -> _Check:
 def _element(check: _Check, dialect: Dialect) -> list[Token]:
     enforced = "" if dialect == "mariadb" else _enforced(check)
     said = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
-    return without_introducers(said, dialect)
+    return drop_introducers(said, dialect)
 
 
 def _enforced(check: _Check, *, always: bool = False) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.collations import DEFAULT_COLLATIONS, target_charset, target_collation
-from binlake.dialect.defaults import own_default
+from binlake.dialect.defaults import put_stored_default
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.dialect.tokens import Token, TokenKind, find_closing, spaced_tokens, tokenize
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import quote
 from binlake.statements.writtencolumns import is_computed
@@ -46,7 +46,7 @@ _MARIADB_WORDS = {"VISIBLE": "NOT IGNORED", "INVISIBLE": "IGNORED"}
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "COLLATE")
 
 
-def no_own_charset(options: Sequence[Token]) -> bool:
+def lacks_charset(options: Sequence[Token]) -> bool:
     """True when options name neither a character set nor a collation."""
     return not any(token.is_word(*_CHARSET_WORDS) for token in options)
 
@@ -62,7 +62,7 @@ def map_element(
         head = list(tokens[: len(tokens) - len(column)])
         info = table.column(column[0].value) if table is not None else None
         spelled = _own_texts(_own_expression(list(column), info), info)
-        mapped = own_default(_own_elements(_generated(spelled, info, table, dialect), info), info)
+        mapped = put_stored_default(_own_elements(_generated(spelled, info, table, dialect), info), info)
         tokens = [*head, *_own_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
@@ -70,7 +70,7 @@ def map_element(
 _INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
 
 
-def without_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
+def drop_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
     """Strings without `_UTF8MB4` and the like, of which MariaDB makes `xC3xB6` in a generated column or a CHECK.
 
     The session speaks utf8mb4 (`downstream.session`), so the string is the same without it.
@@ -87,7 +87,7 @@ def without_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token
 
 def map_clauses(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
     """Tokens with words, options, character sets and collations in the target's way."""
-    tokens, mapped = without_introducers(tokens, dialect), list[Token]()
+    tokens, mapped = drop_introducers(tokens, dialect), list[Token]()
     at = 0
     while at < len(tokens):
         put, at = _clause(tokens, at, dialect)
@@ -116,7 +116,7 @@ def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[To
 
 
 def _mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
-    return (words(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
+    return (spaced_tokens(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
 
 
 def _after_value(tokens: Sequence[Token], at: int) -> int:
@@ -124,7 +124,7 @@ def _after_value(tokens: Sequence[Token], at: int) -> int:
     if at < len(tokens) and tokens[at].is_mark("="):
         return at + 2
     if at < len(tokens) and tokens[at].is_mark("("):
-        return closing(tokens, at) + 1
+        return find_closing(tokens, at) + 1
     takes = at < len(tokens) and tokens[at].kind in (TokenKind.NUMBER, TokenKind.STRING)
     return at + 1 if takes else at
 
@@ -132,17 +132,17 @@ def _after_value(tokens: Sequence[Token], at: int) -> int:
 def _collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
     value = _value_at(tokens, at + 1)
     name = target_collation(tokens[value].value, dialect)
-    return [tokens[at], *words(name)], value + 1
+    return [tokens[at], *spaced_tokens(name)], value + 1
 
 
 def _charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
     """A character set named alone gets TiDB's collation for it: the target's default differs."""
     value = _value_at(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
     name = tokens[value].value.lower()
-    put = words(f"CHARACTER SET {target_charset(name, dialect)}")
+    put = spaced_tokens(f"CHARACTER SET {target_charset(name, dialect)}")
     following = tokens[value + 1 : value + 3]
     if not any(token.is_word("COLLATE") for token in following) and name in DEFAULT_COLLATIONS:
-        put += words(f"COLLATE {target_collation(DEFAULT_COLLATIONS[name], dialect)}")
+        put += spaced_tokens(f"COLLATE {target_collation(DEFAULT_COLLATIONS[name], dialect)}")
     return put, value + 1
 
 
@@ -157,11 +157,11 @@ def _generated(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
     """MariaDB knows no NULL or NOT NULL on a generated column, and no generated column in a primary key."""
-    column = plain_if_written(column, info, table, dialect)
+    column = drop_generation_if_written(column, info, table, dialect)
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
         return list(column)
-    end = closing(column, at + 1)
+    end = find_closing(column, at + 1)
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 
@@ -173,7 +173,7 @@ def _own_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if info is None or not info.generated_expr or at is None or at + 1 >= len(column):
         return column
-    end = closing(column, at + 1)
+    end = find_closing(column, at + 1)
     own = tokenize(info.generated_expr)
     if _meaning(column[at + 2 : end]) == _meaning(own):
         return column
@@ -209,14 +209,14 @@ def _has_plain_default(info: ColumnInfo) -> bool:
     return bool(texts) and info.default is not None and not info.default_is_expr
 
 
-def plain_if_written(
+def drop_generation_if_written(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
     """A generated column that the target does not compute (`is_computed`), without its expression."""
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if info is None or table is None or at is None or not info.is_generated or is_computed(info, table, dialect):
         return list(column)
-    end = closing(column, at + 1)
+    end = find_closing(column, at + 1)
     start = at - 2 if column[at - 2].is_word("GENERATED") else at
     return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
 
@@ -227,7 +227,7 @@ def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:
     if plain or info is None or len(column) < 3 or not column[2].is_mark("("):
         return column
     elements = ",".join(quote(elem) for elem in info.elems)
-    return [*column[:2], *tokenize(f"({elements})"), *column[closing(column, 2) + 1 :]]
+    return [*column[:2], *tokenize(f"({elements})"), *column[find_closing(column, 2) + 1 :]]
 
 
 def _own_collation(
@@ -236,11 +236,11 @@ def _own_collation(
     """The column with its collation said, where it is not the table's and the text leaves it out."""
     if table is None or info is None or info.charset in ("", "binary") or info.collate == table.collate:
         return column
-    if not no_own_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):
+    if not lacks_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):
         return column
-    end = closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
+    end = find_closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
     charset, collate = target_charset(info.charset, dialect), target_collation(info.collate, dialect)
-    return [*column[: end + 1], *words(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
+    return [*column[: end + 1], *spaced_tokens(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
 
 
 _TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})

@@ -14,7 +14,7 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
 from binlake.dialect.collations import target_charset, target_collation
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, join_list, render, tokenize, words
+from binlake.dialect.tokens import Token, join_list, render, spaced_tokens, tokenize
 from binlake.rows.codec.casts import cast_form
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -101,7 +101,7 @@ class Alter:
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
         remade = self._remade(specs, [one.target.name for one in found])
-        dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
+        dropped: list[list[Token]] = [spaced_tokens(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
         for one in found:
             expression = one.expression or _by_itself(one, self.session)
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
@@ -112,8 +112,8 @@ class Alter:
             add = tokenize(f" ADD COLUMN {absent}{shadow} {kind} AFTER {quote_name(one.source.name)}")
             statements.append(render([*self.head, *add]))
             fills.append(f"{shadow} = {expression}")
-            dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))
-            last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place])]
+            dropped.append(spaced_tokens(f"DROP COLUMN {quote_name(one.source.name)}"))
+            last[one.place] = [*spaced_tokens(f"CHANGE {shadow}"), *_definition(specs[one.place])]
         table = render(self.head[2:])
         statements.append(f"UPDATE {table} SET {', '.join(fills)}")
         made = {fold_name(index.name) for _, index in remade}

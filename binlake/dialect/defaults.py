@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from binlake.base.dialects import Dialect
 from binlake.dialect.errors import Unmappable
-from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.dialect.tokens import Token, TokenKind, find_closing, spaced_tokens, tokenize
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -27,7 +27,7 @@ def is_lost_default(info: ColumnInfo) -> bool:
     return not info.default_is_expr and "\ufffd" in (info.default or "") and info.charset in _NARROW
 
 
-def own_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
+def put_stored_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
     """`column` (its definition, from the name on) with the default that TiDB stored, where the text says another.
 
     Raises Unmappable for one that the column cannot hold.
@@ -38,8 +38,8 @@ def own_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]
     return [*column[: at + 1], *_stored(column[at + 1 :], info)]
 
 
-def set_default(spec: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
-    """A spec `ALTER [COLUMN] name SET DEFAULT value` with the value that TiDB stored; raises like `own_default`."""
+def put_stored_set_default(spec: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
+    """A spec `ALTER [COLUMN] name SET DEFAULT value` with the value that TiDB stored; raises as that."""
     at = next((i for i, token in enumerate(spec) if token.is_word("DEFAULT")), None)
     if info is None or at is None or not spec[at - 1].is_word("SET"):
         return list(spec)
@@ -54,7 +54,7 @@ def default_literal(info: ColumnInfo) -> str | None:
     return value_literal(text, literal_kind(info))
 
 
-def added_times(added: Sequence[ColumnInfo]) -> list[str]:
+def find_fill_times(added: Sequence[ColumnInfo]) -> list[str]:
     """The times with which the source filled new columns that have the current time as their default."""
     return sorted({c.origin_default for c in added if c.origin_default and _is_clock(c)})
 
@@ -84,7 +84,7 @@ def fill_specs(
             later.append(tokenize(f" ALTER COLUMN {name} SET DEFAULT ({clock})"))
         elif column.tp == t.JSON and column.not_null and column.default is None and dialect != "tidb":
             found[place] = _with_default(spec, "('null')" if dialect == "mysql" else "'null'")
-            later.append(words(f"ALTER COLUMN {name} DROP DEFAULT"))
+            later.append(spaced_tokens(f"ALTER COLUMN {name} DROP DEFAULT"))
     return found, later
 
 
@@ -95,13 +95,13 @@ def _is_clock(column: ColumnInfo) -> bool:
 def _function_end(tail: Sequence[Token]) -> int:
     """Index behind `CURRENT_TIMESTAMP`, `CURRENT_TIMESTAMP(3)` or `(expression)`."""
     at = 0 if tail[0].is_mark("(") else 1
-    return closing(tail, at) + 1 if at < len(tail) and tail[at].is_mark("(") else 1
+    return find_closing(tail, at) + 1 if at < len(tail) and tail[at].is_mark("(") else 1
 
 
 def _with_default(spec: Sequence[Token], literal: str) -> list[Token]:
     """`DEFAULT literal` behind NOT NULL."""
     at = next(i for i, token in enumerate(spec) if token.is_word("NULL")) + 1
-    return [*spec[:at], *words(f"DEFAULT {literal}"), *spec[at:]]
+    return [*spec[:at], *spaced_tokens(f"DEFAULT {literal}"), *spec[at:]]
 
 
 def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from binlake.dialect.tokens import Token, TokenKind, closing
+from binlake.dialect.tokens import Token, TokenKind, find_closing
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name
 
@@ -17,7 +17,7 @@ def makes_expression_index(tokens: Sequence[Token]) -> bool:
     head = next((i for i, token in enumerate(tokens) if token.is_mark("(")), None)
     if head is None or not any(token.is_word(*_KEY_WORDS) for token in tokens[:head]):
         return False
-    inside = tokens[head + 1 : closing(tokens, head)]
+    inside = tokens[head + 1 : find_closing(tokens, head)]
     starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
     # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
     return any(token.is_mark("(") for token in starts)

@@ -25,7 +25,7 @@ def foreign_key_indexes(
     return [tokenize(f" INDEX {quote_name(i.name)} ({', '.join(quote_name(c.name) for c in i.columns)})") for i in own]
 
 
-def spelled_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
+def spell_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
     """`DROP FOREIGN KEY name` with the name as it was given: MariaDB distinguishes letter cases."""
     words = [token.text.upper() for token in spec[:3]]
     if before is None or len(spec) < 4 or words != ["DROP", "FOREIGN", "KEY"]:

@@ -11,18 +11,27 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from binlake.base.dialects import Dialect
-from binlake.dialect.bounds import own_bounds, own_partition
-from binlake.dialect.checks import check_elements, check_specs, is_check_spec, without_checks
+from binlake.dialect.bounds import put_stored_bounds, put_stored_partition
+from binlake.dialect.checks import check_elements, check_specs, drop_checks, is_check_spec
 from binlake.dialect.classify import Classified, Kind, classify_tokens
-from binlake.dialect.clauses import map_clauses, map_element, no_own_charset, plain_if_written
+from binlake.dialect.clauses import drop_generation_if_written, lacks_charset, map_clauses, map_element
 from binlake.dialect.collations import target_charset, target_collation
 from binlake.dialect.conversions import Alter
-from binlake.dialect.defaults import added_times, fill_specs, own_default, set_default
+from binlake.dialect.defaults import fill_specs, find_fill_times, put_stored_default, put_stored_set_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.expressions import makes_expression_index, names_expression_index
-from binlake.dialect.foreign import foreign_key_indexes, spelled_foreign_key
-from binlake.dialect.names import DATABASES, session_db, statements
-from binlake.dialect.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
+from binlake.dialect.foreign import foreign_key_indexes, spell_foreign_key
+from binlake.dialect.names import DATABASES, session_db, split_statements
+from binlake.dialect.tokens import (
+    Token,
+    TokenKind,
+    find_closing,
+    join_list,
+    render,
+    spaced_tokens,
+    split_list,
+    tokenize,
+)
 from binlake.errors import SchemaError, TargetRefused
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions
@@ -73,9 +82,9 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
     """
     try:
-        parts = statements(_plain(ddl.sql, dialect))
+        parts = split_statements(_plain(ddl.sql, dialect))
     except SchemaError as error:
-        raise unsaid(ddl, dialect, error.message) from error
+        raise inexpressible(ddl, dialect, error.message) from error
     mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
     applied = [one for one in mapped if one.sql]
     if len(mapped) == 1 or not applied:
@@ -85,7 +94,7 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
 
 def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     found = classify_tokens(tokens)
-    tokens = own_bounds(tokens, _altered(found, ddl))
+    tokens = put_stored_bounds(tokens, _altered(found, ddl))
     reason = _skip_reason(tokens, found, ddl, dialect)
     if reason:
         return MappedDdl((), reason)
@@ -95,7 +104,7 @@ def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl
             return MappedDdl((), _nothing_left(tokens[found.rest :], ddl, dialect))
         text = _texts(mapped, found, ddl, dialect)
     except Unmappable as error:
-        raise unsaid(ddl, dialect, error.clause) from None
+        raise inexpressible(ddl, dialect, error.clause) from None
     use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_home(found, ddl))}",)
     return MappedDdl((*use, *text))
 
@@ -108,7 +117,7 @@ def _texts(mapped: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dial
     before, after = _table(ddl.before, found, ddl), _altered(found, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _added(ddl)
-    clock = added_times(added)
+    clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("columns that the source filled with different times")
     specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
@@ -149,7 +158,7 @@ def _with_own_defaults(tokens: list[Token], found: Classified, ddl: RoutedDdl) -
     if found.kind is Kind.ALTER_TABLE:
         specs = [_spec_with_own_default(part, table) for part in split_list(tokens[found.rest :])]
         return [*tokens[: found.rest], *join_list(specs)]
-    end = closing(tokens, found.rest)
+    end = find_closing(tokens, found.rest)
     parts = [_own_column(part, table) for part in split_list(tokens[found.rest + 1 : end])]
     return [*tokens[: found.rest + 1], *join_list(parts), *tokens[end:]]
 
@@ -163,14 +172,14 @@ def _spec_with_own_default(part: list[Token], table: TableDef) -> list[Token]:
 
 def _own_column(column: list[Token], table: TableDef) -> list[Token]:
     info = table.column(column[0].value)
-    return own_default(plain_if_written(column, info, table, "tidb"), info)
+    return put_stored_default(drop_generation_if_written(column, info, table, "tidb"), info)
 
 
 def _set_default(part: list[Token], table: TableDef) -> list[Token]:
     """`ALTER [COLUMN] name SET DEFAULT value`."""
     if len(part) < 4 or not part[0].is_word("ALTER"):
         return part
-    return set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
+    return put_stored_set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
 
 
 def _home(found: Classified, ddl: RoutedDdl) -> str:
@@ -244,16 +253,16 @@ def _mapped(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dia
 def _create_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl)
     start = found.rest
-    end = closing(tokens, start)
+    end = find_closing(tokens, start)
     parts = split_list(tokens[start + 1 : end])
-    plain = [without_checks(part) if table is not None else part for part in parts]
+    plain = [drop_checks(part) if table is not None else part for part in parts]
     kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
     elements = [map_element(part, part, table, dialect) for part in kept]
     elements += foreign_key_indexes(parts, None, table)
     elements += check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
     options = map_clauses(tokens[end + 1 : partition], dialect)
-    if table is not None and no_own_charset(options):
+    if table is not None and lacks_charset(options):
         options = [*_charset_words(table, dialect), *options]
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
@@ -264,9 +273,9 @@ def _alter_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect
     before = _table(ddl.before, found, ddl)
     parts = [part for spec in split_list(tokens[found.rest :]) for part in _apart(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
-    kept = [own_partition(spelled_foreign_key(part, before), before) for part in kept]
+    kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_spec(part, table, dialect) for part in kept]
-    specs += [[*words("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
+    specs += [[*spaced_tokens("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
     specs += check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
 
@@ -276,9 +285,12 @@ def _apart(spec: list[Token]) -> list[list[Token]]:
     start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
     if len(spec) <= start or not spec[0].is_word("ADD") or not spec[start].is_mark("("):
         return [spec]
-    inside = split_list(spec[start + 1 : closing(spec, start)])
+    inside = split_list(spec[start + 1 : find_closing(spec, start)])
     # An element of the list may be an index: it takes no COLUMN.
-    words_of = [words("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else words("ADD") for part in inside]
+    words_of = [
+        spaced_tokens("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else spaced_tokens("ADD")
+        for part in inside
+    ]
     return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
 
 
@@ -312,7 +324,7 @@ def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[T
         return part[:-2]
     column = _column_part(part)
     if column and table is not None:
-        plain = without_checks(column)
+        plain = drop_checks(column)
         return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
     return map_element(part if table is None else _set_default(part, table), column, table, dialect)
 
@@ -334,10 +346,10 @@ def _database(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: D
     options = map_clauses(tokens[found.rest :], dialect)
     named = found.tables[0][1] if found.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
-    if found.kind is Kind.CREATE_DATABASE and database is not None and no_own_charset(options):
+    if found.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
         options = [*_charset_words(database, dialect), *options]
     # Without a name it means the session's database, which at the target is any.
-    name = [] if found.tables else words(quote_name(named))
+    name = [] if found.tables else spaced_tokens(quote_name(named))
     return [*tokens[: found.rest], *name, *options]
 
 
@@ -355,7 +367,7 @@ def _view(tokens: list[Token]) -> list[Token]:
     security = next((i for i, token in enumerate(tokens) if token.is_word("SQL", "VIEW")), len(tokens))
     if at is None or at > security:
         return tokens
-    return [*tokens[: at + 1], *words("= CURRENT_USER"), *tokens[security:]]
+    return [*tokens[: at + 1], *spaced_tokens("= CURRENT_USER"), *tokens[security:]]
 
 
 def _without_online(tokens: list[Token]) -> list[Token]:
@@ -379,12 +391,12 @@ def _table(side: Definitions, found: Classified, ddl: RoutedDdl) -> TableDef | N
 
 def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     charset, collate = of.charset or "utf8mb4", of.collate or "utf8mb4_bin"
-    return words(
+    return spaced_tokens(
         f"DEFAULT CHARACTER SET {target_charset(charset, dialect)} COLLATE {target_collation(collate, dialect)}"
     )
 
 
-def unsaid(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
+def inexpressible(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
     """The error for a DDL that no statement of `dialect` expresses, with its place and what to do."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",

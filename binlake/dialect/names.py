@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, read_name
-from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, words
+from binlake.dialect.tokens import Token, TokenKind, join_list, render, spaced_tokens, split_list, tokenize
 from binlake.dialect.views import view_differs, view_names
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name, fold_pair
@@ -53,7 +53,7 @@ def session_db(found: Classified, before: Collection[TableDef], job_db: str) -> 
     return homes.pop() if len(homes) == 1 else job_db
 
 
-def statements(tokens: list[Token]) -> list[list[Token]]:
+def split_statements(tokens: list[Token]) -> list[list[Token]]:
     """`tokens` cut at semicolons; text without a token is one empty statement."""
     parts: list[list[Token]] = [[]]
     for token in tokens:
@@ -64,19 +64,19 @@ def statements(tokens: list[Token]) -> list[list[Token]]:
     return [part for part in parts if part] or [[]]
 
 
-def restated(query: str, default_db: str, names: StatementNames, own: Collection[NameRef] = ()) -> str:
+def put_target_names(query: str, default_db: str, names: StatementNames, own: Collection[NameRef] = ()) -> str:
     """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
 
     Text that has the target's names already is unchanged. Raises SchemaError for text that cannot be tokenized.
     """
     tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
     wanted = {fold_pair(name) for name in own}
-    parts = [part for part in statements(tokens) if part]
-    put = [_restated(part, default_db, names, wanted) for part in parts]
+    parts = [part for part in split_statements(tokens) if part]
+    put = [_put_target_names(part, default_db, names, wanted) for part in parts]
     return query if put == parts else "; ".join(map(render, put))
 
 
-def _restated(tokens: list[Token], default_db: str, names: StatementNames, own: set[NameRef]) -> list[Token]:
+def _put_target_names(tokens: list[Token], default_db: str, names: StatementNames, own: set[NameRef]) -> list[Token]:
     """The same tokens where every name is the target's."""
     found = classify_tokens(tokens)
     put = _own_parts(tokens, found, default_db, own)
@@ -130,7 +130,7 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
 
 
 def _renamed(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
-    put = words(quote_name(name[0]) if span.role == "database" else qualified(*name))
+    put = spaced_tokens(quote_name(name[0]) if span.role == "database" else qualified(*name))
     # `.` and what follows it stand close; the first keeps the space that was there.
     return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]
 
@@ -177,7 +177,7 @@ def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
         yield from _name_at(tokens, at + 1, new=spec[0].is_word("RENAME"))
 
 
-def altered_too(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
+def names_beside_altered(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
     """The tables that an ALTER TABLE has beside its own: its new name, and that of which it takes a partition."""
     return [span.named for span in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from binlake.base.sections.rules import DdlInjection, DdlReplacement
 from binlake.dialect.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
-from binlake.dialect.names import DATABASES, altered_too, restated, statements
+from binlake.dialect.names import DATABASES, names_beside_altered, put_target_names, split_statements
 from binlake.dialect.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
 
@@ -76,7 +76,7 @@ def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
     found = classify_tokens(tokens)
     if found.kind in DATABASES:
         return tuple((name, "") for _, name in found.tables)
-    return tuple((own or db, name) for own, name in (*found.tables, *altered_too(tokens, found)))
+    return tuple((own or db, name) for own, name in (*found.tables, *names_beside_altered(tokens, found)))
 
 
 def empties_table(sql: str) -> bool:
@@ -100,9 +100,9 @@ def makes_or_drops_table(sql: str) -> bool:
     return found is not None and found.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
 
 
-def restated_for(sql: str, db: str, table: Name, other: Name) -> str:
+def put_table_name(sql: str, db: str, table: Name, other: Name) -> str:
     """`sql` with the name `other` in place of `table`; all names are qualified."""
-    return restated(sql, db, _Instead(table, other))
+    return put_target_names(sql, db, _Instead(table, other))
 
 
 @dataclass(frozen=True)
@@ -135,5 +135,5 @@ def _classified(sql: str) -> Classified | None:
 def _tokens(sql: str) -> list[Token]:
     """Of the one statement, empty when there are more or none."""
     tokens = [token for token in tokenize(sql) if token.kind not in (TokenKind.COMMENT, TokenKind.FEATURE)]
-    parts = statements(tokens)
+    parts = split_statements(tokens)
     return parts[0] if len(parts) == 1 else []

@@ -147,12 +147,12 @@ def render(tokens: Sequence[Token]) -> str:
     return "".join(parts).strip()
 
 
-def words(text: str) -> list[Token]:
+def spaced_tokens(text: str) -> list[Token]:
     """Tokens of our own text to put in, each with a space before it."""
     return [Token(token.kind, token.text, True) for token in tokenize(text)]
 
 
-def closing(tokens: Sequence[Token], start: int) -> int:
+def find_closing(tokens: Sequence[Token], start: int) -> int:
     """Index of the `)` that closes the `(` at `start`; the last index when it is missing."""
     depth = 0
     for index in range(start, len(tokens)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from binlake.dialect.classify import NameRef, read_name
-from binlake.dialect.tokens import Token, TokenKind, words
+from binlake.dialect.tokens import Token, TokenKind, spaced_tokens
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified, quote_name
 
@@ -87,10 +87,10 @@ def _qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str]) -> 
 
 def _source(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
     target = table(*name)
-    put = [Token(t.kind, t.text, not n) for n, t in enumerate(words(qualified(*target)))]
+    put = [Token(t.kind, t.text, not n) for n, t in enumerate(spaced_tokens(qualified(*target)))]
     if fold_name(target[1]) == fold_name(name[1]) or _alias(tokens, end):
         return put
-    return [*put, *words(f"AS {quote_name(name[1])}")]
+    return [*put, *spaced_tokens(f"AS {quote_name(name[1])}")]
 
 
 def _is_column_of(tokens: Sequence[Token], at: int, named: set[NameRef]) -> bool:

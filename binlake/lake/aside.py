@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window.asides import BACK, SET_ASIDE, STAGE, not_told
+from binlake.window.asides import BACK, SET_ASIDE, STAGE, list_unrecorded
 
 
 def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, str]], run_id: str) -> list[str]:
@@ -13,7 +13,7 @@ def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, 
 
     Also what a run set aside that failed behind it: the target knows, the lake learns it with the next window.
     """
-    new = not_told(tables, windows.events(stage=STAGE)) if tables else []
+    new = list_unrecorded(tables, windows.events(stage=STAGE)) if tables else []
     for table in new:
         since = int(table["since"])
         windows.record(WindowEvent(STAGE, since, max(since, hi), SET_ASIDE, run_id=run_id, sink="sql", detail=table))

@@ -15,8 +15,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.tso import Clock
 from binlake.window.manifest import WindowManifest
-from binlake.window.membership import Probe, doubt_future, gather
-from binlake.window.plan import Plan, propose, reach_after
+from binlake.window.membership import Probe, doubt_future_watermarks, gather_members
+from binlake.window.plan import Plan, propose_window, reach_after
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import RememberedMember
 
@@ -42,10 +42,10 @@ def next_plan(
     """What the next window of `replication` would be. Raises SourceUnavailable."""
     # Before the members: a pump that joins later holds nothing at or below it.
     tso = clock.tso()
-    members = gather(registry.pumps(), known.members, known.lo, probe)
+    members = gather_members(registry.pumps(), known.members, known.lo, probe)
     if any(member.watermark > tso for member in members):
-        members = doubt_future(members, clock.tso())
-    return propose(
+        members = doubt_future_watermarks(members, clock.tso())
+    return propose_window(
         lo=known.lo,
         tso=tso,
         members=members,

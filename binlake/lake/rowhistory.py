@@ -27,7 +27,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import filled_key
+from binlake.window.definitions import key_defaults_of
 
 Row = dict[str, str | None]
 """Column name -> canonical text."""
@@ -163,7 +163,7 @@ def _spellings(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]
     texts = [_text(definition, name, value) for name, value in zip(names, key, strict=True)]
     yield key_text(texts)
     # A keyless row written before ADD COLUMN is deleted by what it holds, without the columns that came later.
-    filled = list(filled_key(definition).values()) if definition.identity().kind == "row" else []
+    filled = list(key_defaults_of(definition).values()) if definition.identity().kind == "row" else []
     while len(texts) > 1 and filled and texts[-1] == filled.pop():
         texts.pop()
         yield key_text(texts)

@@ -1,6 +1,6 @@
 """Windows of commit_ts: how the next one is proposed, and the manifests that pin what was landed and applied."""
 
 from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
-from binlake.window.plan import Blocker, Member, Plan, propose
+from binlake.window.plan import Blocker, Member, Plan, propose_window
 
-__all__ = ["ApplyManifest", "Blocker", "Member", "MemberProof", "Plan", "WindowManifest", "propose"]
+__all__ = ["ApplyManifest", "Blocker", "Member", "MemberProof", "Plan", "WindowManifest", "propose_window"]

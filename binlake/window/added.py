@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 _IMAGES = (Mutation.BEFORE, Mutation.AFTER)
 
 
-def with_added(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
+def add_columns(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
     """`batch` with the columns `added` behind those of both images."""
     of = np.full(batch.num_rows, -1)
     for number, extra in enumerate(added):
@@ -29,7 +29,7 @@ def with_added(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
         return batch
     for name in _IMAGES:
         place = batch.schema.get_field_index(name)
-        batch = batch.set_column(place, batch.schema.field(place), _completed(batch[name], of, added))
+        batch = batch.set_column(place, batch.schema.field(place), _append_values(batch[name], of, added))
     return batch
 
 
@@ -43,7 +43,7 @@ def _rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
     return np.flatnonzero(np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in here]))
 
 
-def _completed(maps: Any, of: Ints, added: Sequence[Extra]) -> Any:
+def _append_values(maps: Any, of: Ints, added: Sequence[Extra]) -> Any:
     """Map number n with the values of extra `of[n]` behind its own; -1 and NULL maps stay."""
     bounds, null = np.asarray(maps.offsets).astype(np.int64), np.asarray(maps.is_null())
     counts = np.asarray([*(len(extra.values) for extra in added), 0])

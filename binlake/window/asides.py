@@ -13,7 +13,7 @@ STAGE = "aside"
 SET_ASIDE, BACK = "set-aside", "back"
 
 
-def set_aside_now(events: Sequence[EventRow]) -> list[dict[str, str]]:
+def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
     """The tables that are set aside by `events` of this stage, in order of time: what each event says."""
     found: dict[str, dict[str, str]] = {}
     for event in events:
@@ -24,7 +24,7 @@ def set_aside_now(events: Sequence[EventRow]) -> list[dict[str, str]]:
     return list(found.values())
 
 
-def not_told(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
+def list_unrecorded(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
     """Those of `tables` (of `AsideTable.to_dict`) that none of `events` is about."""
     told = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
     return [table for table in tables if _place(table) not in told]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import map_ddl, unsaid
+from binlake.dialect import inexpressible, map_ddl
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
@@ -22,7 +22,7 @@ _MESSAGE = 128
 """Characters that MESSAGE_TEXT may have."""
 
 
-def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
+def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
     """(the batch that `ddl` is at the target, or None; why there is none). Raises TargetRefused."""
     if ddl.decision == "skip":
         return None, f"left to the operator: {ddl.reason}"
@@ -30,12 +30,12 @@ def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Statement
         use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
         return _batch(segment, ddl, (*use, ddl.sql), kind), ""
     if ddl.decision == "refused":
-        raise unsaid(ddl, dialect, ddl.reason)
+        raise inexpressible(ddl, dialect, ddl.reason)
     mapped = map_ddl(ddl, dialect)
     return (_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
 
 
-def refused_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
+def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
     """In the place of a DDL that cannot be said, where its tables may be set aside: what any target refuses, and says.
 
     So it stands at its place with its ledger row or its error, and a table that came back meanwhile does not pass it.

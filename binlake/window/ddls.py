@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, sort_ddls
-from binlake.rows.schema.delta import Definitions, touched
+from binlake.rows.schema.delta import Definitions, find_touched
 from binlake.rows.schema.session import SourceSession
 from binlake.rules import Rules
 from binlake.window.definitions import FILTERED, LandedDdl
@@ -49,7 +49,7 @@ def plan_ddls(
         job = ddl.job if ddl.kind == "ddl" else None
         after = state if job is None else state.follow(job, ddl.commit_ts, base.version)
         names = Spelling(state, after, naming)
-        decided = _decide(ddl, _source_row(ddl, lo, touched(state, after), names), names, judge)
+        decided = _decide(ddl, _source_row(ddl, lo, find_touched(state, after), names), names, judge)
         segment += decided.opens_segment
         session = replace(_session_of(ddl, rules), guessed=rules.invalid_text == "latin1")
         planned.append(replace(decided, segment=segment, after=replace(decided.after, session=session)))
@@ -83,7 +83,7 @@ def _session_of(ddl: WindowDdl, rules: Rules) -> SourceSession:
     return SourceSession.of(ddl.job, ddl.commit_ts, rules.zone) if ddl.job is not None else SourceSession()
 
 
-def require_met(planned: Iterable[LandedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
+def require_replacements_used(planned: Iterable[LandedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
     """Each replacement of the window (lo, hi] stands for a DDL that would have run. Raises ConfigError."""
     ddls = {ddl.commit_ts: ddl for ddl in planned}
     for commit_ts in replacements:
@@ -120,7 +120,7 @@ def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
 
 
 def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> LandedDdl:
-    reason = _unfit(ddl)
+    reason = _why_never_applied(ddl)
     if reason or ddl.job is None:
         undone = ddl.job is not None and not ddl.job.took_effect
         before, after = NO_CHANGE if undone else (row.before, row.after)
@@ -131,7 +131,7 @@ def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> La
     return judged
 
 
-def _unfit(ddl: WindowDdl) -> str:
+def _why_never_applied(ddl: WindowDdl) -> str:
     """Why a DDL never runs on any target; empty = it may."""
     job = ddl.job
     if ddl.kind == "setval":

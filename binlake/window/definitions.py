@@ -33,7 +33,7 @@ FILTERED = "filtered"
 _BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
 
 
-def by_hand(reason: str) -> bool:
+def is_left_to_operator(reason: str) -> bool:
     """True for a rule that leaves a DDL to an operator: the rows behind it have other definitions on the target."""
     return reason in _BY_HAND
 
@@ -76,7 +76,7 @@ class LandedDdl:
     @property
     def opens_segment(self) -> bool:
         """The rows behind it have other definitions on the target: something runs, or it is left to the operator."""
-        return self.decision != "skip" or by_hand(self.reason)
+        return self.decision != "skip" or is_left_to_operator(self.reason)
 
     @property
     def tables(self) -> set[tuple[str, str]]:
@@ -126,7 +126,7 @@ class Cell:
     filled: tuple[str | None, ...]
 
 
-def bytewise(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
+def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
     """`ddl` of a source without new collations, as it must be at the target."""
     return replace(
         ddl,
@@ -221,11 +221,11 @@ def cell_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTa
     """The cell of a table in a segment. Raises SchemaError when it has no definition there."""
     definition = definition_of(definitions, segments, place)
     identity, bounds = definition.identity(), segments.bounds(place.segment)
-    filled = tuple(filled_key(definition).values())
+    filled = tuple(key_defaults_of(definition).values())
     return Cell(*place.name, place.segment, *bounds, identity.kind, identity.columns, filled)
 
 
-def filled_key(definition: TableDef) -> dict[str, str | None]:
+def key_defaults_of(definition: TableDef) -> dict[str, str | None]:
     """What a row written before ADD COLUMN holds in each column of the table's identity (tidb-binlog 5.5)."""
     found = ((name, definition.column(name)) for name in definition.identity().columns)
     return {name: None if column is None else filled_text(column) for name, column in found}

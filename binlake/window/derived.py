@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from binlake.errors import DamagedManifest
 from binlake.window.manifest import OfWindow, window_name
-from binlake.window.sealing import canonical, digest_of, sealed, unsealed
+from binlake.window.sealing import canonical_json, digest_of, seal, unseal
 from binlake.window.shapes import Shapes
 
 
@@ -65,12 +65,12 @@ class MergeManifest(OfWindow):
     def to_json(self) -> str:
         """The sealed text."""
         place = {"replication": self.replication, "lo": self.lo, "hi": self.hi}
-        return sealed("merge", self.VERSION, {**place, "merged": self.merged.body()})
+        return seal("merge", self.VERSION, {**place, "merged": self.merged.body()})
 
     @classmethod
     def from_json(cls, text: str) -> MergeManifest:
         """The manifest of `to_json`. Raises DamagedManifest."""
-        return _made("merge", unsealed(text, "merge", cls.VERSION), cls._from_body)
+        return _build("merge", unseal(text, "merge", cls.VERSION), cls._from_body)
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> MergeManifest:
@@ -100,16 +100,16 @@ class CompactManifest(OfWindow):
 
     def to_json(self) -> str:
         """The sealed text."""
-        return sealed("compact", self.VERSION, self._body())
+        return seal("compact", self.VERSION, self._body())
 
     @classmethod
     def from_json(cls, text: str) -> CompactManifest:
         """The manifest of `to_json`. Raises DamagedManifest."""
-        return _made("compact", unsealed(text, "compact", cls.VERSION), cls._from_body)
+        return _build("compact", unseal(text, "compact", cls.VERSION), cls._from_body)
 
     def digest(self) -> str:
         """What the apply manifest names it by, the digest of its seal."""
-        return digest_of(canonical(self._body()))
+        return digest_of(canonical_json(self._body()))
 
     def _body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
@@ -153,7 +153,7 @@ def read_own(kind: type[Manifest], text: str, replication: str, lo: int, hi: int
         raise DamagedManifest(error.message, where=where, hint=hint) from None
 
 
-def _made(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Manifest]) -> Manifest:
+def _build(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Manifest]) -> Manifest:
     try:
         return make(body)
     except (KeyError, TypeError, ValueError) as error:

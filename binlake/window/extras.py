@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
-from binlake.window.targets import Naming, TargetTables, merged
+from binlake.window.targets import Naming, TargetTables, merge_definitions
 
 _Values = dict[str, str]
 
@@ -23,7 +23,7 @@ class Extra:
     values: _Values
 
 
-def extras(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
+def extras_of_window(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
     """All that the rows of a window need, by place; without routes nothing. Raises ConfigError."""
     found: list[Extra] = []
     if not naming.rules.routes:
@@ -45,12 +45,12 @@ def _of_state(state: SchemaState, naming: Naming) -> Iterator[tuple[TableDef, _V
     for table in naming.kept(state.tables()):
         values = {e.column: e.value for e in naming.rules.routes.extracted(table.db, table.name)}
         if table.id in shared:
-            values |= _missing(table, merged(shared[table.id]))
+            values |= _values_it_lacks(table, merge_definitions(shared[table.id]))
         if values:
             yield table, values
 
 
-def _missing(table: TableDef, target: TableDef) -> _Values:
+def _values_it_lacks(table: TableDef, target: TableDef) -> _Values:
     """What `table` lacks of its target: a row without it has the origin default, as at the table that has it."""
     lacking = [column for column in target.row_columns if table.column(column.name) is None]
     texts = {column.name: filled_text(column) for column in lacking}

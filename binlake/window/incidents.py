@@ -13,12 +13,12 @@ STAGE = "incident"
 """Events of this stage in the table `window` hold what was reported."""
 
 
-def new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
+def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
     """By node, what its counters show beyond the last event about it; empty = nothing new.
 
     `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
     """
-    told = _told(events)
+    told = _recorded_counters(events)
     return {
         member.node_id: {
             "store_uuid": member.store_uuid,
@@ -28,24 +28,25 @@ def new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict
             "lost_commit_ts": [str(ts) for ts in member.counters.lost_commit_ts],
         }
         for member in members
-        if _more(member.counters, told.get((member.node_id, member.store_uuid), Counters()))
+        if _count_more(member.counters, told.get((member.node_id, member.store_uuid), Counters()))
     }
 
 
-def words(incidents: Mapping[str, Mapping[str, Any]]) -> str:
+def describe_incidents(incidents: Mapping[str, Mapping[str, Any]]) -> str:
     """For a log line and a task's result."""
     return "; ".join(
-        f"{node}: {found['late_commits']} late and {found['early_commits']} early commits since its start{_lost(found)}"
-        for node, found in incidents.items()
+        f"{node}: {counts['late_commits']} late and {counts['early_commits']} early commits since its start"
+        f"{_describe_lost(counts)}"
+        for node, counts in incidents.items()
     )
 
 
-def _lost(found: Mapping[str, Any]) -> str:
+def _describe_lost(found: Mapping[str, Any]) -> str:
     lost = found.get("lost_commit_ts")
     return f", transactions given up at {', '.join(lost)}" if lost else ""
 
 
-def _told(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
+def _recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
     told = {}
     for event in events:
         for node, found in json.loads(event["detail"])["pumps"].items():
@@ -54,7 +55,7 @@ def _told(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
     return told
 
 
-def _more(now: Counters, before: Counters) -> bool:
+def _count_more(now: Counters, before: Counters) -> bool:
     late, early = now.late_commits, now.early_commits
     if set(now.lost_commit_ts) - set(before.lost_commit_ts):
         return True

@@ -15,7 +15,7 @@ from binlake.window.judging import NOTHING
 _ALERT = "the target runs a statement of ddl-injection before what was committed then"
 
 
-def with_injections(
+def add_injections(
     planned: Sequence[LandedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
 ) -> list[LandedDdl]:
     """`planned` of the window (lo, hi] with those of `injections` that fall into it; `version`: schema's at lo."""
@@ -24,15 +24,17 @@ def with_injections(
     for ddl in planned:
         # What cuts the window may stand before its commit_ts; what does not is no bound for what is behind it.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
-            found.append(_before(found, planned, due.pop(0), version))
+            found.append(_row_before(found, planned, due.pop(0), version))
         made = sum(other.decision == "injected" for other in found)
         found.append(replace(ddl, segment=ddl.segment + made))
     for injection in due:
-        found.append(_before(found, planned, injection, version))
+        found.append(_row_before(found, planned, injection, version))
     return found
 
 
-def _before(found: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int) -> LandedDdl:
+def _row_before(
+    found: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
+) -> LandedDdl:
     """The row of `injection` behind all `found`. Rows that ran ahead of a later DDL are behind it too."""
     behind = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
     return LandedDdl(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from binlake.dialect import Known, needs_standard, restated, session_db, standard_text
+from binlake.dialect import Known, needs_standard, put_target_names, session_db, standard_text
 from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, TableDef
@@ -18,7 +18,7 @@ from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL, LandedDdl
 from binlake.window.spelling import Spelling
-from binlake.window.targets import Naming, RowLayout, TargetTables, merged, renamed_database, widest
+from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest, merge_definitions, rename_database
 
 _Sides = tuple[Definitions, Definitions]
 NOTHING = Definitions((), ())
@@ -188,7 +188,7 @@ class Judge:
         """What somebody's hand left at a shared target: the shape of its tables now, if it is still there."""
         found = []
         for table in kept[1].tables:
-            shape = self._naming.definition(merged(self._tables.sources(table)))
+            shape = self._naming.definition(merge_definitions(self._tables.sources(table)))
             found.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
         before, _ = self._sides_at_target(kept)
         return (before, Definitions((), tuple(found))) if found else NO_CHANGE
@@ -210,7 +210,7 @@ class Judge:
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [other for other in self._tables.sources(table) if other.id != table.id]
-        known = widest(others)
+        known = find_widest(others)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
             raise self._unmergeable(case, "a table joins others at the target and has another shape")
         return self._skip(case, f"shared table: {_name(others[0])} made it already", NO_CHANGE)
@@ -220,7 +220,7 @@ class Judge:
     ) -> LandedDdl | None:
         key = next(iter(new))
         sources = self._tables.sources(new[key])
-        was, now = widest(held.get(key, [])), widest(sources)
+        was, now = find_widest(held.get(key, [])), find_widest(sources)
         if was is None or now is None:
             raise self._unmergeable(case, "the tables that share a target differ in more than added columns")
         if RowLayout(was) == RowLayout(now):
@@ -277,7 +277,7 @@ class Judge:
                 alert = f"the renames of or to {'.'.join(left)} are left out"
         elif case.job.type in (Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE):
             own = [(table.db, table.name) for table in kept[0].tables]
-        text = restated(query, home, case.names, own)
+        text = put_target_names(query, home, case.names, own)
         return self._without_former(case, kept) + text, alert
 
     def _without_former(self, case: Case, kept: _Sides) -> str:
@@ -295,7 +295,7 @@ class Judge:
             return sides
         before, after = (
             Definitions(
-                tuple(renamed_database(db, self._naming.database(db.name)) for db in side.databases),
+                tuple(rename_database(db, self._naming.database(db.name)) for db in side.databases),
                 tuple(self._naming.definition(table) for table in side.tables),
             )
             for side in sides

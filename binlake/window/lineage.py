@@ -35,7 +35,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Told:
+class LineageTable:
     """A table that was read or written under the target's name; `sources`: the tables of the source that share it.
 
     `copied` are the columns whose values are those of the source's columns of the same name.
@@ -48,24 +48,26 @@ class Told:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
-            **_table(self.table),
+            **_table_to_dict(self.table),
             "copied": list(self.copied),
-            "sources": [_table(source) for source in self.sources],
+            "sources": [_table_to_dict(source) for source in self.sources],
         }
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Told:
+    def from_dict(cls, raw: dict[str, Any]) -> LineageTable:
         """The value of `to_dict`."""
-        return cls(_of(raw), tuple(raw["copied"]), tuple(_of(source) for source in raw["sources"]))
+        return cls(
+            _table_from_dict(raw), tuple(raw["copied"]), tuple(_table_from_dict(source) for source in raw["sources"])
+        )
 
-    def named(self) -> Told:
+    def named(self) -> LineageTable:
         """The names alone, without columns."""
         bare = [Table(source.db, source.table) for source in self.sources]
-        return Told(Table(self.table.db, self.table.table), (), bare)
+        return LineageTable(Table(self.table.db, self.table.table), (), bare)
 
-    def alone(self) -> Told:
+    def alone(self) -> LineageTable:
         """Without the source's tables."""
-        return Told(self.table)
+        return LineageTable(self.table)
 
 
 class Room:
@@ -89,18 +91,20 @@ class Room:
         return fits
 
 
-def bounded(told: Sequence[Told]) -> list[Told]:
+def limit_tables(told: Sequence[LineageTable]) -> list[LineageTable]:
     """`told` in one event: a table's columns and its sources whole or not at all, in the order given."""
     room = Room()
-    return [_fitting(one, room) for one in told] if len(told) <= MOST_TABLES else []
+    return [_fit_into(one, room) for one in told] if len(told) <= MOST_TABLES else []
 
 
-def told(*, wrote: Iterable[Told] = (), read: Iterable[Told] = ()) -> dict[str, Any]:
-    """`detail_of` these tables; generators are asked where an error of theirs does no harm."""
-    return detail_of(lambda: {"wrote": bounded(list(wrote)), "read": bounded([one.named() for one in read])})
+def lineage_of(*, wrote: Iterable[LineageTable] = (), read: Iterable[LineageTable] = ()) -> dict[str, Any]:
+    """`lineage_detail` of these tables; generators are asked where an error of theirs does no harm."""
+    return lineage_detail(
+        lambda: {"wrote": limit_tables(list(wrote)), "read": limit_tables([one.named() for one in read])}
+    )
 
 
-def detail_of(make: Callable[[], Mapping[str, Sequence[Told]]]) -> dict[str, Any]:
+def lineage_detail(make: Callable[[], Mapping[str, Sequence[LineageTable]]]) -> dict[str, Any]:
     """What to add to the detail of a result; nothing, and a line in the log, where `make` fails."""
     try:
         found = {side: [one.to_dict() for one in tables] for side, tables in make().items() if tables}
@@ -111,20 +115,20 @@ def detail_of(make: Callable[[], Mapping[str, Sequence[Told]]]) -> dict[str, Any
     return {LINEAGE: found} if found else {}
 
 
-def without_lineage(detail: Mapping[str, Any]) -> dict[str, Any]:
+def drop_lineage(detail: Mapping[str, Any]) -> dict[str, Any]:
     """The detail of a result as everybody else gets it."""
     return {key: value for key, value in detail.items() if key != LINEAGE}
 
 
-def _fitting(one: Told, room: Room) -> Told:
+def _fit_into(one: LineageTable, room: Room) -> LineageTable:
     if not room.takes_sources(len(one.sources)):
         one = one.alone()
     return one if room.takes_columns(len(one.table.columns), len(one.sources)) else one.named()
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table_to_dict(table: Table) -> dict[str, Any]:
     return {"db": table.db, "table": table.table, "columns": [list(column) for column in table.columns]}
 
 
-def _of(raw: dict[str, Any]) -> Table:
+def _table_from_dict(raw: dict[str, Any]) -> Table:
     return Table(raw["db"], raw["table"], tuple((name, kind) for name, kind in raw["columns"]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from binlake.window.sealing import canonical, digest_of, parsed
+from binlake.window.sealing import canonical_json, digest_of, parse_object
 
 
 def window_name(lo: int, hi: int) -> str:
@@ -68,12 +68,12 @@ class WindowManifest(OfWindow):
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
-        return canonical(asdict(self))
+        return canonical_json(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WindowManifest:
         """The manifest of `to_json`. Raises WireError."""
-        raw = parsed(text, cls.__name__)
+        raw = parse_object(text, cls.__name__)
         return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
 
 
@@ -109,12 +109,12 @@ class ApplyManifest(OfWindow):
         values = asdict(self)
         values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
         # Left out when empty: a manifest that was sealed before it had them keeps its digest.
-        return canonical({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
+        return canonical_json({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
         """The manifest of `to_json`. Raises WireError."""
-        raw = parsed(text, cls.__name__)
+        raw = parse_object(text, cls.__name__)
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
         return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
 

@@ -32,7 +32,7 @@ class Probe:
     oldest_start_ts: int = 0
 
 
-def gather(
+def gather_members(
     pumps: Sequence[NodeStatus],
     remembered: Mapping[str, RememberedMember],
     lo: int,
@@ -45,11 +45,11 @@ def gather(
     """
     present = {pump.node_id for pump in pumps}
     kept = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
-    members = [_member(pump, kept.get(pump.node_id), lo, probe) for pump in pumps if not _given_up(pump, remembered)]
-    return members + [_vanished(known) for known in kept.values() if known.node_id not in present]
+    members = [_member(pump, kept.get(pump.node_id), lo, probe) for pump in pumps if not _is_given_up(pump, remembered)]
+    return members + [_vanished_member(known) for known in kept.values() if known.node_id not in present]
 
 
-def doubt_future(members: Sequence[Member], now: int) -> list[Member]:
+def doubt_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
     """`members`, where a watermark above PD's clock is a problem: `now` is a TSO fetched after they were listed.
 
     Such a pump holds a binlog that no transaction of this cluster can have. Its watermark is above transactions
@@ -71,7 +71,7 @@ def _from_future(watermark: int, now: int) -> str:
     )
 
 
-def _given_up(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
+def _is_given_up(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
     known = remembered.get(pump.node_id)
     gone = known is not None and known.state == FORGOTTEN and pump.state == "offline"
     # A watermark above the one it was given up with: it has served since.
@@ -91,19 +91,19 @@ def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Ca
     except BinlakeError as error:
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
     watermark = max(pump.max_commit_ts, found.max_commit_ts)
-    problem = _another(pump, found) or _problem(uuid, found, lo)
+    problem = _describe_other_pump(pump, found) or _find_problem(uuid, found, lo)
     counters = Counters(found.late_commits, found.early_commits, found.status_queries, found.lost_commit_ts)
     begun = Begun(found.unmatched, found.oldest_start_ts, found.last_error)
     return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters, begun)
 
 
-def _another(pump: NodeStatus, found: Probe) -> str:
+def _describe_other_pump(pump: NodeStatus, found: Probe) -> str:
     if found.node_id and found.node_id != pump.node_id:
         return f"its address {pump.host} is served by {found.node_id}"
     return ""
 
 
-def _problem(uuid: str, found: Probe, lo: int) -> str:
+def _find_problem(uuid: str, found: Probe, lo: int) -> str:
     if uuid and found.store_uuid and uuid != found.store_uuid:
         return f"its data directory is another one (store {found.store_uuid}, remembered {uuid})"
     if found.gc_ts > 0 and found.gc_ts >= lo:
@@ -111,7 +111,7 @@ def _problem(uuid: str, found: Probe, lo: int) -> str:
     return ""
 
 
-def _vanished(known: RememberedMember) -> Member:
+def _vanished_member(known: RememberedMember) -> Member:
     drained = known.state == "offline" and known.watermark <= known.landed_ts
     if drained:
         return Member(known.node_id, "", "offline", known.watermark, known.store_uuid)

@@ -95,7 +95,7 @@ class Plan:
     reason: str = ""
 
 
-def propose(
+def propose_window(
     *,
     lo: int,
     tso: int,
@@ -111,7 +111,7 @@ def propose(
     A `stop_ts` above what the watermarks allow is `waiting`, never cut short in silence.
     """
     active = [member for member in members if not member.drained(lo)]
-    blockers = _blockers(lo, active)
+    blockers = _find_blockers(lo, active)
     if blockers:
         return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
     reachable = min([tso - 1, *(member.watermark for member in active)])
@@ -126,7 +126,7 @@ def propose(
     return Plan("ready", lo, hi, tuple(members))
 
 
-def _blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
+def _find_blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
     if not active:
         return [Blocker("(none)", lo, "no pump is registered")]
     found = []

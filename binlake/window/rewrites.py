@@ -19,7 +19,7 @@ FOUND = ("equal", "different", "not-comparable")
 """The states of an outcome."""
 
 
-def rewritten(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
+def tables_rewritten_by(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
     """The target's tables whose rows one of `ddls` changes by itself at the target: the commit_ts of the last one.
 
     By the name that the table has behind the last of `ddls`; those that are dropped later are left out.
@@ -33,14 +33,14 @@ def rewritten(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
         marks = {table_id: found.pop(name) for table_id, name in names.items() if name in found}
         for table in ddl.after.tables:
             name = (table.db, table.name)
-            if _is_rewritten(_before(ddl.before.tables, table), table):
+            if _is_rewritten(_find_former(ddl.before.tables, table), table):
                 found[name] = ddl.commit_ts
             elif table.id in marks:
                 found[name] = marks[table.id]
     return found
 
 
-def _before(tables: Iterable[TableDef], after: TableDef) -> TableDef | None:
+def _find_former(tables: Iterable[TableDef], after: TableDef) -> TableDef | None:
     """The table as it was: by its id, else (TRUNCATE gives a new one) by its name."""
     known = list(tables)
     same = [table for table in known if table.id == after.id]
@@ -54,13 +54,13 @@ def _is_rewritten(before: TableDef | None, after: TableDef) -> bool:
     if before.id != after.id or set(before.partition_ids) - set(after.partition_ids):
         return True
     old = {fold_name(column.name): column for column in before.columns}
-    moved = _renamed(before, after)
+    moved = _match_renamed_columns(before, after)
     return any(
         _is_converted(old.get(fold_name(column.name)) or moved.get(column.name), column) for column in after.columns
     )
 
 
-def _renamed(before: TableDef, after: TableDef) -> Mapping[str, ColumnInfo]:
+def _match_renamed_columns(before: TableDef, after: TableDef) -> Mapping[str, ColumnInfo]:
     """Columns of `after` under a name that `before` has not, where as many are gone: the one at the same place."""
     old, new = ({fold_name(column.name) for column in table.columns} for table in (before, after))
     came = [column for column in after.columns if fold_name(column.name) not in old]

@@ -16,13 +16,13 @@ from binlake.errors import DamagedManifest, WireError
 _TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
 
 
-def canonical(value: Mapping[str, Any]) -> str:
+def canonical_json(value: Mapping[str, Any]) -> str:
     """The one text of `value`: keys in order, timestamps as strings."""
     return json.dumps(_texts(value), sort_keys=True, separators=(",", ":"))
 
 
-def parsed(text: str, kind: str) -> dict[str, Any]:
-    """The value of `canonical`. Raises WireError."""
+def parse_object(text: str, kind: str) -> dict[str, Any]:
+    """The object of `canonical_json`. Raises WireError."""
     try:
         raw = _numbers(json.loads(text))
     except (ValueError, TypeError) as error:
@@ -37,16 +37,16 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def sealed(kind: str, version: int, body: Mapping[str, Any]) -> str:
+def seal(kind: str, version: int, body: Mapping[str, Any]) -> str:
     """`body` as text that says what it is and holds the digest of itself."""
-    digest = digest_of(canonical(body))
-    return canonical({"kind": kind, "version": version, "digest": digest, "body": body})
+    digest = digest_of(canonical_json(body))
+    return canonical_json({"kind": kind, "version": version, "digest": digest, "body": body})
 
 
-def unsealed(text: str, kind: str, version: int) -> dict[str, Any]:
-    """The body of `sealed`. Raises DamagedManifest when it is not just what was sealed."""
+def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
+    """The body of `seal`. Raises DamagedManifest when it is not just what was sealed."""
     try:
-        raw = parsed(text, f"the {kind} manifest")
+        raw = parse_object(text, f"the {kind} manifest")
     except WireError as error:
         raise DamagedManifest(error.message) from None
     if raw.get("kind") != kind:
@@ -57,7 +57,7 @@ def unsealed(text: str, kind: str, version: int) -> dict[str, Any]:
             where={"sealed": raw.get("version"), "read_here": version},
         )
     body = raw.get("body")
-    if not isinstance(body, dict) or digest_of(canonical(body)) != raw.get("digest"):
+    if not isinstance(body, dict) or digest_of(canonical_json(body)) != raw.get("digest"):
         raise DamagedManifest(f"the {kind} manifest is damaged: its digest is not that of its text")
     return body
 

@@ -80,12 +80,12 @@ class Shapes:
 
     def base(self, table: TableDef) -> TableDef:
         """The definition at lo."""
-        return _shaped(table, self._by_name().get(_name(table)))
+        return _apply_shape(table, self._by_name().get(_name(table)))
 
     def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
         """The window's DDL in commit order, with the definitions that both sides share."""
         known = self._by_name()
-        return tuple(_followed(ddl, known) for ddl in ddls)
+        return tuple(_follow_ddl(ddl, known) for ddl in ddls)
 
     def to_list(self) -> list[Any]:
         """Plain values for JSON, by name."""
@@ -100,7 +100,7 @@ class Shapes:
         return {fold_pair(name): shape for name, shape in self.at_lo.items()}
 
 
-def _followed(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
+def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
     """`ddl` shaped; `known`, the shapes by name, is moved behind it."""
     before = {_name(table): known.pop(_name(table), None) for table in ddl.before.tables}
     ids = {table.id: before[_name(table)] for table in ddl.before.tables}
@@ -111,10 +111,10 @@ def _followed(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
 
 
 def _definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
-    return replace(of, tables=tuple(_shaped(table, shapes.get(_name(table))) for table in of.tables))
+    return replace(of, tables=tuple(_apply_shape(table, shapes.get(_name(table))) for table in of.tables))
 
 
-def _shaped(table: TableDef, shape: TableShape | None) -> TableDef:
+def _apply_shape(table: TableDef, shape: TableShape | None) -> TableDef:
     return shape.of(table) if shape else table
 
 

@@ -55,7 +55,7 @@ class Naming:
             return table
         raw = {**table.raw, "name": {"O": name, "L": fold_name(name)}}
         if columns:
-            raw = _with_columns(raw, table, columns)
+            raw = _add_extract_columns(raw, table, columns)
         return TableDef.from_json(raw, DbInfo(table.db_id, db, "", "", {}))
 
     def kept(self, tables: Iterable[TableDef]) -> list[TableDef]:
@@ -111,7 +111,7 @@ class TargetTables:
         if not self._naming.rules.routes:
             return self._state.find(db, table)
         found = self._sources.get(fold_pair((db, table)))
-        return merged([self._naming.definition(source) for source in found.values()]) if found else None
+        return merge_definitions([self._naming.definition(source) for source in found.values()]) if found else None
 
     def names(self) -> list[Name]:
         """(db, table) of every table that is replicated, by the target's name, sorted."""
@@ -123,7 +123,7 @@ class TargetTables:
         if not self._naming.rules.routes:
             return self._naming.kept(self._state.tables())
         shared = (list(found.values()) for found in self._sources.values() if found)
-        return [merged([self._naming.definition(source) for source in sources]) for sources in shared]
+        return [merge_definitions([self._naming.definition(source) for source in sources]) for sources in shared]
 
     def shared(self) -> list[list[TableDef]]:
         """The source's tables of each target that has more than one."""
@@ -140,13 +140,13 @@ class TargetTables:
         return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})
 
 
-def merged(tables: Sequence[TableDef]) -> TableDef:
+def merge_definitions(tables: Sequence[TableDef]) -> TableDef:
     """The definition of one target for `tables`: the widest, else (while an operator alters them) the newest.
 
     Raises SchemaError when a column's name differs in case: rows carry their own spelling, and the target has one.
     """
     _require_one_spelling(tables)
-    return widest(tables) or max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
+    return find_widest(tables) or max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
 
 
 def _require_one_spelling(tables: Sequence[TableDef]) -> None:
@@ -162,7 +162,7 @@ def _require_one_spelling(tables: Sequence[TableDef]) -> None:
                 )
 
 
-def widest(tables: Sequence[TableDef]) -> TableDef | None:
+def find_widest(tables: Sequence[TableDef]) -> TableDef | None:
     """The table that holds the rows of all `tables`; None when no one does."""
     layouts = [RowLayout(table) for table in tables]
     return next(
@@ -198,13 +198,13 @@ class RowLayout:
 _FLAGS = t.FLAG_NOT_NULL | t.FLAG_UNSIGNED
 
 
-def renamed_database(database: DbInfo, name: str) -> DbInfo:
+def rename_database(database: DbInfo, name: str) -> DbInfo:
     """`database` under the target's name."""
     raw = {**database.raw, "db_name": {"O": name, "L": fold_name(name)}}
     return replace(database, name=name, raw=raw)
 
 
-def _with_columns(raw: dict[str, Any], table: TableDef, names: Sequence[str]) -> dict[str, Any]:
+def _add_extract_columns(raw: dict[str, Any], table: TableDef, names: Sequence[str]) -> dict[str, Any]:
     taken = [name for name in names if any(fold_name(c.name) == fold_name(name) for c in table.all_columns)]
     if taken:
         raise ConfigError(

@@ -28,9 +28,9 @@ from binlake.target.definitions.definitions import (
 )
 from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
-from binlake.window.cuts import cut_batch
+from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of, use_bytewise_collations
 from deploy.local.commitlog import RULES, CommitLog, planned
 from deploy.local.handwork import Handworks, handworks
 
@@ -84,7 +84,10 @@ class DirectReplay:
         ddl_rows = plan_ddls(self._schema, ddls, jobs, self._rules, self.hands.ignored, lo)
         shown = None
         if not self._new_collation:
-            ddl_rows, shown = [bytewise(ddl, "mariadb") for ddl in ddl_rows], partial(bytewise_table, dialect="mariadb")
+            ddl_rows, shown = (
+                [use_bytewise_collations(ddl, "mariadb") for ddl in ddl_rows],
+                partial(bytewise_table, dialect="mariadb"),
+            )
         definitions = WindowDefinitions(self._schema, ddl_rows, shown)
         self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas, self._rules))
         self._schema = self._schema.fold(jobs)
@@ -106,7 +109,7 @@ class DirectReplay:
     def _ddl(self, ddl: LandedDdl) -> None:
         if ddl.decision == "skip":
             return
-        batch, reason = cut_batch(0, ddl, "mariadb")
+        batch, reason = make_ddl_batch(0, ddl, "mariadb")
         if batch is None:
             self.applied.skipped.append(reason)
             return
@@ -136,7 +139,7 @@ class DirectReplay:
                 continue
             table = definitions.within(db, name, since, until)
             require_definitions(self._session, self._target, [table])
-            net = net_changes(own, table.identity(), filled_key(table))
+            net = net_changes(own, table.identity(), key_defaults_of(table))
             batches += _batches(table, number, net)
         self._session.begin()
         for batch in sorted(batches, key=lambda batch: batch.phase):

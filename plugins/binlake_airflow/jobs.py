@@ -14,7 +14,7 @@ from typing import Any
 from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
 from binlake.pipeline import BY_NAME, LOCKS
-from binlake.window.lineage import without_lineage
+from binlake.window.lineage import drop_lineage
 
 MODULE = "spark_jobs.commands.main"
 FUSED = "window"
@@ -136,7 +136,7 @@ def _without_many_tables(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as XCom takes it: without its lineage, which only the lineage listener needs."""
-    return {**result, "detail": without_lineage(result.get("detail") or {})}
+    return {**result, "detail": drop_lineage(result.get("detail") or {})}
 
 
 def error_of(outcome: Mapping[str, Any]) -> BinlakeError:

@@ -22,7 +22,7 @@ from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import held, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
-from binlake.window.lineage import told
+from binlake.window.lineage import lineage_of
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import mended, record
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
@@ -138,7 +138,7 @@ def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
     record(replication, result, run_id)
     written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
-    return replace(result, detail=detail | told(wrote=map(describe_table, written)))
+    return replace(result, detail=detail | lineage_of(wrote=map(describe_table, written)))
 
 
 def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:

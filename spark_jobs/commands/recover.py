@@ -26,7 +26,7 @@ from binlake.target.recover import (
     judge_recovery,
     require_consistent,
 )
-from binlake.window.lineage import Table, Told, told
+from binlake.window.lineage import LineageTable, Table, lineage_of
 from binlake.window.manifest import window_name
 from spark_jobs.job.arguments import add_job, add_where
 from spark_jobs.job.outcomes import run_and_report
@@ -165,7 +165,7 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
     detail |= {"ddl": applied.ddls, "modes": applied.modes}
     state = "done" if applied.state == "applied" else applied.state
     # Relay files have statements: names of tables, and no definitions of the source.
-    detail |= told(wrote=(Told(Table(*name)) for name in sorted(applied.tables)))
+    detail |= lineage_of(wrote=(LineageTable(Table(*name)) for name in sorted(applied.tables)))
     return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
 
 

@@ -27,7 +27,7 @@ from binlake.repair.verify.repairing import Repaired, apply_file, hold, keys_of,
 from binlake.repair.verify.tables import VerifiedTable, tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
-from binlake.window.lineage import Table, Told, told
+from binlake.window.lineage import LineageTable, Table, lineage_of
 from spark_jobs.job.arguments import add_job
 from spark_jobs.job.lineage import describe_table
 from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
@@ -126,7 +126,7 @@ def run_verify(
     lines += [text for table in found.tables for text in table.structure]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]
     record(replication, result, run_id)
-    result = replace(result, detail={**result.detail, **told(read=map(_compared, found.read))})
+    result = replace(result, detail={**result.detail, **lineage_of(read=map(_compared, found.read))})
     if fix_file is not None and found.differences:
         write_fixes(replication, found, fix_file)
         lines.append(f"fixes: {fix_file}")
@@ -157,9 +157,9 @@ def repaired(replication: Replication, done: Repaired, run_id: str, stage: str =
 
 def mended(done: Repaired) -> dict[str, Any]:
     """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
-    return told(
+    return lineage_of(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
-        read=(Told(Table(*name)) for name in sorted(done.looked)),
+        read=(LineageTable(Table(*name)) for name in sorted(done.looked)),
     )
 
 
@@ -204,8 +204,8 @@ def _result(found: Verification) -> StageResult:
     return StageResult("verify", state, ts, ts, found.rows, found.seconds, detail=detail)
 
 
-def _compared(one: VerifiedTable) -> Told:
-    return Told(Table(*one.name), (), [Table(*name) for name in one.sources])
+def _compared(one: VerifiedTable) -> LineageTable:
+    return LineageTable(Table(*one.name), (), [Table(*name) for name in one.sources])
 
 
 def _covered(result: StageResult) -> bool:

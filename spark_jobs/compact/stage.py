@@ -69,7 +69,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         places = touched_tables(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
         named = {place.name for place in places}
         # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
-        shapes = read_shapes(target, window, named) if is_next else _shapes_then(ctx, wanted, target, earlier)
+        shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
         derived = places if is_net else []
         if pinned is not None:
@@ -82,7 +82,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
-        sealed = _as_pinned(pinned, earlier or sealed)
+        sealed = _require_as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
     changed = sorted({place.name for place in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
@@ -96,7 +96,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
 
-def _shapes_then(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
+def _read_sealed_shapes(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
     """The shapes that a window which is open or passed was sealed with. Raises DamagedManifest."""
     if earlier is not None:
         return earlier.shapes
@@ -109,7 +109,7 @@ def _shapes_then(ctx: StageContext, bounds: Bounds, target: Target, earlier: Com
     return Shapes()
 
 
-def _as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifest:
+def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifest:
     """`sealed`, if the statements that the target holds open rest on it. Raises ImmutableWindow."""
     if pinned.compact and pinned.compact != sealed.digest():
         raise ImmutableWindow(
@@ -167,7 +167,7 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear_rows(ctx.rows_to_write, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
         return 0
-    found = _derived(ctx, window, tables, tables.mutated)
+    found = _derive(ctx, window, tables, tables.mutated)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
     rows = overwrite(found, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
@@ -176,7 +176,7 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
     return rows
 
 
-def _derived(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: _Mutated) -> Rows:
+def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: _Mutated) -> Rows:
     """Rows of `change`."""
     cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
     found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
@@ -198,10 +198,10 @@ def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Targe
     passed = next((Bounds(*sealed) for sealed in ctx.windows.sealed_windows(bounds.hi) if sealed[1] <= lo), None)
     if passed is not None:
         return passed
-    return Bounds(lo, _end(ctx, lo, bounds.hi, target.max_segment_rows)) if lo < bounds.hi else None
+    return Bounds(lo, _find_end(ctx, lo, bounds.hi, target.max_segment_rows)) if lo < bounds.hi else None
 
 
-def _end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
+def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
     """The next stop point, else the last landed window that `most` rows of a segment surely hold, one at least."""
     end, rows = hi, 0
     due = ctx.windows.landed((lo, hi))

@@ -29,7 +29,7 @@ from binlake.statements.digests import INDEX, digest_of_index
 from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import Name, digest_definitions, require_definitions
-from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
+from binlake.window.cuts import make_ddl_batch, make_refusing_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, window_name
@@ -161,13 +161,13 @@ def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) ->
     found, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
         try:
-            batch, reason = cut_batch(segment, ddl, target.db_type)
+            batch, reason = make_ddl_batch(segment, ddl, target.db_type)
         except TargetRefused as error:
             if not _may_pass(ddl, target, aside):
                 error.hint += "; or let the other tables continue: `binlake table aside`, then convert again"
                 raise
             log.warning("ddl_has_no_statement", commit_ts=str(ddl.commit_ts), error=str(error))
-            batch, reason = refused_batch(segment, ddl, error.message), ""
+            batch, reason = make_refusing_batch(segment, ddl, error.message), ""
         if batch is None:
             skipped += 1
             log.info("ddl_skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])

@@ -14,7 +14,17 @@ from binlake.base.dialects import Dialect
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.statements.writtencolumns import written_columns
 from binlake.window.definitions import WindowDefinitions
-from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of, without_lineage
+from binlake.window.lineage import (
+    LINEAGE,
+    MOST_TABLES,
+    Columns,
+    LineageTable,
+    Room,
+    Table,
+    drop_lineage,
+    limit_tables,
+    lineage_detail,
+)
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.results import StageResult
 
@@ -37,27 +47,27 @@ class Written:
 
     def told(self, names: Iterable[Name]) -> dict[str, Any]:
         """The tables `names` (of the target) as a part of a result's detail."""
-        return detail_of(lambda: {"wrote": self._all(sorted(set(names)))})
+        return lineage_detail(lambda: {"wrote": self._all(sorted(set(names)))})
 
-    def _all(self, names: Sequence[Name]) -> list[Told]:
+    def _all(self, names: Sequence[Name]) -> list[LineageTable]:
         room = Room()
         return [self._one(name, room) for name in names] if len(names) <= MOST_TABLES else []
 
-    def _one(self, name: Name, room: Room) -> Told:
+    def _one(self, name: Name, room: Room) -> LineageTable:
         table = self.definitions.at(*name, self.hi)
         if table is None or table.kind != "table":
-            return Told(Table(*name))
+            return LineageTable(Table(*name))
         sources = self.sources.of(table)
         if not room.takes_sources(len(sources)):
             sources = []
         # Texts of types are made for what has room only.
         if not room.takes_columns(len(table.columns), len(sources)):
-            return Told(Table(*name), (), [Table(source.db, source.name) for source in sources])
+            return LineageTable(Table(*name), (), [Table(source.db, source.name) for source in sources])
         columns, copied = self.shown(table)
         known = {column.name for source in sources for column in source.columns}
         found = [Table(source.db, source.name, columns_of(source)) for source in sources]
         # The others are the target's own, or have the name of a table in them (extract columns of routes).
-        return Told(Table(*name, columns), [column for column in copied if column in known], found)
+        return LineageTable(Table(*name, columns), [column for column in copied if column in known], found)
 
 
 class Sources:
@@ -93,9 +103,9 @@ def columns_of(table: TableDef) -> Columns:
     return tuple((column.name, _cut(column.type_text)) for column in table.columns)
 
 
-def describe_table(table: TableDef) -> Told:
+def describe_table(table: TableDef) -> LineageTable:
     """A table with its columns."""
-    return Told(Table(table.db, table.name, columns_of(table)))
+    return LineageTable(Table(table.db, table.name, columns_of(table)))
 
 
 class Gathered:
@@ -117,12 +127,14 @@ class Gathered:
             self._last = len(self._results)
             wrote = result.detail[LINEAGE].get("wrote", ())
             self._wrote |= {(one["db"], one["table"]): one for one in wrote}
-        self._results.append(replace(result, detail=without_lineage(result.detail)))
+        self._results.append(replace(result, detail=drop_lineage(result.detail)))
 
     def detail(self) -> dict[str, Any]:
         """The lineage of all, as a part of a result's detail."""
         names = sorted(self._wrote)
-        return detail_of(lambda: {"wrote": bounded([Told.from_dict(self._wrote[name]) for name in names])})
+        return lineage_detail(
+            lambda: {"wrote": limit_tables([LineageTable.from_dict(self._wrote[name]) for name in names])}
+        )
 
     def results(self) -> list[StageResult]:
         """All that was added."""

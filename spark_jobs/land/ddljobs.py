@@ -54,14 +54,16 @@ def fetch_jobs(
         and (underway is None or underway.idle(state.version))
     ):
         return WindowJobs(bounds.hi, (), state.version)
-    ddls = _changing(binlogs, source)
-    newer = _newer(source, state, bounds.hi)
-    hi = _lowered(pulled, bounds, ddls, newer.version_before(state))
-    hi = _before_running(pulled, replace(bounds, hi=hi), state, newer, underway)
+    ddls = _attach_jobs(binlogs, source)
+    newer = _read_newer_jobs(source, state, bounds.hi)
+    hi = _lower_before_missing_job(pulled, bounds, ddls, newer.version_before(state))
+    hi = _lower_before_running_ddl(pulled, replace(bounds, hi=hi), state, newer, underway)
     known_ddls = [ddl for ddl in ddls if ddl.job is not None]
-    hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*known_ddls, *newer.unlogged({ddl.job_id for ddl in ddls})])
+    hi = _lower_before_rows_ahead(
+        pulled, replace(bounds, hi=hi), [*known_ddls, *newer.unlogged({ddl.job_id for ddl in ddls})]
+    )
     changes = [(ddl.commit_ts, ddl.job) for ddl in ddls if ddl.job is not None and ddl.commit_ts <= hi]
-    changes += _without_binlog(newer.effective(hi, changes), bounds, changes)
+    changes += _place_jobs_without_binlog(newer.effective(hi, changes), bounds, changes)
     changes.sort(key=lambda change: (change[0], change[1].schema_version))
     return WindowJobs(hi, tuple(changes), max([state.version, *(job.schema_version for _, job in changes)]))
 
@@ -107,14 +109,14 @@ class _Newer:
         return [*done, *overtaken, *(job for job in self.above if job.schema_version < newest)]
 
 
-def _changing(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
+def _attach_jobs(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
     """Those of `binlogs` that change the schema, with the jobs that the history has by now."""
     ddls = [ddl for ddl in binlogs if ddl.kind == "ddl"]
     jobs = source.ddl_jobs_by_id({ddl.job_id for ddl in ddls})
     return [replace(ddl, job=DdlJob.from_dict(jobs[ddl.job_id])) if ddl.job_id in jobs else ddl for ddl in ddls]
 
 
-def _lowered(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl], version: int) -> int:
+def _lower_before_missing_job(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl], version: int) -> int:
     """hi, lowered to before the first DDL whose job is not in the history yet, and before the rows that may have seen
     it: all of a version above `version`, for nothing tells when it began. Raises IncompleteWindow."""
     missing = next((ddl for ddl in ddls if ddl.job is None), None)
@@ -133,7 +135,7 @@ def _lowered(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl], version:
     return hi
 
 
-def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
+def _read_newer_jobs(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     """The jobs that took effect since `state` and were submitted by `hi`; only those of the window are held whole.
 
     A later job matters to no row of the window: none can have seen its schema.
@@ -156,7 +158,7 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     return found
 
 
-def _before_running(
+def _lower_before_running_ddl(
     pulled: Pulled, bounds: Bounds, state: SchemaState, newer: _Newer, underway: Underway | None
 ) -> int:
     """hi, lowered to before the first row that may have seen a DDL which is still running. Raises IncompleteWindow.
@@ -182,7 +184,7 @@ def _before_running(
     return first - 1
 
 
-def _behind_ddl(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl]) -> int:
+def _lower_before_rows_ahead(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl]) -> int:
     """hi, lowered to before the first row that comes behind one of `ddls` which ends above hi.
 
     Such a row must land together with the DDL: alone it would be decoded and applied as if before it
@@ -214,7 +216,7 @@ def _job_ahead(ddls: Sequence[WindowDdl], hi: int, first: int) -> int:
     return next(ddl.job_id for ddl in ddls if ddl.commit_ts > hi and ddl.since <= first)
 
 
-def _without_binlog(
+def _place_jobs_without_binlog(
     effective: Sequence[DdlJob], bounds: Bounds, changes: Sequence[tuple[int, DdlJob]]
 ) -> list[tuple[int, DdlJob]]:
     """Those of the `effective` jobs that no binlog of the window names, at their place among `changes`.

@@ -76,7 +76,7 @@ class InMemory:
 
     def written(self, question: Question) -> pa.Table:
         """As PulledRows, in order of time."""
-        return _in_order(self.ask(question))
+        return _sort(self.ask(question))
 
 
 class Pulled:
@@ -91,7 +91,7 @@ class Pulled:
         parts: dict[str, list[PumpPart]] = defaultdict(list)
         for row in self._rows.ask(_Survey(bounds)).to_pylist():
             parts[row.pop(Binlog.PUMP)].append(PumpPart(**row))
-        return {pump: _summed(own) for pump, own in parts.items()}
+        return {pump: _sum_parts(own) for pump, own in parts.items()}
 
     def proofs(self) -> dict[str, int]:
         """Up to which commit_ts each pump has given all that it holds."""
@@ -133,11 +133,11 @@ class Pulled:
     def _shared_by(self, bounds: Bounds) -> dict[int, list[str]]:
         """The pumps of each transaction that more than one of them gave."""
         if bounds not in self._shared:
-            self._shared[bounds] = _shared(self._rows.ask(_Owners(bounds)))
+            self._shared[bounds] = _find_shared(self._rows.ask(_Owners(bounds)))
         return self._shared[bounds]
 
 
-def _summed(parts: list[PumpPart]) -> PumpPart:
+def _sum_parts(parts: list[PumpPart]) -> PumpPart:
     return PumpPart(
         max(part.proof for part in parts),
         sum(part.entities for part in parts),
@@ -146,7 +146,7 @@ def _summed(parts: list[PumpPart]) -> PumpPart:
     )
 
 
-def _shared(owners: pa.Table) -> dict[int, list[str]]:
+def _find_shared(owners: pa.Table) -> dict[int, list[str]]:
     ts = np.asarray(owners[Binlog.COMMIT_TS])
     order = np.argsort(ts, kind="stable")
     again = np.flatnonzero(np.diff(ts[order]) == 0)
@@ -289,7 +289,7 @@ def _flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
     return np.asarray(flags, np.bool_)
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
+def _sort(rows: pa.Table) -> pa.Table:
     ts, chunk = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.CHUNK])
     steps = np.diff(ts)
     if (steps > 0).all():

@@ -21,8 +21,8 @@ from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.window.manifest import MemberProof, WindowManifest
-from binlake.window.membership import gather
-from binlake.window.plan import Member, propose
+from binlake.window.membership import gather_members
+from binlake.window.plan import Member, propose_window
 from binlake.window.remembered import RememberedMember
 from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -147,8 +147,8 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
 
 def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
     tso = cluster.pd.tso()
-    members = gather(cluster.registry.pumps(), ctx.members.known(), bounds.lo, cluster.probe)
-    plan = propose(lo=bounds.lo, tso=tso, members=members, stop_ts=bounds.hi)
+    members = gather_members(cluster.registry.pumps(), ctx.members.known(), bounds.lo, cluster.probe)
+    plan = propose_window(lo=bounds.lo, tso=tso, members=members, stop_ts=bounds.hi)
     if plan.state != "ready" or plan.hi < bounds.hi:
         raise IncompleteWindow(
             f"the window cannot be landed now: {plan.reason}", where={"window": bounds.window}, hint="plan again"

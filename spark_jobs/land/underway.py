@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from binlake.cluster.source import Step, TidbSource
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_place, shown_to_rows
+from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_from, shown_to_rows
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ByJobs:
 
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway."""
-        found = (running_place(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
+        found = (running_from(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
         places = [max(place, lo + 1) for place in found if place is not None]
         return min((place for place in places if place <= hi), default=None)
 

@@ -21,7 +21,7 @@ from binlake.rows.codec.splits import MOST_BYTES
 from binlake.rows.schema import WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.rowfilter import RowFilter
-from binlake.window.added import with_added
+from binlake.window.added import add_columns
 from binlake.window.extras import Extra
 
 PIECE_BYTES = 8 << 20
@@ -57,7 +57,7 @@ class Decoder:
             kept = self.expressions.kept(batch)
             if kept.num_rows < batch.num_rows:
                 left_out[EXPRESSION] += batch.num_rows - kept.num_rows
-            yield with_added(kept, self.added)
+            yield add_columns(kept, self.added)
 
     def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         decoded, own = self._batch(), 0

@@ -32,7 +32,7 @@ from spark_jobs.job.lake import Rows, clear_rows, commit_parts, commit_ts_predic
 from spark_jobs.merge.decode import Decoder, Held, Shares, ShareWriter, Written
 
 
-def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
+def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
     """The files of `mutation` with the window's rows and no others; None where Spark has to replace them.
 
     That is where a day was laid out with other windows, and where delta-rs does not commit to the table.
@@ -54,7 +54,7 @@ def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None
     return found
 
 
-def shares_of(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
+def split_into_shares(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
     """What the files of `binlog` have of `payloads`, in shares."""
     binlog = DeltaTable(paths.table(BINLOG.name))
     found = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
@@ -71,12 +71,12 @@ def write_rows(
     `here`: the driver decodes them all, and hands them over. Caller holds the table's lock. Raises what a Decoder
     raises, Transient.
     """
-    shares = shares_of(ctx.paths, payloads, decoder)
-    replaced = replaceable(ctx.paths, payloads.lo, payloads.hi)
+    shares = split_into_shares(ctx.paths, payloads, decoder)
+    replaced = find_replaceable_files(ctx.paths, payloads.lo, payloads.hi)
     folder = ctx.paths.table(MUTATION.name) if replaced is not None else ctx.paths.staging(f"merge-{payloads.lo}")
     writer = ShareWriter(shares, folder)
     held = Held(MOST_BYTES if ctx.replication.target is not None else 0)
-    written = [writer.write(range(len(shares.shares)), held)] if here else _by_tasks(ctx, writer)
+    written = [writer.write(range(len(shares.shares)), held)] if here else _write_by_tasks(ctx, writer)
     parts = [part for one in written for part in one.parts]
     if replaced is None:
         try:
@@ -93,7 +93,7 @@ def write_rows(
     return sum(part.rows for part in parts), dict(sorted(left_out.items()))
 
 
-def _by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
+def _write_by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
     count = len(writer.shares.shares)
     if not count:
         return []

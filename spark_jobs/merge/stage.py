@@ -29,11 +29,11 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
 from binlake.rules.windowrows import row_filter
-from binlake.window.ddls import plan_ddls, require_met, window_schemas
+from binlake.window.ddls import plan_ddls, require_replacements_used, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.extras import extras
-from binlake.window.injected import with_injections
+from binlake.window.extras import extras_of_window
+from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
@@ -98,8 +98,8 @@ def _ddls(
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
     planned = plan_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo)
-    require_met(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
-    planned = with_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
+    require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
+    planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
     return planned, window_schemas(base, binlogs, jobs, manifest.lo)
 
 
@@ -173,13 +173,13 @@ def _write_mutations(
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
-    added = tuple(extras(schemas, Naming(ctx.rules)))
+    added = tuple(extras_of_window(schemas, Naming(ctx.rules)))
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
-    payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _chunked(ctx, manifest))
+    payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
     return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
 
 
-def _chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
+def _find_chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
     """The transactions that lie in chunks."""
     if not manifest.chunks:
         return frozenset()

@@ -20,7 +20,7 @@ import pyarrow as pa
 import structlog
 
 from binlake.base.lakecolumns import Change
-from binlake.changes.net.columns import NET, whole_batch
+from binlake.changes.net.columns import NET, batch_of_table
 from binlake.changes.net.events import rows_by_table
 from binlake.lake.columntypes import delta_columns
 from binlake.lake.lock import lake_lock
@@ -166,7 +166,7 @@ def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
 def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) -> pa.Table:
     """`net` in the columns of _ROWS, each row with the number of its table's component."""
     numbers = np.empty(net.num_rows, np.int32)
-    for name, rows in rows_by_table(whole_batch(net)):
+    for name, rows in rows_by_table(batch_of_table(net)):
         numbers[rows] = components[name]
     return net.append_column(_COMPONENT, pa.array(numbers)).select(_ROWS.names)
 

@@ -18,7 +18,7 @@ from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
 from binlake.target import checkpoint_ts
 from binlake.window.eventrow import EventRow
-from binlake.window.incidents import STAGE, new_incidents, words
+from binlake.window.incidents import STAGE, describe_incidents, find_new_incidents
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import Plan
 from spark_jobs.job.cluster import Cluster, open_cluster
@@ -41,13 +41,13 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         lo = _start(ctx, cluster, start_ts)
         last = ctx.windows.last_landed()
         if last is not None:
-            tell_landed(ctx, cluster.registry, last.hi)
+            publish_landed_ts(ctx, cluster.registry, last.hi)
         plan = _propose(ctx, cluster, lo, last)
     incidents = _incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
-    blocked = blocked_since(ctx.windows.events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
+    blocked = find_blocked_since(ctx.windows.events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
     if plan.state != "ready" or blocked is not None:
         # A plan that is ready leaves a mark only where it ends a time of being blocked.
         detail = {"reason": plan.reason}
@@ -135,7 +135,7 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest 
     return next_plan(ctx.replication, known, cluster.pd, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
 
 
-def tell_landed(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
+def publish_landed_ts(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
     """Publish `landed_ts` where the registry shows less: PD may have been away right behind the seal.
 
     A closing pump waits for it and blocks every plan meanwhile, so that no landing would come to publish it.
@@ -145,7 +145,7 @@ def tell_landed(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
         registry.publish_drainer(ctx.drainer_id, landed_ts)
 
 
-def blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
+def find_blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
     """When (Unix ms) the unbroken run of blocked plans at `lo` began that `events` end with; None = not blocked."""
     since = None
     for event in reversed([event for event in events if event["lo"] == lo]):
@@ -157,12 +157,12 @@ def blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
 
 def _incidents(ctx: StageContext, plan: Plan) -> str:
     """Transactions that pumps saw too late: told and recorded when they are new, else empty."""
-    found = new_incidents(plan.members, ctx.windows.events(stage=STAGE))
+    found = find_new_incidents(plan.members, ctx.windows.events(stage=STAGE))
     if not found:
         return ""
     ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": found}))
-    log.error("late_commits_on_pumps", pumps=sorted(found), detail=words(found))
-    return words(found)
+    log.error("late_commits_on_pumps", pumps=sorted(found), detail=describe_incidents(found))
+    return describe_incidents(found)
 
 
 def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from binlake.base.lakecolumns import Mutation
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net import columns
-from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, arrivals, histories, key_steps
-from binlake.changes.net.columns import NET, net_of, whole_batch
+from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, find_arrivals, key_steps, number_histories
+from binlake.changes.net.columns import NET, batch_of_table, net_of
 from binlake.changes.net.events import COLUMNS, SOURCE, cell_rows, events_of
-from binlake.changes.net.moves import MOVES, ORIGINS, moves, origins_of
-from binlake.changes.net.runs import FIELDS, from_table, reduced, runs_of, table_of
+from binlake.changes.net.moves import MOVES, ORIGINS, find_moves, origins_of
+from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_of, runs_to_table
 from binlake.lake.mutations import read_touched_tables, touched_tables_in
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
@@ -105,31 +105,31 @@ class NetTask:
         for batch in batches:
             parts = [_RUNS.empty_table()]
             for found in cell_rows(batch, self.cells):
-                runs = table_of(reduced(runs_of(events_of(found), found if self.routed else None)))
+                runs = runs_to_table(reduce_runs(runs_of(events_of(found), found if self.routed else None)))
                 cell = pa.repeat(pa.scalar(numbers[found.cell], pa.int32()), runs.num_rows)
                 parts.append(pa.Table.from_arrays([cell, _share(runs, self.shares), *runs.columns], schema=_RUNS))
-            yield whole_batch(pa.concat_tables(parts))
+            yield batch_of_table(pa.concat_tables(parts))
 
     def net(self, runs: pa.Table) -> pa.Table:
         """NET of all runs of a share of a cell's keys."""
         cell = self.cells[runs["cell"][0].as_py()]
-        return net_of(reduced(from_table(runs)), cell, strict=cell in self.strict)
+        return net_of(reduce_runs(runs_from_table(runs)), cell, strict=cell in self.strict)
 
 
 def key_arrivals(rows: Rows, cells: Sequence[Cell], count: int) -> tuple[list[History], Iterator[pa.RecordBatch]]:
     """(the histories by number, ARRIVALS of the `count` rows in `cells`, some at a time)."""
-    numbers, own, shares = histories(cells), tuple(cells), _shares_for(count)
+    numbers, own, shares = number_histories(cells), tuple(cells), _shares_for(count)
     if isinstance(rows, pa.Table):
-        found = arrivals(key_steps(whole_batch(rows), own, numbers))
+        found = find_arrivals(key_steps(batch_of_table(rows), own, numbers))
         return list(numbers), iter(found.to_batches(max_chunksize=_ROWS_A_ROUND))
 
     def steps(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             made = key_steps(batch, own, numbers)
-            yield whole_batch(made.append_column(_STEPS.field("share"), _share(made, shares)))
+            yield batch_of_table(made.append_column(_STEPS.field("share"), _share(made, shares)))
 
     sent = _narrow(rows, routed=True).mapInArrow(steps, schema_text(_STEPS))
-    shared = sent.groupBy("history", "share").applyInArrow(lambda part: arrivals(part), schema_text(ARRIVALS))
+    shared = sent.groupBy("history", "share").applyInArrow(lambda part: find_arrivals(part), schema_text(ARRIVALS))
     return list(numbers), _rounds(shared)
 
 
@@ -150,11 +150,11 @@ def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
     """
     own = tuple(cells)
     if isinstance(rows, pa.Table):
-        return origins_of(moves(whole_batch(rows), own))
+        return origins_of(find_moves(batch_of_table(rows), own))
 
     def moved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield whole_batch(moves(batch, own))
+            yield batch_of_table(find_moves(batch, own))
 
     found = _narrow(rows, routed=False).mapInArrow(moved, schema_text(MOVES))
     return found.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(

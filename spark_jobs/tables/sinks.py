@@ -17,7 +17,7 @@ from binlake.lake.opentable import open_table
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
 from binlake.window.derived import Merged, MergeManifest, read_own
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
@@ -86,7 +86,7 @@ def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWi
     window, target = read_mirror_window(ctx, bounds, merged), ctx.replication.target
     ddls, shown = window.ddls, None
     if target is not None and not ctx.replication.source.new_collation:
-        ddls = tuple(bytewise(ddl, target.db_type) for ddl in ddls)
+        ddls = tuple(use_bytewise_collations(ddl, target.db_type) for ddl in ddls)
         shown = partial(bytewise_table, dialect=target.db_type)
     segments = Segments(bounds.lo, bounds.hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
     return SinkWindow(bounds, ddls, segments, WindowDefinitions(window.base, ddls, shown), window.base, shown)

@@ -11,7 +11,7 @@ from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.definitions.forms import expected_form
-from binlake.window.definitions import LandedDdl, WindowDefinitions, bytewise
+from binlake.window.definitions import LandedDdl, WindowDefinitions, use_bytewise_collations
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_definitions_of_a_window_are_those_of_the_target() -> None:
     assert [c.collation for c in expected_form(after.tables[0], "mariadb").columns] == ["utf8mb4_nopad_bin", ""]
     made = LandedDdl(5, 5, 4, 1, 1, 3, "d", "t", "", "CREATE TABLE `t` (`k` VARCHAR(9) COLLATE utf8mb4_general_ci)",
                      "apply", "", Definitions((), ()), Definitions((database,), (source,)))  # fmt: skip
-    at_target = bytewise(made, "mariadb")
+    at_target = use_bytewise_collations(made, "mariadb")
     assert at_target.sql.startswith("CREATE TABLE")
     assert "general" not in at_target.sql
     found = WindowDefinitions(SchemaState(), [at_target]).at("d", "t", 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from binlake.base.sections.rules import DdlInjection
-from binlake.dialect import restated
+from binlake.dialect import put_target_names
 from binlake.dialect.replacement import injections_of, replaced_names
 from binlake.errors import ConfigError
 
@@ -66,7 +66,7 @@ GOLDEN = [  # S4-05
 
 @pytest.mark.parametrize(("text", "routed"), GOLDEN)
 def test_names_become_the_targets(text: str, routed: str) -> None:
-    assert restated(text, "s1", Renaming()) == routed
+    assert put_target_names(text, "s1", Renaming()) == routed
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_names_become_the_targets(text: str, routed: str) -> None:
     ],
 )  # fmt: skip
 def test_a_list_keeps_what_is_its_own(text: str, own: list[tuple[str, str]], kept: str) -> None:
-    assert restated(text, "s1", Renaming(), own) == kept
+    assert put_target_names(text, "s1", Renaming(), own) == kept
 
 
 def test_a_statement_of_an_operators_own_names_every_table_that_it_changes() -> None:

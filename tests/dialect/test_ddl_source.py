@@ -20,7 +20,7 @@ from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.session.session import Session
-from binlake.window.cuts import cut_batch
+from binlake.window.cuts import make_ddl_batch
 from deploy.local.commitlog import planned as plan_all
 from deploy.local.commitlog import read_log
 
@@ -123,7 +123,7 @@ def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_r
     assert [ddl.decision for ddl in found] == ["apply", "apply", "refused", "apply"]
     assert found[2].alert == "a DDL's text fits no sql_mode"
     with pytest.raises(TargetRefused, match=rf"commit_ts={at}.*unheard of") as stop:
-        cut_batch(3, found[2], "mariadb")
+        make_ddl_batch(3, found[2], "mariadb")
     assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "filter.ignore-table"))
     assert "inexact" in [effect.kind for effect in effects_of(found[2])]
 

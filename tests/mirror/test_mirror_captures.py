@@ -22,7 +22,7 @@ from binlake.mirror.effects import effects_of
 from binlake.mirror.rows import Reshaper, mirror_texts, typed_rows
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decoded
 
@@ -85,7 +85,7 @@ class Mirrors:
         by_key: dict[str, list[Row]] = {}
         for row in self.tables[table.db, table.name][1]:
             by_key.setdefault(row_key(row, columns), []).append(row)
-        for change in net_changes(events, table.identity(), filled_key(table), strict=True):
+        for change in net_changes(events, table.identity(), key_defaults_of(table), strict=True):
             kept = by_key.get(change.key, [])
             if change.op == "delete":
                 by_key[change.key] = kept[change.copies :]

@@ -25,7 +25,7 @@ from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
 from binlake.mirror.rows import mirror_texts
 from binlake.rows.schema import Action, TableDef
-from binlake.window.definitions import filled_key
+from binlake.window.definitions import key_defaults_of
 
 _MAP = pa.map_(pa.string(), pa.string())
 _NET = pa.schema([
@@ -116,7 +116,7 @@ def _net(component: ComponentPlan, events: Events) -> Iterator[pa.RecordBatch]:
         rows = [
             {"segment": segment, "db": db, "table": name, "op": net.op, "before": _pairs(net.before),
              "after": _pairs(net.after), "copies": net.copies, "last_commit_ts": net.last_commit_ts}
-            for net in net_changes(own, table.identity(), filled_key(table), strict=True)
+            for net in net_changes(own, table.identity(), key_defaults_of(table), strict=True)
         ]  # fmt: skip
         yield from pa.Table.from_pylist(rows, schema=_NET).to_batches()
 

@@ -31,4 +31,4 @@ def window_ends(rows: Iterable[int], jobs: Iterable[tuple[int, DdlJob]], commits
     pulled = Rows(sorted(rows))
     placed = [WindowDdl.without_binlog(job, ts) for ts, job in jobs if job.took_effect]
     wanted = sorted({ts + more for ts in commits for more in (0, 1)})
-    return [ts for ts in wanted if landing._behind_ddl(pulled, Bounds(0, ts), placed) == ts]  # type: ignore[arg-type]
+    return [ts for ts in wanted if landing._lower_before_rows_ahead(pulled, Bounds(0, ts), placed) == ts]  # type: ignore[arg-type]

@@ -19,10 +19,10 @@ from binlake.rules import Rules
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
-from binlake.window.cuts import cut_batch
+from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
-from binlake.window.injected import with_injections
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
+from binlake.window.injected import add_injections
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming, TargetTables
 from deploy.local.commitlog import RULES, CommitLog
@@ -78,7 +78,7 @@ class Converter:
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         versions = (base.version, self._schema(hi).version)
         plans = WindowPlans(self.definitions(lo, lines), segments, cuts, versions, dialect)
-        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, dialect)[0]) is not None]
+        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := make_ddl_batch(n, ddl, dialect)[0]) is not None]
         make = self._ordered if target.mode == "ordered" else self._net
         found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
         found.plans = [
@@ -95,7 +95,7 @@ class Converter:
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
         schemas = window_schemas(base, ddls, jobs, lo)
         planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
-        lines = with_injections(planned, self.rules.injections, lo, hi, base.version)
+        lines = add_injections(planned, self.rules.injections, lo, hi, base.version)
         events = decoded(rows, schemas, self.rules)
         for changes in events.values():
             self.random.shuffle(changes)
@@ -127,7 +127,7 @@ class Converter:
                 if not own:
                     continue
                 table = plans.definitions.within(db, name, since, until)
-                net = net_changes(own, table.identity(), filled_key(table), strict=True)
+                net = net_changes(own, table.identity(), key_defaults_of(table), strict=True)
                 for phase in first:
                     out = TableStatements(
                         table, number, dialect=target.db_type, limits=limits, first_batch=first[phase], plain=plain

@@ -35,7 +35,7 @@ QUIET = DdlShape(features=SHAPE.features, faults=False)
 
 def names_as_written(patch: pytest.MonkeyPatch) -> None:
     """A statement names its tables in whatever letters its session typed."""
-    patch.setattr(judging, "restated", lambda query, *_: query)
+    patch.setattr(judging, "put_target_names", lambda query, *_: query)
 
 
 def rows_unseen(patch: pytest.MonkeyPatch) -> None:
@@ -77,12 +77,12 @@ def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
 
 def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
     """Bounds of partitions are the expressions of the statement, which its session computed in its own zone."""
-    patch.setattr(mapping, "own_bounds", lambda tokens, _: list(tokens))
+    patch.setattr(mapping, "put_stored_bounds", lambda tokens, _: list(tokens))
 
 
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL stands where its binlog stands, whatever its rows had seen before."""
-    patch.setattr("binlake.rows.schema.window.place_of", lambda _, commit_ts: commit_ts)
+    patch.setattr("binlake.rows.schema.window.effective_from", lambda _, commit_ts: commit_ts)
 
 
 def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def second_writes_as_logged(patch: pytest.MonkeyPatch) -> None:
 
 def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
     """A window may end between a row and the DDL that it ran ahead of."""
-    patch.setattr(jobs, "_behind_ddl", lambda _, bounds, __: bounds.hi)
+    patch.setattr(jobs, "_lower_before_rows_ahead", lambda _, bounds, __: bounds.hi)
 
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:

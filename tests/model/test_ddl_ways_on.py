@@ -27,9 +27,9 @@ from binlake.statements import Phase
 from binlake.target import apply_window, position_of
 from binlake.target.commands.ddl import DdlCommand
 from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
-from binlake.window.ddls import plan_ddls, require_met
+from binlake.window.ddls import plan_ddls, require_replacements_used
 from binlake.window.definitions import LandedDdl
-from binlake.window.injected import with_injections
+from binlake.window.injected import add_injections
 from binlake.window.manifest import ApplyManifest
 
 pytestmark = pytest.mark.mariadb
@@ -140,7 +140,7 @@ def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(maria
     own = injected((story.ddl_ts, "CREATE INDEX by_v ON t (v)"), (row_ts, "ALTER TABLE d.t ADD INDEX by_w (w);"),
                    (row_ts, "ALTER TABLE t DROP INDEX by_v"))  # fmt: skip
     converter = story.converter(**own)
-    planned = with_injections(plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, converter.rules),
+    planned = add_injections(plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, converter.rules),
                               converter.rules.injections, 0, LAST, 0)  # fmt: skip
     assert [ddl.decision for ddl in planned] == ["apply", "apply", "injected", "apply", "injected", "injected"]
     assert [ddl.segment for ddl in planned] == [1, 2, 3, 4, 5, 6]
@@ -224,7 +224,7 @@ def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
 
 def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
     planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, own)
-    return with_injections(planned, own.injections, 0, LAST, 0)
+    return add_injections(planned, own.injections, 0, LAST, 0)
 
 
 def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: MariaDb, target: Target) -> None:
@@ -317,8 +317,8 @@ def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
     nowhere = rules(**replaced(story.ddl_ts + 1, "DROP TABLE t"))
     planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, nowhere)
     with pytest.raises(ConfigError, match=r"at which no DDL would run.*there is no DDL"):
-        require_met(planned, nowhere.replacements, 0, LAST)
-    require_met(planned, nowhere.replacements, 0, story.ddl_ts)
+        require_replacements_used(planned, nowhere.replacements, 0, LAST)
+    require_replacements_used(planned, nowhere.replacements, 0, story.ddl_ts)
 
 
 def test_a_ddl_that_is_left_out_changes_nothing_but_waits_for_the_operators_hand(

@@ -12,8 +12,8 @@ from typing import Any
 from binlake.cluster.placement import PdClient, Registry
 from binlake.cluster.pumpclient import PumpInfo, PumpReader
 from binlake.errors import SourceUnavailable
-from binlake.window.membership import Probe, gather
-from binlake.window.plan import Member, Plan, propose
+from binlake.window.membership import Probe, gather_members
+from binlake.window.plan import Member, Plan, propose_window
 from binlake.window.remembered import RememberedMember
 from binlake.wire import binlog_pb2 as pb
 
@@ -100,8 +100,8 @@ class Checker:
     def _land(self) -> bool:
         self._tell_landed()
         now = self._pd.tso()
-        members = gather(self._registry.pumps(), self._known, self.landed, self._probe)
-        plan = propose(lo=self.landed, tso=now, members=members)
+        members = gather_members(self._registry.pumps(), self._known, self.landed, self._probe)
+        plan = propose_window(lo=self.landed, tso=now, members=members)
         self.blocked = plan.reason
         if plan.state != "ready":
             return False

@@ -41,7 +41,7 @@ def test_a_window_tells_each_table_with_texts_read_as_latin1(
     refusing.land_only(0, hi)
     window = {"window": {"driver-bytes": 0}} if by_spark else {}
     if by_spark:
-        monkeypatch.setattr(direct, "replaceable", lambda *_: None)
+        monkeypatch.setattr(direct, "find_replaceable_files", lambda *_: None)
     else:
         with pytest.raises(WireError, match=r"source\.invalid-text"):
             merge.run(refusing.context(), merge.Bounds(0, hi))

@@ -9,7 +9,7 @@ import pytest
 from binlake.errors import IncompleteWindow
 from binlake.rows.schema import Action, DdlJob, WindowDdl
 from spark_jobs.job.results import Bounds
-from spark_jobs.land.ddljobs import _behind_ddl, _lowered
+from spark_jobs.land.ddljobs import _lower_before_missing_job, _lower_before_rows_ahead
 
 
 @dataclass
@@ -36,34 +36,34 @@ def dropped(version: int = 8, *, began: int, end: int, action: Action = Action.D
 )
 def test_hi_is_lowered_to_before_the_first_row_behind_a_ddl_above_it(hi: int, lowered: int) -> None:
     rows = Rows(((30, 5), (70, 6), (80, 5), (110, 8)))
-    assert _behind_ddl(rows, Bounds(20, hi), [dropped(began=60, end=100)]) == lowered  # type: ignore[arg-type]
+    assert _lower_before_rows_ahead(rows, Bounds(20, hi), [dropped(began=60, end=100)]) == lowered  # type: ignore[arg-type]
 
 
 def test_without_rows_in_the_gap_hi_stays() -> None:
-    assert _behind_ddl(Rows(((30, 5), (110, 8))), Bounds(20, 90), [dropped(began=60, end=100)]) == 90  # type: ignore[arg-type]
+    assert _lower_before_rows_ahead(Rows(((30, 5), (110, 8))), Bounds(20, 90), [dropped(began=60, end=100)]) == 90  # type: ignore[arg-type]
 
 
 def test_a_lowered_hi_may_uncover_another_ddl() -> None:
     rows = Rows(((30, 5), (55, 6), (85, 7)))
     jobs = [dropped(7, began=50, end=88), dropped(9, began=80, end=100)]
     # hi = 95 is inside the second: before its row 85, which is inside the first: before its row 55
-    assert _behind_ddl(rows, Bounds(20, 95), jobs) == 54  # type: ignore[arg-type]
+    assert _lower_before_rows_ahead(rows, Bounds(20, 95), jobs) == 54  # type: ignore[arg-type]
 
 
 def test_a_window_that_begins_with_such_a_row_waits_and_says_what_to_do() -> None:
     with pytest.raises(IncompleteWindow, match=r"job_id=78.*stop-at.*window\.max-seconds"):
-        _behind_ddl(Rows(((70, 6),)), Bounds(69, 90), [dropped(began=60, end=100)])  # type: ignore[arg-type]
+        _lower_before_rows_ahead(Rows(((70, 6),)), Bounds(69, 90), [dropped(began=60, end=100)])  # type: ignore[arg-type]
 
 
 def test_a_ddl_that_shows_itself_at_its_binlog_lowers_nothing() -> None:
     jobs = [dropped(began=60, end=100, action=Action.ADD_INDEX)]
-    assert _behind_ddl(Rows(((70, 6),)), Bounds(20, 90), jobs) == 90  # type: ignore[arg-type]
+    assert _lower_before_rows_ahead(Rows(((70, 6),)), Bounds(20, 90), jobs) == 90  # type: ignore[arg-type]
 
 
 def test_of_a_job_that_is_not_in_the_history_yet_every_row_of_a_later_version_may_have_seen_it() -> None:
     rows = Rows(((30, 5), (70, 6), (110, 8)))
     ddls = [WindowDdl(100, 99, 78, 5, "ALTER TABLE t")]
-    assert _lowered(rows, Bounds(20, 120), ddls, 5) == 69  # type: ignore[arg-type]
-    assert _lowered(rows, Bounds(20, 120), ddls, 6) == 99  # type: ignore[arg-type]
+    assert _lower_before_missing_job(rows, Bounds(20, 120), ddls, 5) == 69  # type: ignore[arg-type]
+    assert _lower_before_missing_job(rows, Bounds(20, 120), ddls, 6) == 99  # type: ignore[arg-type]
     with pytest.raises(IncompleteWindow, match="job 78 is not in the source's history yet"):
-        _lowered(rows, Bounds(69, 120), ddls, 5)  # type: ignore[arg-type]
+        _lower_before_missing_job(rows, Bounds(69, 120), ddls, 5)  # type: ignore[arg-type]

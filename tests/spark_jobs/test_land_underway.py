@@ -14,9 +14,9 @@ from binlake.cluster.source import StatusPort, TidbSource
 from binlake.cluster.source.steps import VERSION_KEY, meta_key, newest_version, step_key, step_of
 from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
 from binlake.rows.schema import Action, DdlJob, SchemaState
-from binlake.rows.schema.ahead import running_place
+from binlake.rows.schema.ahead import running_from
 from spark_jobs.job.results import Bounds
-from spark_jobs.land.ddljobs import _before_running, _newer
+from spark_jobs.land.ddljobs import _lower_before_running_ddl, _read_newer_jobs
 from spark_jobs.land.underway import ask_underway
 
 Json = dict[str, Any]
@@ -148,8 +148,8 @@ def hi_of(port: Tidb, rows: Rows, hi: int, lo: int = 250, history: History | Non
     source._port = port
     state = SchemaState().fold((j["binlog"]["FinishedTS"], DdlJob.from_dict(j)) for j in port.jobs[:2])
     underway = ask_underway(source, state.version, hi)
-    newer = _newer(source, state, hi)
-    return _before_running(rows, Bounds(lo, hi), state, newer, underway)  # type: ignore[arg-type]
+    newer = _read_newer_jobs(source, state, hi)
+    return _lower_before_running_ddl(rows, Bounds(lo, hi), state, newer, underway)  # type: ignore[arg-type]
 
 
 def tidb(shown: Json | None, steps: Mapping[int, tuple[int, int, int]], *jobs: Json, **more: Any) -> Tidb:
@@ -266,7 +266,7 @@ def running(action: int, **more: Any) -> Json:
     ],
 )  # fmt: skip
 def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
-    assert running_place(one) == place
+    assert running_from(one) == place
     port = tidb(PLAIN, {})
     found = hi_of(port, Rows(((260, 2), (320, 2))), 500, history=History(port, [one]))
     assert found == (500 if place is None else 319)

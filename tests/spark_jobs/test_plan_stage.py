@@ -36,7 +36,7 @@ def event(state: str, at_ms: int, lo: int = 7) -> dict[str, Any]:
     ],
 )
 def test_only_an_unbroken_time_counts_as_blocked(events: list[dict[str, Any]], since: int | None) -> None:
-    assert plan.blocked_since(events, 7) == since
+    assert plan.find_blocked_since(events, 7) == since
 
 
 def test_a_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:

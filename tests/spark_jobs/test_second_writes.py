@@ -29,7 +29,7 @@ def test_a_window_tells_the_table_of_which_second_writes_were_taken_once(
     with pytest.raises(SchemaError, match=r"source\.second-writes = once"):
         merge.run(refusing.context(), merge.Bounds(0, HI))
 
-    monkeypatch.setattr(direct, "replaceable", lambda *_: None)
+    monkeypatch.setattr(direct, "find_replaceable_files", lambda *_: None)
     config = {"source": {"second-writes": "once"}, "window": {"driver-bytes": 0}}
     reading = Lakehouse(spark, tmp_path, source, config).context()
     merge.run(reading, merge.Bounds(0, HI))

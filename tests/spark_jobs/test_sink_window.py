@@ -42,4 +42,4 @@ def ctx(tmp_path: Path) -> StageContext:
 def test_a_sink_that_is_behind_takes_what_fits(
     ctx: StageContext, lo: int, hi: int, most: int, end: int
 ) -> None:
-    assert compact._end(ctx, lo, hi, most) == end
+    assert compact._find_end(ctx, lo, hi, most) == end

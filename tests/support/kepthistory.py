@@ -11,7 +11,7 @@ from support.windows import NAME, Window
 
 from binlake.changes.net import RowEvent, net_changes, row_key
 from binlake.changes.net.event import Op
-from binlake.changes.net.lineage import origins
+from binlake.changes.net.lineage import trace_origins
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, PreserveStatements, TableStatements, copy_name, images_from_rows
 from binlake.statements.literal import qualified
@@ -100,7 +100,7 @@ def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: i
         for e in history.events
         if e.before is not None and e.after is not None
     ]
-    traced = origins((old, new) for old, new in moves if old != new)
+    traced = trace_origins((old, new) for old, new in moves if old != new)
     several = len(definition.unique_keys()) > 1
     gone = [change.before for change in changes if change.op == "delete"]
     anew = {c.key: traced.get(c.key, c.key) for c in changes if c.op != "delete" and (several or c.key in traced)}

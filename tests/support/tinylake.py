@@ -32,9 +32,9 @@ from binlake.rules import Rules
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, WindowDefinitions, filled_key
+from binlake.window.definitions import LandedDdl, WindowDefinitions, key_defaults_of
 from binlake.window.derived import Merged, MergeManifest
-from binlake.window.injected import with_injections
+from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming, TargetTables
 from binlake.wire import binlog_pb2 as pb
@@ -83,7 +83,7 @@ class TinyLake:
 
     def inject(self, lo: int, injection: Injection) -> None:
         """Into the window that starts at `lo` and was landed last: a statement of the target's own."""
-        rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in with_injections([], [injection], lo, self.hi, 0)]
+        rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in add_injections([], [injection], lo, self.hi, 0)]
         write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
 
     def _logged(self, lo: int, hi: int) -> tuple[list[Any], list[WindowDdl], list[tuple[int, DdlJob]]]:
@@ -126,7 +126,9 @@ class TinyLake:
             for place, table in sorted(component.tables.items(), key=lambda item: item[0].segment):
                 since, until = component.segments.bounds(place.segment)
                 own = [event for event in events.get(place.name, []) if since <= event.commit_ts < until]
-                found += [(place.segment, table, net) for net in net_changes(own, table.identity(), filled_key(table))]
+                found += [
+                    (place.segment, table, net) for net in net_changes(own, table.identity(), key_defaults_of(table))
+                ]
             batches = pa.Table.from_pylist([_net_row(*one) for one in found], _NET).to_batches()
             versions.record(apply_component(component, self.paths, 30, batches).versions)
         self._log.record(WindowEvent("mirror", lo, hi, "done", sink="mirror"))

@@ -17,7 +17,7 @@ from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.injected import with_injections
+from binlake.window.injected import add_injections
 from binlake.wire import binlog_pb2
 
 CAPTURES = Path(__file__).parent.parent / "captures"
@@ -118,7 +118,7 @@ def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forwar
     ddl = replace(last, decision="skip" if reason else "apply", reason=reason)
     early = replace(ddl, since=ddl.commit_ts - 9)
     own = Injection(ddl.commit_ts - 2, "DROP TABLE x", "d")
-    put = next(one for one in with_injections([early], [own], 0, ddl.commit_ts, 0) if one.decision == "injected")
+    put = next(one for one in add_injections([early], [own], 0, ddl.commit_ts, 0) if one.decision == "injected")
     assert put.since == (early.since if ahead else own.commit_ts)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from binlake.errors import DamagedManifest
 from binlake.window.derived import CompactManifest, Merged, MergeManifest, require_own
 from binlake.window.manifest import ApplyManifest
-from binlake.window.sealing import sealed
+from binlake.window.sealing import seal
 from binlake.window.shapes import Shapes, TableShape
 
 TS = st.integers(0, 2**63 - 1)
@@ -84,11 +84,11 @@ def test_what_is_no_manifest_is_refused(text: str) -> None:
 def test_another_version_and_values_that_are_missing_are_named() -> None:
     merged = Merged(1, 0, True, ("1-2",))
     body = {"replication": "r", "lo": 1, "hi": 2, "merged": merged.body()}
-    assert MergeManifest.from_json(sealed("merge", 1, body)) == MergeManifest("r", 1, 2, merged)
+    assert MergeManifest.from_json(seal("merge", 1, body)) == MergeManifest("r", 1, 2, merged)
     with pytest.raises(DamagedManifest, match=r"another version of Binlake sealed the merge manifest.*sealed=2"):
-        MergeManifest.from_json(sealed("merge", 2, body))
+        MergeManifest.from_json(seal("merge", 2, body))
     with pytest.raises(DamagedManifest, match="lacks a value"):
-        MergeManifest.from_json(sealed("merge", 1, {**body, "merged": {"rows": 1}}))
+        MergeManifest.from_json(seal("merge", 1, {**body, "merged": {"rows": 1}}))
 
 
 def test_a_manifest_is_taken_for_its_own_window_alone() -> None:

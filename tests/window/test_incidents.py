@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from binlake.window.incidents import new_incidents, words
+from binlake.window.incidents import describe_incidents, find_new_incidents
 from binlake.window.plan import Counters, Member
 
 
@@ -17,41 +17,41 @@ def event(**pumps: object) -> dict[str, str]:
 
 
 def test_a_pump_without_incidents_is_not_named() -> None:
-    assert new_incidents([member("p1")], []) == {}
+    assert find_new_incidents([member("p1")], []) == {}
 
 
 def test_new_counts_are_told_and_named() -> None:
     #
-    found = new_incidents([member("p1", late=2), member("p2"), member("p3", early=1)], [])
+    found = find_new_incidents([member("p1", late=2), member("p2"), member("p3", early=1)], [])
     assert set(found) == {"p1", "p3"}
     assert found["p1"]["late_commits"] == 2
     assert found["p1"]["status_queries"] == 5
-    assert words(found) == (
+    assert describe_incidents(found) == (
         "p1: 2 late and 0 early commits since its start; p3: 0 late and 1 early commits since its start"
     )
 
 
 def test_what_was_told_is_not_told_again() -> None:
-    first = new_incidents([member("p1", late=2)], [])
+    first = find_new_incidents([member("p1", late=2)], [])
     told = [event(**first)]
-    assert new_incidents([member("p1", late=2)], told) == {}
-    assert set(new_incidents([member("p1", late=3)], told)) == {"p1"}
+    assert find_new_incidents([member("p1", late=2)], told) == {}
+    assert set(find_new_incidents([member("p1", late=3)], told)) == {"p1"}
 
 
 def test_a_restart_counts_from_zero_and_another_disk_is_another_pump() -> None:
-    told = [event(**new_incidents([member("p1", late=5)], []))]
-    assert new_incidents([member("p1", late=0)], told) == {}
-    assert set(new_incidents([member("p1", late=1)], told)) == {"p1"}
-    assert set(new_incidents([member("p1", "other", late=5)], told)) == {"p1"}
+    told = [event(**find_new_incidents([member("p1", late=5)], []))]
+    assert find_new_incidents([member("p1", late=0)], told) == {}
+    assert set(find_new_incidents([member("p1", late=1)], told)) == {"p1"}
+    assert set(find_new_incidents([member("p1", "other", late=5)], told)) == {"p1"}
 
 
 def test_transactions_that_were_given_up_are_told_by_their_commit_ts_once() -> None:
     def gave_up(*lost: int) -> Member:
         return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
 
-    found = new_incidents([gave_up(150)], [])
+    found = find_new_incidents([gave_up(150)], [])
     assert found["p1"]["lost_commit_ts"] == ["150"]
-    assert words(found).endswith("since its start, transactions given up at 150")
-    assert new_incidents([gave_up(150)], [event(**found)]) == {}
-    assert new_incidents([gave_up(150, 160)], [event(**found)])["p1"]["lost_commit_ts"] == ["150", "160"]
-    assert new_incidents([gave_up()], [event(p1={"store_uuid": "u", "late_commits": 1, "early_commits": 0})]) == {}
+    assert describe_incidents(found).endswith("since its start, transactions given up at 150")
+    assert find_new_incidents([gave_up(150)], [event(**found)]) == {}
+    assert find_new_incidents([gave_up(150, 160)], [event(**found)])["p1"]["lost_commit_ts"] == ["150", "160"]
+    assert find_new_incidents([gave_up()], [event(p1={"store_uuid": "u", "late_commits": 1, "early_commits": 0})]) == {}

@@ -11,10 +11,10 @@ from binlake.config import Replication
 from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.window.cuts import cut_batch
+from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
-from binlake.window.extras import extras
+from binlake.window.extras import extras_of_window
 from binlake.window.targets import Naming, TargetTables
 from binlake.wire import binlog_pb2 as pb
 
@@ -89,7 +89,7 @@ def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  
 
     binlogs, jobs = logged(w)
     schemas = window_schemas(SchemaState(), binlogs, jobs)
-    found = extras(schemas, Naming(rules(routes=[SHARDS])))
+    found = extras_of_window(schemas, Naming(rules(routes=[SHARDS])))
     places = [(x.db, x.since, x.until, x.values) for x in found]
     ts = [ddl.since for ddl in planned]
     # Rows of the shard that has no column yet, or no more (a drop begins before its binlog), have its default.
@@ -175,7 +175,7 @@ def test_a_table_renamed_into_the_filter_is_refused_until_somebody_has_copied_it
     only = {"filter": {"ignore-schemas": "tmp"}}
     assert (plan(w, **only)[-1].decision, plan(w, **only)[-1].touched) == ("refused", ["s1.b"])
     with pytest.raises(TargetRefused, match=rf"renamed into the filter.*commit_ts={at}") as stop:
-        cut_batch(1, plan(w, **only)[-1], "mariadb")
+        make_ddl_batch(1, plan(w, **only)[-1], "mariadb")
     assert "ignore-txn-commit-ts" in stop.value.hint
     copied = plan(w, at, **only)[-1]
     assert (copied.decision, copied.reason, copied.opens_segment) == ("skip", "ignore-txn-commit-ts", True)
@@ -199,7 +199,7 @@ def test_a_rotated_table_is_dropped_at_the_target_if_the_filter_says_so() -> Non
     dropped = plan(rotated(), filter={"ignore-schemas": "archive", "renamed-out": "drop"})[3]
     assert (dropped.sql, dropped.db, dropped.table, dropped.alert) == ("DROP TABLE `App`.`Log`", "App", "Log", "")
     assert (dropped.touched, dropped.after.tables, dropped.opens_segment) == (["App.Log"], (), True)
-    batch, _ = cut_batch(1, dropped, "mariadb")
+    batch, _ = make_ddl_batch(1, dropped, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`")
     left = {"filter": {"ignore-schemas": "archive", "renamed-out": "drop"}, "loopback": {"loopback-control": True,
@@ -220,7 +220,7 @@ def test_a_list_that_takes_one_table_out_and_puts_another_in_its_place() -> None
     assert "left out" in kept.alert
     dropped = plan(w, filter={"ignore-schemas": "archive", "renamed-out": "drop"})[-1]
     assert dropped.sql == "DROP TABLE `App`.`Log`; RENAME TABLE `App`.`new` TO `App`.`Log`"
-    batch, _ = cut_batch(1, dropped, "mariadb")
+    batch, _ = make_ddl_batch(1, dropped, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`", "RENAME TABLE `App`.`new` TO `App`.`Log`")
 

@@ -8,7 +8,7 @@ from binlake import tso
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
 from binlake.lake.holdups import Known, next_plan
-from binlake.window.membership import Probe, doubt_future, gather
+from binlake.window.membership import Probe, doubt_future_watermarks, gather_members
 from binlake.window.plan import Member
 from binlake.window.remembered import RememberedMember
 
@@ -33,30 +33,30 @@ def answer(probe: Probe):
 
 
 def test_the_live_watermark_beats_the_registry_hint() -> None:
-    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140)))
+    (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140)))
     assert (member.watermark, member.store_uuid, member.problem) == (140, "u1", "")
 
 
 def test_a_key_deleted_from_the_registry_is_noticed() -> None:
-    (member,) = gather([], known("p1"), 50, answer(Probe()))
+    (member,) = gather_members([], known("p1"), 50, answer(Probe()))
     assert "vanished from the registry" in member.problem
 
 
 def test_a_drained_tombstone_may_go() -> None:
-    (member,) = gather([], known("p1", state="offline"), 50, answer(Probe()))
+    (member,) = gather_members([], known("p1", state="offline"), 50, answer(Probe()))
     assert member.problem == ""
     assert member.drained(50)
 
 
 def test_the_same_node_on_an_empty_disk_is_noticed() -> None:
-    (member,) = gather([Status("p1")], known("p1"), 50, answer(Probe("u2", 140)))
+    (member,) = gather_members([Status("p1")], known("p1"), 50, answer(Probe("u2", 140)))
     assert "data directory is another one" in member.problem
 
 
 def test_a_collected_range_is_noticed() -> None:
-    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=50)))
+    (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=50)))
     assert "collected binlogs up to 50" in member.problem
-    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=49)))
+    (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=49)))
     assert member.problem == ""
 
 
@@ -64,21 +64,21 @@ def test_an_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
     def refuse(_host: str) -> Probe:
         raise SourceUnavailable("connection refused")
 
-    (member,) = gather([Status("p1")], {}, 50, refuse)
+    (member,) = gather_members([Status("p1")], {}, 50, refuse)
     assert member.problem == "unreachable: connection refused"
-    (offline,) = gather([Status("p2", state="offline", max_commit_ts=40)], {}, 50, refuse)
+    (offline,) = gather_members([Status("p2", state="offline", max_commit_ts=40)], {}, 50, refuse)
     assert offline.drained(50)
 
 
 def test_a_forced_offline_does_not_forget_what_a_probe_saw() -> None:
     seen = known("p1", watermark=760, landed_ts=740)
-    (member,) = gather([Status("p1", state="offline", max_commit_ts=700)], seen, 740, answer(Probe()))
+    (member,) = gather_members([Status("p1", state="offline", max_commit_ts=700)], seen, 740, answer(Probe()))
     assert member.watermark == 760
     assert not member.drained(740)
 
 
 def test_another_pump_at_the_same_address_proves_nothing() -> None:  # R-05 R-06
-    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u2", 140, node_id="p9")))
+    (member,) = gather_members([Status("p1")], {}, 50, answer(Probe("u2", 140, node_id="p9")))
     assert "is served by p9" in member.problem
 
 
@@ -89,7 +89,7 @@ def test_a_watermark_from_the_future_is_not_believed() -> None:
         Member("near", "h:2", "online", now + 1),
         Member("gone", "h:3", "online", now * 10, problem="unreachable"),
     ]
-    found = {member.node_id: member.problem for member in doubt_future(told, now)}
+    found = {member.node_id: member.problem for member in doubt_future_watermarks(told, now)}
     assert "s above PD's clock: it has stored a binlog from the future" in found["ahead"]
     assert (found["near"], found["gone"]) == ("", "unreachable")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlake.window.manifest import WindowManifest
-from binlake.window.plan import Begun, Member, propose, reach_after
+from binlake.window.plan import Begun, Member, propose_window, reach_after
 
 
 def pump(name: str, watermark: int, state: str = "online", problem: str = "") -> Member:
@@ -19,12 +19,12 @@ def landed(lo: int, hi: int, dml: int = 0, ddls: int = 0) -> WindowManifest:
 
 
 def test_hi_is_the_least_watermark() -> None:  # S0-59
-    plan = propose(lo=5, tso=100, members=[pump("a", 9), pump("b", 20)])
+    plan = propose_window(lo=5, tso=100, members=[pump("a", 9), pump("b", 20)])
     assert (plan.state, plan.lo, plan.hi) == ("ready", 5, 9)
 
 
 def test_hi_stays_below_the_tso_fetched_before_the_members_were_listed() -> None:  # S0-58
-    assert propose(lo=5, tso=8, members=[pump("a", 50)]).hi == 7
+    assert propose_window(lo=5, tso=8, members=[pump("a", 50)]).hi == 7
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_hi_stays_below_the_tso_fetched_before_the_members_were_listed() -> None
     ],
 )
 def test_a_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: str) -> None:  # S0-56 R-05 R-35 R-49
-    plan = propose(lo=5, tso=100, members=[pump("p1", 60), member])
+    plan = propose_window(lo=5, tso=100, members=[pump("p1", 60), member])
     assert plan.state == "blocked"
     assert plan.hi == plan.lo == 5
     assert "p2 since 5" in plan.reason
@@ -47,37 +47,37 @@ def test_a_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: st
 def test_a_transaction_without_an_end_is_named_with_its_begin() -> None:  # U-01
     start_ts = 470583292723200001
     held = Member("p2", "h:1", "online", 5, begun=Begun(3, start_ts))
-    plan = propose(lo=5, tso=100, members=[pump("p1", 60), held])
+    plan = propose_window(lo=5, tso=100, members=[pump("p1", 60), held])
     assert plan.reason.endswith(
         f"watermark 5, held by the transaction of start_ts {start_ts} (2026-11-20T00:00:00+00:00) and 2 more)"
     )
 
 
 def test_a_drained_offline_pump_is_left_behind() -> None:
-    assert propose(lo=50, tso=100, members=[pump("p1", 60), pump("p2", 50, state="offline")]).hi == 60
+    assert propose_window(lo=50, tso=100, members=[pump("p1", 60), pump("p2", 50, state="offline")]).hi == 60
 
 
 def test_no_pump_at_all_blocks() -> None:
-    assert propose(lo=0, tso=10, members=[]).state == "blocked"
+    assert propose_window(lo=0, tso=10, members=[]).state == "blocked"
 
 
 def test_a_window_never_crosses_a_stop_point() -> None:
     members = [pump("p1", 60)]
-    assert propose(lo=5, tso=100, members=members, stop_points=(3, 30, 70)).hi == 30
-    assert propose(lo=30, tso=100, members=members, stop_points=(3, 30, 70)).hi == 60
+    assert propose_window(lo=5, tso=100, members=members, stop_points=(3, 30, 70)).hi == 30
+    assert propose_window(lo=30, tso=100, members=members, stop_points=(3, 30, 70)).hi == 60
 
 
 def test_a_requested_stop_above_the_watermark_waits_and_is_never_cut_short() -> None:
-    plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=80)
+    plan = propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=80)
     assert (plan.state, plan.reason) == ("waiting", "stop_ts 80 is above the watermark 60")
-    assert propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=40).hi == 40
+    assert propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=40).hi == 40
 
 
 def test_the_cap_counts_commit_ts_time() -> None:
     lo = 1000 << 18
     far = 10_000_000 << 18
     reach = reach_after(landed(lo - 5, lo, dml=1), 60)
-    assert propose(lo=lo, tso=far, members=[pump("p1", far - 1)], reach=reach).hi == lo + (60_000 << 18)
+    assert propose_window(lo=lo, tso=far, members=[pump("p1", far - 1)], reach=reach).hi == lo + (60_000 << 18)
 
 
 def test_years_without_data_are_passed_in_some_windows() -> None:
@@ -85,7 +85,7 @@ def test_years_without_data_are_passed_in_some_windows() -> None:
     lo, far, windows = 393_266, 470_614_506_069_819_392, 0
     last = landed(0, lo)
     while lo < far:
-        hi = propose(lo=lo, tso=far + 1, members=[pump("p1", far)], reach=reach_after(last, 3600)).hi
+        hi = propose_window(lo=lo, tso=far + 1, members=[pump("p1", far)], reach=reach_after(last, 3600)).hi
         lo, last, windows = hi, landed(lo, hi), windows + 1
     assert windows < 25
     # The next one with data is an hour again, and the first of all has no bound.
@@ -100,7 +100,9 @@ marks = st.integers(min_value=0, max_value=1000)
 def test_a_ready_window_is_never_empty_and_never_passes_anything(
     lo: int, tso: int, watermarks: list[int], stops: list[int]
 ) -> None:
-    plan = propose(lo=lo, tso=tso, members=[pump(f"p{n}", w) for n, w in enumerate(watermarks)], stop_points=stops)
+    plan = propose_window(
+        lo=lo, tso=tso, members=[pump(f"p{n}", w) for n, w in enumerate(watermarks)], stop_points=stops
+    )
     if plan.state == "ready":
         assert lo < plan.hi <= min(watermarks)
         assert plan.hi < tso
@@ -113,11 +115,11 @@ def test_a_ready_window_is_never_empty_and_never_passes_anything(
 def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
     told = "blocked: prewrite start_ts=7 waits for its commit or rollback, 900 s old: its lock still exists"
     held = Member("p1", "h:1", "online", 90, begun=Begun(1, 7, told))
-    found = propose(lo=90, tso=200, members=[held])
+    found = propose_window(lo=90, tso=200, members=[held])
     assert found.state == "blocked"
     assert found.reason.endswith(f"; the pump reports: {told})")
     mute = Member("p1", "h:1", "online", 90, begun=Begun(told="registry: PD does not answer"))
-    assert "the pump reports: registry" in propose(lo=90, tso=200, members=[mute]).reason
+    assert "the pump reports: registry" in propose_window(lo=90, tso=200, members=[mute]).reason
 
 
 @pytest.mark.parametrize(("count", "others"), [(1, ""), (2, " and 1 more"), (3, " and 2 more")])
@@ -129,21 +131,21 @@ def test_the_first_transaction_without_an_end_stands_for_the_others(count: int, 
 
 def test_a_requested_stop_that_is_landed_already_says_so() -> None:
     for stop_ts in (4, 5):
-        plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=stop_ts)
+        plan = propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=stop_ts)
         assert (plan.state, plan.lo, plan.hi) == ("waiting", 5, 5)
         assert plan.reason == f"stop_ts {stop_ts} is landed already (landed ts 5)"
 
 
 def test_a_requested_stop_is_reached_at_the_watermark_itself() -> None:
-    assert (propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=60).hi) == 60
-    plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=61)
+    assert (propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=60).hi) == 60
+    plan = propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=61)
     assert (plan.state, plan.hi) == ("waiting", 60)
 
 
 def test_a_clock_that_is_not_above_the_landed_ts_waits() -> None:
-    plan = propose(lo=5, tso=6, members=[pump("p1", 60)])
+    plan = propose_window(lo=5, tso=6, members=[pump("p1", 60)])
     assert (plan.state, plan.lo, plan.hi, plan.reason) == ("waiting", 5, 5, "the clock 6 is not above 5")
-    assert propose(lo=5, tso=7, members=[pump("p1", 60)]).state == "ready"
+    assert propose_window(lo=5, tso=7, members=[pump("p1", 60)]).state == "ready"
 
 
 def test_a_window_behind_an_empty_one_reaches_twice_as_far_and_never_less_than_usual() -> None:

@@ -9,7 +9,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import rewritten
+from binlake.window.rewrites import tables_rewritten_by
 
 ID, V = col("id"), col("v", t.VARCHAR, flen=20)
 
@@ -53,17 +53,17 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_ddl_does_to_rows_shows_in_the_definitions(case: str) -> None:
     before, after, changes = CASES[case]
-    assert bool(rewritten([ddl(before, after)])) is changes
+    assert bool(tables_rewritten_by([ddl(before, after)])) is changes
 
 
 def test_the_mark_follows_the_table_to_the_windows_end() -> None:
     longer = made(col("v", t.VARCHAR, flen=40))
     renamed = made(col("v", t.VARCHAR, flen=40), name="b")
     history = [ddl(OLD, longer, 5), ddl(longer, renamed, 6)]
-    assert rewritten(history) == {("d", "b"): 5}
-    assert rewritten([*history, ddl(renamed, None, 7)]) == {}
+    assert tables_rewritten_by(history) == {("d", "b"): 5}
+    assert tables_rewritten_by([*history, ddl(renamed, None, 7)]) == {}
 
 
 def test_what_does_not_run_at_the_target_is_not_looked_at() -> None:
-    assert rewritten([ddl(OLD, made(col("v", t.LONG)), decision="skip")]) == {}
-    assert rewritten([ddl(OLD, made(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}
+    assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="skip")]) == {}
+    assert tables_rewritten_by([ddl(OLD, made(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}

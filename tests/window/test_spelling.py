@@ -10,13 +10,13 @@ from support.workload import Workload, integer, text
 
 from binlake.config import Replication
 from binlake.dialect import map_ddl
-from binlake.dialect.bounds import own_bounds
+from binlake.dialect.bounds import put_stored_bounds
 from binlake.dialect.tokens import render, tokenize
 from binlake.lake.rowhistory import where_definitions
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.names import fold_name
 from binlake.rules import Rules
-from binlake.window.cuts import cut_batch
+from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
@@ -187,7 +187,7 @@ def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
     assert (routed.db, routed.table, routed.sql) == ("All", "Users", "ALTER TABLE `All`.`Users` ADD INDEX `i`(`name`)")
     assert plan(w, filter={"ignore-table": [{"db-name": "SHOP_A", "tbl-name": "uSERS"}]})[-1].reason == "filtered"
     own = plan(w, ddl_replacement=[{"commit-ts": str(index), "sql": "CREATE INDEX i ON Users (Name)"}])[-1]
-    batch, _ = cut_batch(1, own, "mariadb")
+    batch, _ = make_ddl_batch(1, own, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `Shop_A`", "CREATE INDEX i ON Users (Name)")
 
@@ -204,7 +204,7 @@ def test_partitions_are_found_by_their_folded_names() -> None:
     one = {"id": 900, "name": {"O": "P_ΟΔΟΣ", "L": "p_οδοσ"}, "less_than": ["1577836800"]}
     parts = table("t", col("id"), partition={"type": 1, "expr": "`id`", "definitions": [one]})
     text = "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (UNIX_TIMESTAMP('2020-01-01'))"
-    assert render(own_bounds(tokenize(text), parts)) == "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (1577836800)"
+    assert render(put_stored_bounds(tokenize(text), parts)) == "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (1577836800)"
 
 
 def test_a_table_made_anew_in_another_case_keeps_its_history() -> None:

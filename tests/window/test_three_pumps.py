@@ -15,8 +15,8 @@ import pytest
 from binlake import tso
 from binlake.cluster.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient, PumpReader
-from binlake.window.membership import Probe, gather
-from binlake.window.plan import Plan, propose
+from binlake.window.membership import Probe, gather_members
+from binlake.window.plan import Plan, propose_window
 from binlake.wire import build
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
@@ -123,16 +123,16 @@ def tso_then_members(race: Race, between: Callable[[], None], stop: int | None =
     """The window protocol (DESIGN 3.3)."""
     now = race.pd.tso()
     between()
-    members = gather(race.registry.pumps(), {}, race.lo, race.probe)
-    return propose(lo=race.lo, tso=now, members=members, stop_points=() if stop is None else (stop,))
+    members = gather_members(race.registry.pumps(), {}, race.lo, race.probe)
+    return propose_window(lo=race.lo, tso=now, members=members, stop_points=() if stop is None else (stop,))
 
 
 def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
     """The mutant: who belongs to the window is asked before the time that bounds it."""
     pumps = race.registry.pumps()
     between()
-    members = gather(pumps, {}, race.lo, race.probe)
-    return propose(lo=race.lo, tso=race.pd.tso(), members=members, stop_points=() if stop is None else (stop,))
+    members = gather_members(pumps, {}, race.lo, race.probe)
+    return propose_window(lo=race.lo, tso=race.pd.tso(), members=members, stop_points=() if stop is None else (stop,))
 
 
 def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:

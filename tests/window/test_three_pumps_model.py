@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from binlake.cluster.node import NodeStatus
-from binlake.window.membership import Probe, gather
-from binlake.window.plan import Plan, propose
+from binlake.window.membership import Probe, gather_members
+from binlake.window.plan import Plan, propose_window
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind, Sorter
 
@@ -119,8 +119,8 @@ def plan(world: World) -> Plan:
     """The real planning functions on what was fetched, listed and probed."""
     seen = dict(world.probed)
     pumps = [NodeStatus(f"pump{pump}", str(pump), "online") for pump in world.listed]
-    members = gather(pumps, {}, world.lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
-    return propose(lo=world.lo, tso=world.tso, members=members)
+    members = gather_members(pumps, {}, world.lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
+    return propose_window(lo=world.lo, tso=world.tso, members=members)
 
 
 def land(world: World, _: int) -> World:

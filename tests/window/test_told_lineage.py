@@ -8,23 +8,23 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, Table, Told, bounded, told
+from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, LineageTable, Table, limit_tables, lineage_of
 
 
-def wide(table: str, columns: int, sources: int = 1) -> Told:
+def wide(table: str, columns: int, sources: int = 1) -> LineageTable:
     found = tuple((f"c{n}", "bigint unsigned") for n in range(columns))
     origins = tuple(Table(f"s{n}", table, found) for n in range(sources))
-    return Told(Table("shop", table, found), tuple(name for name, _ in found), origins)
+    return LineageTable(Table("shop", table, found), tuple(name for name, _ in found), origins)
 
 
 def test_it_is_the_same_behind_json() -> None:
     one = wide("item", 2, 2)
-    assert Told.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert LineageTable.from_dict(json.loads(json.dumps(one.to_dict()))) == one
 
 
 def test_a_table_has_all_of_its_columns_or_none_and_names_stay() -> None:
     most = MOST_COLUMNS
-    found = bounded([wide("a", most - 20), wide("b", 11, 2), wide("c", 10, 2), wide("d", 1)])
+    found = limit_tables([wide("a", most - 20), wide("b", 11, 2), wide("c", 10, 2), wide("d", 1)])
     assert [len(one.table.columns) for one in found] == [most - 20, 0, 10, 0]
     assert [len(one.copied) for one in found] == [most - 20, 0, 10, 0]
     assert [len(one.sources) for one in found] == [1, 2, 2, 1]
@@ -32,32 +32,32 @@ def test_a_table_has_all_of_its_columns_or_none_and_names_stay() -> None:
 
 
 def test_of_too_many_tables_none_is_named() -> None:
-    assert len(bounded([wide(f"t{n}", 1) for n in range(MOST_TABLES)])) == MOST_TABLES
-    assert bounded([wide(f"t{n}", 1) for n in range(MOST_TABLES + 1)]) == []
+    assert len(limit_tables([wide(f"t{n}", 1) for n in range(MOST_TABLES)])) == MOST_TABLES
+    assert limit_tables([wide(f"t{n}", 1) for n in range(MOST_TABLES + 1)]) == []
     # Thousands of shards of one table.
-    shards, other = bounded([wide("t", 1, MOST_TABLES + 1), wide("u", 1)])
+    shards, other = limit_tables([wide("t", 1, MOST_TABLES + 1), wide("u", 1)])
     assert (shards.sources, shards.table.columns, len(other.sources)) == ((), (("c0", "bigint unsigned"),), 1)
 
 
 def test_a_side_without_tables_is_left_out_and_what_was_read_has_names_alone() -> None:
-    found = told(read=iter([wide("a", 3)]))[LINEAGE]
+    found = lineage_of(read=iter([wide("a", 3)]))[LINEAGE]
     assert list(found) == ["read"]
     assert found["read"][0]["columns"] == []
     assert found["read"][0]["sources"] == [{"db": "s0", "table": "a", "columns": []}]
-    assert told() == {}
+    assert lineage_of() == {}
 
 
 def test_an_error_on_the_way_is_logged_and_costs_nothing_else() -> None:
-    def broken() -> Iterator[Told]:
+    def broken() -> Iterator[LineageTable]:
         yield wide("a", 1)
         raise RuntimeError("no such definition")
 
     with capture_logs() as logs:
-        assert told(wrote=broken()) == {}
+        assert lineage_of(wrote=broken()) == {}
     assert [(one["event"], one["log_level"]) for one in logs] == [("lineage_not_reported", "error")]
     with pytest.raises(KeyboardInterrupt):
-        told(wrote=(interrupted() for _ in range(1)))
+        lineage_of(wrote=(interrupted() for _ in range(1)))
 
 
-def interrupted() -> Told:
+def interrupted() -> LineageTable:
     raise KeyboardInterrupt

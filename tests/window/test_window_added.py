@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.added import with_added
+from binlake.window.added import add_columns
 from binlake.window.extras import Extra
 
 ADDED = [
@@ -53,7 +53,7 @@ def added_to(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(200))
 def test_images_have_the_columns_of_their_place_besides(seed: int) -> None:
     batch = drawn_batch(Random(seed))
-    found = with_added(batch, ADDED)
+    found = add_columns(batch, ADDED)
     found.validate(full=True)
     assert found.schema == MUTATION_SCHEMA
     assert found.to_pylist() == [added_to(row) for row in batch.to_pylist()]
@@ -61,4 +61,4 @@ def test_images_have_the_columns_of_their_place_besides(seed: int) -> None:
 
 def test_nothing_is_added_where_nothing_is_lacking() -> None:
     batch = drawn_batch(Random(1))
-    assert with_added(batch, []) is batch
+    assert add_columns(batch, []) is batch

@@ -17,9 +17,9 @@ from binlake.changes.net import RowEvent, net_changes
 from binlake.compare.capture import Capture
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import SchemaState, TableDef
-from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema.ahead import effective_from
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decoded
 
@@ -107,7 +107,7 @@ class Replay:
         self.at, self.state = hi, state.fold(jobs)
 
     def write(self, events: Sequence[RowEvent], table: TableDef) -> None:
-        net = net_changes(events, table.identity(), filled_key(table))
+        net = net_changes(events, table.identity(), key_defaults_of(table))
         for change in (one for one in net if one.op == "delete"):
             self.target.rows.pop((change.before or {})["id"], None)
         self.target.write(table, [dict(one.after or {}) for one in net if one.op != "delete"])
@@ -116,7 +116,7 @@ class Replay:
 def around(job_id: int) -> Iterator[int]:
     """Every commit_ts from some rows before a job's first step to some behind its binlog, but for those inside it."""
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == job_id)
-    since = place_of(job, commit_ts)
+    since = effective_from(job, commit_ts)
     before = [row[0] for row in log().rows if row[0] < since][-3:]
     between = [row[0] for row in log().rows if since <= row[0] < commit_ts]
     behind = [row[0] for row in log().rows if row[0] >= commit_ts][:6]
@@ -146,7 +146,7 @@ def test_windows_that_end_anywhere_around_a_ddl_leave_the_same_rows(job_id: int)
 def test_a_window_that_ended_inside_a_ddl_would_lose_rows() -> None:
     # why land lowers hi: the target would still have a key that TiDB does not check any more
     commit_ts, job = next((ts, job) for ts, job in log().jobs if job.id == 106)
-    since = place_of(job, commit_ts)
+    since = effective_from(job, commit_ts)
     end = next(row[0] for row in log().rows if row[0] > commit_ts)
     before = Replay()
     before.advance(since - 1)

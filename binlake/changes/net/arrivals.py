@@ -46,7 +46,7 @@ ARRIVALS = pa.schema(
 """A key whose first change adds its row; with `other_source`: one that this table writes while that one has it."""
 
 
-def histories(cells: Sequence[Cell]) -> dict[History, int]:
+def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
     """The number of each history of keyed `cells`."""
     found = dict.fromkeys((cell.db, cell.table, cell.columns) for cell in cells if cell.identity != "row")
     return {history: number for number, history in enumerate(found)}
@@ -69,7 +69,7 @@ def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[His
     return pa.concat_tables([STEPS.empty_table(), *parts])
 
 
-def arrivals(steps: pa.Table) -> pa.Table:
+def find_arrivals(steps: pa.Table) -> pa.Table:
     """ARRIVALS among all STEPS of some keys, by history and key."""
     steps = steps.combine_chunks()
     sources = steps["source"].combine_chunks().dictionary_encode()
@@ -84,14 +84,14 @@ def arrivals(steps: pa.Table) -> pa.Table:
     first = np.append(True, ~same)[: len(order)] & np.asarray(steps["comes"])[order]
     other = np.append(-1, np.where(clash, before, -1))[: len(order)]
     at = np.flatnonzero(first | (other >= 0))
-    return _arrived(steps, order[at], other[at])
+    return _arrivals_at(steps, order[at], other[at])
 
 
 def _codes(keys: pa.ChunkedArray) -> Ints:
     return np.asarray(keys.combine_chunks().dictionary_encode().indices)
 
 
-def _arrived(steps: pa.Table, rows: Ints, other: Ints) -> pa.Table:
+def _arrivals_at(steps: pa.Table, rows: Ints, other: Ints) -> pa.Table:
     own = steps.select(["history", "key", "source", "table_id", "commit_ts"]).take(pa.array(rows))
     others = steps.select(["source", "commit_ts"]).take(pa.array(other, mask=other < 0))
     return pa.Table.from_arrays([*own.columns, *others.columns], schema=ARRIVALS)

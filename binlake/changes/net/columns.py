@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Change
 from binlake.base.redaction import key_in_log
 from binlake.changes.net.events import cell_rows, events_of
-from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, completed, whole
+from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
-from binlake.changes.net.runs import Runs, Shown, reduced, runs_of
+from binlake.changes.net.runs import Runs, Shown, reduce_runs, runs_of
 from binlake.errors import Permanent, SchemaError
 from binlake.window.definitions import Cell
 
@@ -51,8 +51,10 @@ def net_changes(
     `strict`, for a key whose changes contradict each other (S4-09).
     """
     parts = [
-        net_of(reduced(runs_of(events_of(found), found if routed else None)), found.cell, strict=found.cell in strict)
-        for found in cell_rows(whole_batch(rows), cells)
+        net_of(
+            reduce_runs(runs_of(events_of(found), found if routed else None)), found.cell, strict=found.cell in strict
+        )
+        for found in cell_rows(batch_of_table(rows), cells)
     ]
     return pa.concat_tables([NET.empty_table(), *parts])
 
@@ -65,8 +67,8 @@ def net_of(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
     if strict:
         _require_possible(runs, cell)
     there = runs.is_there
-    before = completed(_where(runs.old, ~there).maps(), cell.columns, cell.filled)
-    after = completed(_where(runs.new, there).maps(), cell.columns, cell.filled)
+    before = complete_images(_where(runs.old, ~there).maps(), cell.columns, cell.filled)
+    after = complete_images(_where(runs.new, there).maps(), cell.columns, cell.filled)
     return _table(runs, cell, _either(there, "replace", "delete"), before, after, np.ones(len(runs), np.int64))
 
 
@@ -75,8 +77,8 @@ def _net_rows(runs: Runs, cell: Cell) -> pa.Table:
     left = np.flatnonzero(runs.weight)
     runs = runs.take(left) if len(left) < len(runs) else runs
     came = runs.weight > 0
-    before = whole(_where(runs.old, ~came).maps(), cell.columns, cell.filled)
-    after = whole(_where(runs.new, came).maps(), cell.columns, cell.filled)
+    before = restrict_images(_where(runs.old, ~came).maps(), cell.columns, cell.filled)
+    after = restrict_images(_where(runs.new, came).maps(), cell.columns, cell.filled)
     return _table(runs, cell, _either(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
@@ -122,7 +124,7 @@ def _require_possible(runs: Runs, cell: Cell) -> None:
         raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
-def whole_batch(rows: pa.Table) -> pa.RecordBatch:
+def batch_of_table(rows: pa.Table) -> pa.RecordBatch:
     """`rows` as one batch. Raises Permanent where a column is more than one can hold (2 GiB of text)."""
     try:
         found = rows.combine_chunks().to_batches()

@@ -82,7 +82,7 @@ class Images:
         return self.maps.take(pa.array(rows, mask=missing if missing.any() else None))
 
 
-def completed(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
+def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
     """`maps` with the columns `names` that an image lacks, as `filled` says; NULL stays NULL."""
     images = Images(maps)
     rows = np.arange(len(maps))
@@ -100,7 +100,7 @@ def completed(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | No
     return _maps(sizes, images.there, keys.take(numbers), items.take(numbers))
 
 
-def whole(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
+def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
     """Images of exactly the columns `names`, in this order; what an image lacks is `filled`. NULL stays NULL."""
     images, width = Images(maps), len(names)
     rows = np.flatnonzero(images.there)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def origins(moves: Iterable[tuple[str, str]]) -> dict[str, str | None]:
+def trace_origins(moves: Iterable[tuple[str, str]]) -> dict[str, str | None]:
     """By key, the key that its row had before the segment, for all keys of which it is another one; None: no row's.
 
     `moves`: (old key, new key) in commit order. No two keys have one origin, so values that are unique stay so.

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.changes.net.events import cell_rows, events_of
-from binlake.changes.net.lineage import origins
+from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
 
@@ -20,7 +20,7 @@ ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
 """A key whose row had another key before the segment, or (NULL) was no row's."""
 
 
-def moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
+def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
     parts = [MOVES.empty_table()]
     for found in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
@@ -41,7 +41,7 @@ def origins_of(moved: pa.Table) -> pa.Table:
     """ORIGINS of the tables and segments of which `moved` has all moves."""
     parts = [ORIGINS.empty_table()]
     for (segment, db, table), rows in _by_cell(moved):
-        found = origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
+        found = trace_origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
         place = (pa.scalar(segment, pa.int32()), db, table)
         own = [pa.repeat(value, len(found)) for value in place]
         keys = [pa.array(texts, pa.string()) for texts in (list(found), list(found.values()))]

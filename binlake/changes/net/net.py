@@ -70,16 +70,16 @@ def net_changes(
     result have it. `strict`: changes of a key that contradict each other raise SchemaError with key and commit_ts.
     Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
-    ordered = sorted((completed(event, filled or {}) for event in events), key=lambda event: event.position)
+    ordered = sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position)
     if identity.kind == "row":
-        return _counted(ordered, identity)
+        return _count_rows(ordered, identity)
     seen = _last_images(ordered, identity)
     if strict:
         _require_possible(seen)
     return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
 
 
-def completed(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
+def complete_event(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
     """The event with the columns of `filled` that its images lack."""
     if not filled:
         return event
@@ -103,7 +103,7 @@ class _Seen:
 def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     for event in events:
-        for key, before, after in by_key(event, identity):
+        for key, before, after in split_by_key(event, identity):
             entry = _visit(seen, key, event)
             if entry.mutations == 1:
                 entry.was_there = before is not None
@@ -130,7 +130,7 @@ def _require_possible(seen: Mapping[str, _Seen]) -> None:
             raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
-def by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
+def split_by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
     """(key, before, after) parts of an event; the delete of a moved key comes first."""
     before, after = event.images()
     old = None if before is None else row_key(before, identity.columns)
@@ -149,7 +149,7 @@ def _net_keyed(key: str, entry: _Seen, identity: Identity) -> NetChange:
     return NetChange(key, identity.kind, op, before, entry.after, *counts)
 
 
-def _counted(events: list[RowEvent], identity: Identity) -> list[NetChange]:
+def _count_rows(events: list[RowEvent], identity: Identity) -> list[NetChange]:
     seen: dict[str, _Seen] = {}
     for event in events:
         for image, step in zip(event.images(), (-1, 1), strict=True):

@@ -127,12 +127,12 @@ def _writers(found: CellRows, rows: Ints) -> Writers:
     own, at = np.unique(rows, return_inverse=True)
     taken = found.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(own))
     names = pc.binary_join_element_wise(taken.column("source_db"), taken.column("source_table"), ".")
-    known, codes = _numbered([names])
+    known, codes = _number_texts([names])
     numbers, ids = codes[0][at], np.asarray(taken.column("table_id"))[at]
     return Writers(known, numbers, numbers, ids, ids)
 
 
-def _numbered(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
+def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
     """(the distinct texts in their order, each column as numbers into them)."""
     texts = pc.dictionary_encode(pa.concat_arrays(list(columns)))
     order = np.asarray(pc.sort_indices(texts.dictionary))
@@ -142,7 +142,7 @@ def _numbered(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
     return texts.dictionary.take(pa.array(order)), np.split(codes, np.cumsum([len(one) for one in columns])[:-1])
 
 
-def reduced(runs: Runs) -> Runs:
+def reduce_runs(runs: Runs) -> Runs:
     """One run a key."""
     coded = pc.dictionary_encode(runs.keys)
     groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
@@ -161,19 +161,19 @@ def reduced(runs: Runs) -> Runs:
         mutations=groups.sums(runs.mutations),
         old=runs.old.take(old),
         new=runs.new.take(groups.last(runs.last, runs.new.rows != ABSENT)),
-        writers=_merged(runs.writers, groups),
+        writers=_merge_writers(runs.writers, groups),
     )
 
 
-def _merged(writers: Writers | None, groups: Groups) -> Writers | None:
+def _merge_writers(writers: Writers | None, groups: Groups) -> Writers | None:
     if writers is None:
         return None
     least, most = groups.least(writers.least), groups.most(writers.most)
     return Writers(writers.names, least, most, groups.least(writers.least_id), groups.most(writers.most_id))
 
 
-def table_of(runs: Runs) -> pa.Table:
-    """`runs` as Arrow (FIELDS), to be sent and read by `from_table`."""
+def runs_to_table(runs: Runs) -> pa.Table:
+    """`runs` as Arrow (FIELDS), to be sent and read by `runs_from_table`."""
     kinds = pa.schema(FIELDS)
     positions = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
     sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
@@ -186,8 +186,8 @@ def table_of(runs: Runs) -> pa.Table:
     return pa.Table.from_arrays([runs.keys, *positions, *sums, *images, *writers], schema=kinds)
 
 
-def from_table(table: pa.Table) -> Runs:
-    """The runs of `table_of`, of several of them end to end."""
+def runs_from_table(table: pa.Table) -> Runs:
+    """The runs of `runs_to_table`, of several of them end to end."""
     columns = {name: _whole(table[name]) for name, _ in FIELDS}
     first, last, shown = (
         Positions(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in POSITION))
@@ -216,7 +216,7 @@ def _all_shown(maps: pa.MapArray) -> Shown:
 def _writers_in(columns: dict[str, pa.Array]) -> Writers | None:
     if columns["least_source"].null_count:
         return None
-    names, (least, most) = _numbered([columns["least_source"], columns["most_source"]])
+    names, (least, most) = _number_texts([columns["least_source"], columns["most_source"]])
     return Writers(names, least, most, np.asarray(columns["least_id"]), np.asarray(columns["most_id"]))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from binlake.changes.net.event import Row, RowEvent
-from binlake.changes.net.net import by_key, completed, net_changes
+from binlake.changes.net.net import complete_event, net_changes, split_by_key
 from binlake.rows.schema import Identity
 
 
@@ -34,8 +34,8 @@ def undo_changes(
         return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
     first: dict[str, Row | None] = {}
     last: dict[str, Row | None] = {}
-    for event in sorted((completed(event, filled or {}) for event in events), key=lambda event: event.position):
-        for key, before, after in by_key(event, identity):
+    for event in sorted((complete_event(event, filled or {}) for event in events), key=lambda event: event.position):
+        for key, before, after in split_by_key(event, identity):
             first.setdefault(key, before)
             last[key] = after
     return [Undo(key, first[key], last[key]) for key in first if first[key] != last[key]]

@@ -4,7 +4,7 @@
 it, `forms` and `merger` the SQL.
 """
 
-from binlake.changes.ordered.causality import Detector, Strategy, detector
+from binlake.changes.ordered.causality import Detector, Strategy, make_detector
 from binlake.changes.ordered.forms import RowForms, Statement
 from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
 from binlake.changes.ordered.merger import Change, Merger
@@ -21,5 +21,5 @@ __all__ = [
     "RowForms",
     "Statement",
     "Strategy",
-    "detector",
+    "make_detector",
 ]

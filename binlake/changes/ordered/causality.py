@@ -76,6 +76,6 @@ class FlushAll:
         self.keys.clear()
 
 
-def detector(strategy: Strategy) -> Detector:
+def make_detector(strategy: Strategy) -> Detector:
     """The detector of `target.conflict-strategy`."""
     return Causality() if strategy == "causality" else FlushAll()

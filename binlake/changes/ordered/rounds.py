@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
-from binlake.changes.ordered.causality import Decision, Detector, Strategy, detector
+from binlake.changes.ordered.causality import Decision, Detector, Strategy, make_detector
 from binlake.changes.ordered.merger import Change, Merger
 from binlake.errors import Permanent
 from binlake.statements.batch import Phase, StatementBatch, statement_digest
@@ -48,7 +48,7 @@ class OrderedPlan:
         self._segment = segment
         self._options = options
         self._merger = Merger(options.multiple_rows, options.limits)
-        self._detector: Detector = detector(options.strategy)
+        self._detector: Detector = make_detector(options.strategy)
         self._queues: dict[int, _Queue] = {}
         self._next = 0
         self._round = 0

@@ -25,7 +25,7 @@ from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.definitions import Base, filled_key
+from binlake.window.definitions import Base, key_defaults_of
 from binlake.window.targets import Naming, TargetTables
 
 Side = Literal["source", "target"]
@@ -90,7 +90,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     undone, again = [], []
     for name, rows in sorted(own.items()):
         table = _definition(base, name)
-        identity, filled = table.identity(), filled_key(table)
+        identity, filled = table.identity(), key_defaults_of(table)
         undos = undo_changes([row.event() for row in rows], identity, filled)
         undone.append(TableUndo(table, tuple(undos)))
         # A change that leaves a row as it was is a later change all the same.

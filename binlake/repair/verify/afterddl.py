@@ -28,7 +28,7 @@ from binlake.rows.schema.names import fold_name
 from binlake.target.claim.aside import read_aside
 from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
-from binlake.window.rewrites import STAGE, rewritten
+from binlake.window.rewrites import STAGE, tables_rewritten_by
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ def note_due(
 
     `is_passed`: whether they ran long ago; asked only where there are such tables.
     """
-    new = {".".join(name): ts for name, ts in rewritten(ddls).items()} if target.verify_after_ddl_rows else {}
+    new = {".".join(name): ts for name, ts in tables_rewritten_by(ddls).items()} if target.verify_after_ddl_rows else {}
     if not new or is_passed():
         return
     known = due(target, windows)

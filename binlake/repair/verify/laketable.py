@@ -29,7 +29,7 @@ from binlake.repair.verify.texts import Hashes, Texts
 from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef
 from binlake.statements.columns import images_from_rows
-from binlake.window.definitions import filled_key
+from binlake.window.definitions import key_defaults_of
 
 _MODULUS = 1 << 64
 
@@ -59,7 +59,7 @@ class LakeTable:
         since = self._audit.since(self._base, self._ts)
         later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
         events = [change.event() for change in later]
-        return {net.key: net for net in net_changes(events, table.identity(), filled_key(table))}
+        return {net.key: net for net in net_changes(events, table.identity(), key_defaults_of(table))}
 
     def digests(self, plan: ChunkPlan, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         """The digest of each chunk, all by one pass."""

@@ -39,7 +39,7 @@ _CLAUSES = frozenset(
 """What may stand in one ALTER with others, besides those that drop: its step does not tell whether it does."""
 
 
-def place_of(job: DdlJob, commit_ts: int) -> int:
+def effective_from(job: DdlJob, commit_ts: int) -> int:
     """The commit_ts from which on rows come behind `job`; `commit_ts`: its binlog's."""
     if job.schema_version and logs_twice(job.type, _table_of(job)):
         return min(job.began_ts or commit_ts, commit_ts)
@@ -52,8 +52,8 @@ def place_of(job: DdlJob, commit_ts: int) -> int:
     return commit_ts
 
 
-def running_place(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
-    """As `place_of`, of a job (its JSON) of `table` that is not over: None where no row can have seen it by now."""
+def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
+    """As `effective_from`, of a job (its JSON) of `table` that is not over: None where no row has seen it yet."""
     began = int(job.get("real_start_ts") or 0)
     if not began:
         return None

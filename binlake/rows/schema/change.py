@@ -28,7 +28,7 @@ def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
         _note_reorganized(tables, job, commit_ts, before)
 
 
-def note_taken_back(tables: SchemaTables, job: DdlJob) -> None:
+def note_rolled_back(tables: SchemaTables, job: DdlJob) -> None:
     """Note in `tables` what a job that was rolled back may have done to rows meanwhile."""
     before = tables.by_id.get(job.table_id)
     if job.type in REARRANGING and before is not None:

@@ -48,7 +48,7 @@ def _named(db_id: int, name: str) -> DbInfo:
     return DbInfo(db_id, name, "", "", {})
 
 
-def touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
+def find_touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
     """(before, after) of every database and table that differs; definitions are compared by identity."""
     return _side(before, after), _side(after, before)
 

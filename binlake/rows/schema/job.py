@@ -113,7 +113,7 @@ def _ready_ts(data: Json) -> int:
     return max(_began_ts(data), *times)
 
 
-def job_place(data: Json) -> tuple[int, int, int]:
+def read_job_version(data: Json) -> tuple[int, int, int]:
     """(id, schema version, FinishedTS) of a job's JSON; version 0 = it did not take effect. Raises SchemaError."""
     try:
         binlog = data.get("binlog") or {}

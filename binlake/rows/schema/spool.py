@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from binlake.errors import Transient
-from binlake.rows.schema.job import DdlJob, job_place
+from binlake.rows.schema.job import DdlJob, read_job_version
 
 _CACHE_KIB = 16 * 1024
 
@@ -79,7 +79,7 @@ class JobSpool:
 def _records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
     for raw in jobs:
         # Only what decides the order is read here: the rest of a long history is parsed once, when it is folded.
-        job_id, version, finished = job_place(raw)
+        job_id, version, finished = read_job_version(raw)
         if version:
             text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
             yield job_id, version, finished, zlib.compress(text.encode(), 1)

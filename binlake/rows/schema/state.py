@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
-from binlake.rows.schema.change import apply_job, note_taken_back
+from binlake.rows.schema.change import apply_job, note_rolled_back
 from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.info import DbInfo, TableDef
 from binlake.rows.schema.job import DdlJob
@@ -78,7 +78,7 @@ class SchemaState:
             if job.schema_version <= version:
                 continue
             if not job.took_effect:
-                note_taken_back(tables, job)
+                note_rolled_back(tables, job)
                 continue
             if job.is_supported:
                 apply_job(tables, job, commit_ts)

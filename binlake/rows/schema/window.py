@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.actions import DELETE_ONLY
-from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema.ahead import effective_from
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
 
@@ -53,7 +53,9 @@ class WindowDdl:
     @property
     def since(self) -> int:
         """The commit_ts from which on rows come behind it (`binlake.rows.schema.ahead`)."""
-        return place_of(self.job, self.commit_ts) if self.kind == "ddl" and self.job is not None else self.commit_ts
+        return (
+            effective_from(self.job, self.commit_ts) if self.kind == "ddl" and self.job is not None else self.commit_ts
+        )
 
     def since_above(self, lo: int) -> int:
         """`since` in a window above `lo`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from binlake.dialect.replacement import altered_table, makes_or_drops_table, restated_for
+from binlake.dialect.replacement import altered_table, makes_or_drops_table, put_table_name
 from binlake.dialect.tokens import tokenize
 from binlake.errors import TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
@@ -53,7 +53,7 @@ class OperatorProof:
             return
         try:
             session.execute(f"CREATE TABLE {qualified(*self.copy)} LIKE {qualified(*self.table)}")
-            session.execute(restated_for(self.sql, self.db, self.table, self.copy))
+            session.execute(put_table_name(self.sql, self.db, self.table, self.copy))
         except TargetRefused as error:
             log.info("own_statement_not_tried", table=".".join(self.table), error=error.message)
             self.remove(session)

@@ -181,7 +181,7 @@ def stage_names(replication: Replication) -> list[str]:
 def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
     """The tables that the target's checkpoint does not count, by the last event of each."""
     events = log.last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
-    return [{**table, "since": ts_view(int(table["since"]))} for table in asides.set_aside_now(events)]
+    return [{**table, "since": ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
 
 
 def _blocked_since(log: Events, said: EventRow) -> int:

@@ -21,7 +21,7 @@ from openlineage.client.facet_v2 import (
 
 from binlake.config import Replication
 from binlake.lake.paths import LakePaths
-from binlake.window.lineage import Table, Told
+from binlake.window.lineage import LineageTable, Table
 from binlake_airflow.telemetry import addresses
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
@@ -51,11 +51,11 @@ class Datasets:
         """A table of the source."""
         return self._table(self._source, table, commit_ts)
 
-    def target(self, copy: Told, commit_ts: str = "") -> Dataset:
+    def target(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """A table of the SQL target."""
         return self._copy(self._table(self._target, copy.table, commit_ts), copy)
 
-    def mirror(self, copy: Told, commit_ts: str = "") -> Dataset:
+    def mirror(self, copy: LineageTable, commit_ts: str = "") -> Dataset:
         """The mirror of a table."""
         place = _storage_name(self._paths.mirror(copy.table.db, copy.table.table))
         made = Dataset(*place, facets={**_version(commit_ts), **_schema(copy.table), **_delta()})
@@ -73,7 +73,7 @@ class Datasets:
         facets = {**_version(commit_ts), **_schema(table)}
         return Dataset(namespace, f"{table.db}.{table.table}", facets=facets)
 
-    def _copy(self, made: Dataset, copy: Told) -> Dataset:
+    def _copy(self, made: Dataset, copy: LineageTable) -> Dataset:
         inputs = ((name, self._inputs(name, copy.sources)) for name in copy.copied)
         fields = {name: column_lineage_dataset.Fields(found) for name, found in inputs if found}
         if fields and made.facets is not None:

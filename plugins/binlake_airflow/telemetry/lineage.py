@@ -15,7 +15,7 @@ from openlineage.client.facet_v2 import BaseFacet
 
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, STAGES
-from binlake.window.lineage import LINEAGE, MOST_TABLES, Table, Told, bounded
+from binlake.window.lineage import LINEAGE, MOST_TABLES, LineageTable, Table, limit_tables
 from binlake_airflow.jobs import CHANGED
 from binlake_airflow.telemetry.datasets import Datasets
 
@@ -82,7 +82,10 @@ def _results_of_stage(results: Sequence[Result], stage: str) -> list[Result]:
 
 
 def _add_copies(
-    flow: _Flow, place: Callable[[Told, str], Dataset], results: Sequence[Result], named: Callable[[Result], list[Told]]
+    flow: _Flow,
+    place: Callable[[LineageTable, str], Dataset],
+    results: Sequence[Result],
+    named: Callable[[Result], list[LineageTable]],
 ) -> None:
     """The tables that a sink wrote, each as its last window left it, and the source's tables behind them.
 
@@ -91,16 +94,16 @@ def _add_copies(
     copies = [(one, result) for result in results for one in _tables_of_side(result, "wrote")]
     copies = copies or [(one, result) for result in results for one in named(result)]
     newest = {(one.table.db, one.table.table): (one, str(result["hi"])) for one, result in copies}
-    for one in bounded([one for one, _ in newest.values()]):
+    for one in limit_tables([one for one, _ in newest.values()]):
         commit_ts = newest[one.table.db, one.table.table][1]
         flow.read += [flow.names.source(source, commit_ts) for source in one.sources]
         flow.written.append(place(one, commit_ts))
 
 
-def _add_by_name(replication: Replication, names: Names) -> list[Told]:
+def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
     """Tables of which nothing but names is known; where there are routes, not even where they come from."""
     tables = [Table(db, table) for db, table in names]
-    return [Told(table, (), () if replication.routes else (table,)) for table in tables]
+    return [LineageTable(table, (), () if replication.routes else (table,)) for table in tables]
 
 
 def lineage_of_command(
@@ -131,14 +134,14 @@ def _audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
     mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
     # Below 0: the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
-        flow.read.append(flow.names.mirror(Told(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
+        flow.read.append(flow.names.mirror(LineageTable(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
 
 
 def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
     """What had files joined or dropped, or rows let go: written, with the rows that it had."""
     for one in tables:
         if one["table"] == "mirror":
-            mirrors = [Told(Table(db, table)) for db, table in one.get("mirrors", ())]
+            mirrors = [LineageTable(Table(db, table)) for db, table in one.get("mirrors", ())]
             flow.written += [flow.names.mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
         elif one["joined"] or one["dropped"] or one["windows"]:
             flow.lake((), (one["table"],))
@@ -182,8 +185,8 @@ _OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _r
 """By the stage that a command's result names."""
 
 
-def _tables_of_side(result: Result, side: str) -> list[Told]:
-    return [Told.from_dict(raw) for raw in result["detail"].get(LINEAGE, {}).get(side, ())]
+def _tables_of_side(result: Result, side: str) -> list[LineageTable]:
+    return [LineageTable.from_dict(raw) for raw in result["detail"].get(LINEAGE, {}).get(side, ())]
 
 
 def _without_duplicates(datasets: Iterable[Dataset]) -> dict[tuple[str, str], Dataset]:

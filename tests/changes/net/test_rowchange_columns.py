@@ -13,9 +13,9 @@ import pytest
 from support.changerows import ODD, Comparable, Drawn, compared, mutation_rows
 
 from binlake.changes.net import RowEvent, row_key
-from binlake.changes.net.columns import NET, net_changes, net_of, whole_batch
+from binlake.changes.net.columns import NET, batch_of_table, net_changes, net_of
 from binlake.changes.net.events import cell_rows, events_of
-from binlake.changes.net.runs import from_table, reduced, runs_of, table_of
+from binlake.changes.net.runs import reduce_runs, runs_from_table, runs_of, runs_to_table
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
@@ -35,17 +35,17 @@ def test_net_changes_equal_the_reference_on_drawn_rows(first: int) -> None:
 def test_runs_of_any_stretches_in_any_order_give_the_same() -> None:
     for seed in range(DRAWS // 2):
         drawn = Drawn(Random(f"runs {seed}"))
-        rows, found = whole_batch(drawn.rows()), []
+        rows, found = batch_of_table(drawn.rows()), []
         share = [drawn.random.randrange(3) for _ in range(rows.num_rows)]
         shares = [rows.filter(pa.array([own == n for own in share])) for n in (2, 0, 1)]
         for cell in drawn.cells():
             if tables := [table for rows in shares for table in _runs(rows, cell)]:
-                found.append(net_of(reduced(from_table(pa.concat_tables(tables))), cell, strict=False))
+                found.append(net_of(reduce_runs(runs_from_table(pa.concat_tables(tables))), cell, strict=False))
         assert compared(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
 
 
 def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
-    return [table_of(reduced(runs_of(events_of(found), found))) for found in cell_rows(rows, [cell])]
+    return [runs_to_table(reduce_runs(runs_of(events_of(found), found))) for found in cell_rows(rows, [cell])]
 
 
 @pytest.mark.long
@@ -131,4 +131,4 @@ def test_rows_that_no_batch_holds_are_refused_and_none_is_left_out() -> None:
     # As Arrow gives what has more than 2 GiB in one column.
     rows = SimpleNamespace(num_rows=2, nbytes=3 << 30, combine_chunks=lambda: pa.Table.from_batches([batch, batch]))
     with pytest.raises(Permanent, match=r"too large for one process.*window\.driver-bytes"):
-        whole_batch(cast("pa.Table", rows))
+        batch_of_table(cast("pa.Table", rows))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.changes.net.lineage import origins
+from binlake.changes.net.lineage import trace_origins
 
 
 # hazards R-12: moved keys take their old row's values
@@ -24,7 +24,7 @@ from binlake.changes.net.lineage import origins
     ],
 )
 def test_where_values_go(moves: list[tuple[str, str]], expected: dict[str, str | None]) -> None:
-    assert origins(moves) == expected
+    assert trace_origins(moves) == expected
 
 
 KEY = st.sampled_from("abcde")
@@ -35,7 +35,7 @@ def test_as_one_after_the_other(moves: list[tuple[str, str]]) -> None:
     held: dict[str, str | None] = {key: key for key in "abcde"}
     for old, new in moves:
         held[new], held[old] = held[old], None
-    found = origins(moves)
+    found = trace_origins(moves)
     assert {key: found.get(key, key) for key in "abcde"} == held
     taken = [origin for origin in held.values() if origin is not None]
     assert len(taken) == len(set(taken))

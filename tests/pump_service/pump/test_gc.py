@@ -15,7 +15,7 @@ from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
 from binlake import tso
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import LostRange, SourceUnavailable, Transient
-from binlake.window.membership import Probe, gather
+from binlake.window.membership import Probe, gather_members
 from binlake.wire import build
 from pump_service.pump.gc import Collector, GcRule, decide
 from pump_service.pump.storage import Storage, StorageOptions
@@ -74,7 +74,7 @@ def test_a_consumer_that_was_held_for_can_plan_its_next_window(tmp_path: Path, p
     assert ("held back" in found.problem) is (position <= at(93))
     pump = NodeStatus("pump1", "host", "online", max_commit_ts=storage.watermark)
     probe = Probe("uuid", storage.watermark, storage.index.gc_ts)
-    (member,) = gather([pump], {}, position, lambda _: probe)
+    (member,) = gather_members([pump], {}, position, lambda _: probe)
     assert member.problem == ""
     storage.close()
 

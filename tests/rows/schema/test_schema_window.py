@@ -10,7 +10,7 @@ from support.tidb_json import column, db_info, job, table_info
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, sort_ddls
 from binlake.rows.schema import mysqltypes as t
-from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema.ahead import effective_from
 from binlake.rows.schema.window import unknown_table
 
 NARROW = table_info(10, "t", [column(1, "id")])
@@ -116,19 +116,19 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
 )
 def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: dict[str, object], since: int) -> None:
     found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
-    assert place_of(found, 200) == since
+    assert effective_from(found, 200) == since
     assert [one.since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
-    assert place_of(replace(found, state=3), 200) == 200
+    assert effective_from(replace(found, state=3), 200) == 200
 
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
 def test_what_logs_changes_twice_stands_at_its_first_step_where_no_key_tells_them(action: Action) -> None:
     found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, snapshot_ver=140)
-    assert place_of(found, 200) == 110
+    assert effective_from(found, 200) == 110
     # One that was taken back did so as well; one that never took a step did not.
-    assert place_of(replace(found, state=3), 200) == 110
-    assert place_of(replace(found, state=3, schema_version=0), 200) == 200
-    assert place_of(replace(found, state=3, table_info=None), 200) == 200
+    assert effective_from(replace(found, state=3), 200) == 110
+    assert effective_from(replace(found, state=3, schema_version=0), 200) == 200
+    assert effective_from(replace(found, state=3, table_info=None), 200) == 200
 
 
 def test_a_rolled_back_or_foreign_ddl_in_the_gap_keeps_the_segments_sorted() -> None:  # issue 13 point 4

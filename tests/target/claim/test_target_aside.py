@@ -25,7 +25,7 @@ from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
 from binlake.target.definitions.definitions import read_definitions
-from binlake.window.cuts import refused_batch
+from binlake.window.cuts import make_refusing_batch
 from binlake.window.definitions import LandedDdl
 
 pytestmark = pytest.mark.mariadb
@@ -154,7 +154,7 @@ def test_what_stands_for_a_ddl_that_cannot_be_said_is_refused_and_sets_its_table
 ) -> None:
     nothing = Definitions((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
-    stands = refused_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
+    stands = make_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
     result = apply(policy, altered(policy, stands.sql[-1], [T]).put((1, "a")))
     assert "200: it cannot be said: it's a 'sequence'!" in result.newly_aside[0]["reason"]
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
