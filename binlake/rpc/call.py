@@ -34,7 +34,7 @@ class Carrier(Protocol):
     limits: Limits
     peer_window: int
 
-    def quick(self, call: Call, size: int) -> bool:
+    def claim_window(self, call: Call, size: int) -> bool:
         """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
 
     def write(self, data: bytes) -> None:
@@ -46,10 +46,10 @@ class Carrier(Protocol):
     def reset(self, stream_id: int, code: Code) -> None:
         """Break the stream off."""
 
-    def crowded_out(self, call: Call) -> None:
+    def drop_unfinished(self, call: Call) -> None:
         """End an unfinished request: others need its memory."""
 
-    def settled(self, call: Call) -> None:
+    def call_finished(self, call: Call) -> None:
         """No work for this call is running any more."""
 
 
@@ -109,7 +109,7 @@ class Call(Stream):
         if self.answered:
             self._settle()
             return
-        if not message and self.connection.quick(self, len(_EMPTY_MESSAGE)):
+        if not message and self.connection.claim_window(self, len(_EMPTY_MESSAGE)):
             stream_id = self.id.to_bytes(4, "big")
             self.connection.write(
                 b"".join(
@@ -128,10 +128,10 @@ class Call(Stream):
             )
             self._over()
             return
-        self.send(self.framed(message))
+        self.send(self.frame(message))
         self.finish_ok()
 
-    def framed(self, message: bytes) -> bytes:
+    def frame(self, message: bytes) -> bytes:
         """`message` as send() wants it, compressed when the caller compresses; from any thread."""
         return messages.frame(message, gzip=self.request.gzip)
 
@@ -201,7 +201,7 @@ class Call(Stream):
 
     def give_way(self) -> None:
         """Free the memory of the unfinished request: others wait for room."""
-        self.connection.crowded_out(self)
+        self.connection.drop_unfinished(self)
 
     def _over(self) -> None:
         self._notify()
@@ -216,4 +216,4 @@ class Call(Stream):
     def _settle(self) -> None:
         if not self.settled:
             self.settled = True
-            self.connection.settled(self)
+            self.connection.call_finished(self)

@@ -250,7 +250,7 @@ class Link:
         with self._lock:
             parts, exchange.parts = exchange.parts, []
             if parts:
-                self._connection.taken(exchange)
+                self._connection.grant_more(exchange)
                 self._flush()
         return parts
 
@@ -346,7 +346,7 @@ class Link:
             self._lose(error)
 
     def _lose(self, error: RpcError) -> None:
-        self._connection.lost(error)
+        self._connection.fail_all(error)
         with contextlib.suppress(OSError):
             self._wire.close()
 

@@ -61,9 +61,9 @@ class Exchange(Stream):
         """The call is over."""
         if not self.done:
             self.done, self.error = True, error
-            self.tell()
+            self.wake_waiter()
 
-    def tell(self) -> None:
+    def wake_waiter(self) -> None:
         """Signal that something has arrived."""
         if self.waiter is not None:
             self.waiter.set()
@@ -103,12 +103,12 @@ class ClientConnection(Connection):
             self.reset(exchange.id, Code.CANCEL)
         exchange.settle(error)
 
-    def taken(self, exchange: Exchange) -> None:
+    def grant_more(self, exchange: Exchange) -> None:
         """What `exchange` held was read: the server may continue."""
         if exchange.id in self.streams and not exchange.remote_closed:
             self.grant(exchange)
 
-    def lost(self, error: RpcError) -> None:
+    def fail_all(self, error: RpcError) -> None:
         """The connection is over: every call fails."""
         self.closed = self.gone = True
         for stream in list(self.streams.values()):
@@ -122,7 +122,7 @@ class ClientConnection(Connection):
         return frames.U31
 
     def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
-        fields = self.cached(block, lambda decoded: decoded or [])
+        fields = self.parse_cached(block, lambda decoded: decoded or [])
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._idle(stream_id):
@@ -162,7 +162,7 @@ class ClientConnection(Connection):
         if payload:
             exchange.parts.append(payload)
             if exchange.holding:
-                exchange.tell()
+                exchange.wake_waiter()
             elif not end:
                 self.grant(exchange)
         if end:

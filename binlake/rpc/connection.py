@@ -108,7 +108,7 @@ class Connection(Sender):
             self.drop(stream)
             self._ended(stream, code, by_peer=False)
 
-    def cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
+    def parse_cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
         """`build(fields of block)`; for an equal block the same object again while the table is unchanged."""
         cache, decoder = self._cache, self._decoder
         if self._cache_changes != decoder.changes:

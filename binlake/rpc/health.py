@@ -42,7 +42,7 @@ class Health:
         self._services[service] = serving
         for call, watched in list(self._watchers.items()):
             if watched == service:
-                call.send(call.framed(_response(serving)))
+                call.send(call.frame(_response(serving)))
 
     def close(self) -> None:
         """Notify the watchers and end their calls, so that the stop of the server does not wait for them."""
@@ -77,7 +77,7 @@ class Health:
             self._watchers.pop(loser, None)
         self._watchers[call] = name
         call.on_end = lambda: self._forget(call)
-        call.send(call.framed(_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))
+        call.send(call.frame(_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))
 
     def _forget(self, call: Call) -> None:
         self._watchers.pop(call, None)

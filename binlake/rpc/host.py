@@ -33,7 +33,7 @@ class Peer(Protocol):
     def end_calls(self) -> None:
         """End what runs, then close."""
 
-    def shut_out(self) -> None:
+    def close_for_others(self) -> None:
         """Close: its place is needed."""
 
     def tick(self, now: float) -> None:

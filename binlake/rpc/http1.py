@@ -85,7 +85,7 @@ class Http1Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def shut_out(self) -> None:
+    def close_for_others(self) -> None:
         """Close: others need its place."""
         self.close()
 

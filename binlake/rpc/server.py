@@ -21,12 +21,12 @@ from binlake.errors import Permanent
 from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
-from binlake.rpc.guests import Peers
 from binlake.rpc.health import Health, Serving
 from binlake.rpc.host import Peer, address_of
 from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.http1 import Http1Connection
 from binlake.rpc.limits import Limits
+from binlake.rpc.peers import Peers
 from binlake.rpc.server_connection import ServerConnection
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.tls import Tls
@@ -61,7 +61,7 @@ class RpcServer:
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._guests = Peers(_places(limits), limits.waiting_calls)
+        self._peers = Peers(_places(limits), limits.waiting_calls)
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
@@ -175,38 +175,38 @@ class RpcServer:
             listener.close()
         until = self.clock() + grace_s
         self.health.close()
-        for peer in list(self._guests.peers):
+        for peer in list(self._peers.peers):
             peer.drain()
-        while self.clock() < until and any(not peer.idle for peer in self._guests.peers):
+        while self.clock() < until and any(not peer.idle for peer in self._peers.peers):
             await asyncio.sleep(_TICK_S / 5)
-        for peer in list(self._guests.peers):
+        for peer in list(self._peers.peers):
             peer.end_calls()
         until = min(until, self.clock() + 1)
-        while self._guests.peers and self.clock() < until:
+        while self._peers.peers and self.clock() < until:
             await asyncio.sleep(_TICK_S / 5)
 
     def _tick(self) -> None:
-        self._guests.tick(self.clock())
+        self._peers.tick(self.clock())
         self._loop.call_later(_TICK_S, self._tick)
 
     # what connections need
 
     def add_silent(self, detector: _ProtocolDetector) -> None:
         """Add a connection that has sent nothing yet."""
-        self._guests.make_room()
-        self._guests.silent.add(detector)
+        self._peers.make_room()
+        self._peers.silent.add(detector)
 
     def remove_silent(self, detector: _ProtocolDetector) -> None:
         """Remove it: its protocol is known, or it has left."""
-        self._guests.silent.discard(detector)
+        self._peers.silent.discard(detector)
 
     def connection_opened(self, connection: Peer) -> None:
         """A connection is open."""
-        self._guests.peers.add(connection)
+        self._peers.peers.add(connection)
 
     def connection_closed(self, connection: Peer) -> None:
         """A connection is closed."""
-        self._guests.peers.discard(connection)
+        self._peers.peers.discard(connection)
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
         """Do `action` in a thread, then what it returns on the loop."""
@@ -243,7 +243,7 @@ class _ProtocolDetector(asyncio.Protocol):
         self.address = ""
         self.heard_at = server.clock()
 
-    def shut_out(self) -> None:
+    def close_for_others(self) -> None:
         """Its place is needed."""
         if self._transport is not None:
             self._transport.abort()

@@ -121,7 +121,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         elif self.waits(call) and call.stuck_s(now) > limits.stall_s:
             self.reset(call.id, Code.CANCEL)
 
-    def shut_out(self) -> None:
+    def close_for_others(self) -> None:
         """Others need its place."""
         self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
         self._flush()
@@ -151,7 +151,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             return
         self._last_id = stream_id
         try:
-            asked = self.cached(block, request.read)
+            asked = self.parse_cached(block, request.read)
         except Malformed as error:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, str(error)) from None
         self._open_call(stream_id, asked, end)
@@ -184,7 +184,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         call.parts = call.large = None
         call.fail(error.status, error.message)
 
-    def crowded_out(self, call: Call) -> None:
+    def drop_unfinished(self, call: Call) -> None:
         """End an unfinished request: others need its memory."""
         if call.request.grpc:
             self._refuse(call, RpcError(Status.UNAVAILABLE, "the request comes too slowly while others wait for room"))
@@ -288,9 +288,9 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             call.answered = True
             self.write(frames.headers(call.id, headers.encode(fields), end_stream=False))
             self.send(call, b"" if call.request.method == "HEAD" else answer.body, b"")
-        self.settled(call)
+        self.call_finished(call)
 
-    def settled(self, call: Call) -> None:
+    def call_finished(self, call: Call) -> None:
         """No work for this call is running any more."""
         self._working -= 1
         if call.share is not None:

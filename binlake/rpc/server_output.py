@@ -89,7 +89,7 @@ class ServerOutput(Connection):
         self._short = room <= 0
         return room
 
-    def quick(self, call: Call, size: int) -> bool:
+    def claim_window(self, call: Call, size: int) -> bool:
         """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
         if size > self.send_window or size > call.window or self._paused or self._draining or call.started:
             return False

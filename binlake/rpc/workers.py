@@ -167,10 +167,10 @@ class Sink:
 
     def send(self, message: bytes) -> bool:
         """Send one message; see send_framed()."""
-        return self.send_framed(self.call.framed(message))
+        return self.send_framed(self.call.frame(message))
 
     def send_framed(self, data: bytes) -> bool:
-        """Send messages that are framed already (Call.framed): many at once cost as little as one.
+        """Send messages that are framed already (Call.frame): many at once cost as little as one.
 
         Waits while too much is on its way to a slow reader. False: the client has gone.
         """

@@ -28,7 +28,7 @@ def split_into_frames(batch: TransactionBatch, call: Call, *, blocks: bool) -> I
 def _frame_singly(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
     if call.request.gzip:
         for entity in batch:
-            yield entity[1], [call.framed(entities.encode_message(*entity))]
+            yield entity[1], [call.frame(entities.encode_message(*entity))]
         return
     first, size = 0, 0
     for at, entity in enumerate(batch):
@@ -61,6 +61,6 @@ def _frame_in_blocks(batch: TransactionBatch, call: Call) -> Iterator[tuple[int,
 
 def _frame_block(head: bytes, pieces: list[bytes], size: int, call: Call) -> list[bytes]:
     if call.request.gzip:
-        return [call.framed(b"".join((head, *pieces)))]
+        return [call.frame(b"".join((head, *pieces)))]
     begin = PREFIX.pack(0, len(head) + size) + head
     return [begin, *pieces] if size >= _LARGE else [b"".join((begin, *pieces))]

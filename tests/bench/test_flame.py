@@ -29,13 +29,13 @@ def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
     assert next(iter(stages["threads"]))[0] == "thread pull"
 
 
-def test_the_first_frames_are_ours_with_what_they_wait_for_below() -> None:
+def test_the_first_frames_are_the_projects_own_with_their_native_leaf() -> None:
     [(frame, share)] = flame.first_frames(flame.split_by_stage(RAW)["land"])
     assert frame == "digest (binlake/lake/rowhash.py) > arrow::Take (pyarrow/libarrow)"
     assert share == 1.0
 
 
-def test_a_name_of_templates_is_told_by_its_end() -> None:
+def test_a_template_name_is_shortened_to_its_last_parts() -> None:
     leaf = "arrow::Visitor<arrow::Binary, void>::Visit<Kernel<arrow::Binary>::Do(int)::{lambda(long)#1}>(Span const&)"
     stacks = flame.split_by_stage(
         f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1"

@@ -52,7 +52,7 @@ class TestServer(RpcServer):
         """`COUNT SIZE`: so many messages of that size."""
         count, size = map(int, message.split())
         sink.on_gone = self._count
-        one = sink.call.framed(b"s" * size)
+        one = sink.call.frame(b"s" * size)
         at_once = max(1, (64 << 10) // len(one))
         while count > 0:
             now = min(count, at_once)

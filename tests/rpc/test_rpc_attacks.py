@@ -107,7 +107,7 @@ def test_calls_that_were_given_up_still_count_while_their_work_runs() -> None:
         peer.call(21, b"", LATE)
         assert peer.reset_code(21) == Code.REFUSED_STREAM
         server.answer_late()
-        until(lambda: all(peer._working == 0 for peer in server._guests.peers), "the work ends")
+        until(lambda: all(peer._working == 0 for peer in server._peers.peers), "the work ends")
         peer.call(23, b"now")
         assert peer.until(frames.DATA, 23)[3] == b"\x00\x00\x00\x00\x03now"
 
@@ -186,14 +186,14 @@ def test_messages_in_tiny_frames_cost_no_more_than_their_bytes() -> None:
         assert rss() - before < 20 << 20
 
 
-def test_who_says_nothing_is_shut_out() -> None:
+def test_silent_connections_are_closed() -> None:
     with serving(Limits(header_wait_s=0.2)) as (server, address):
         host, _, port = address.rpartition(":")
         silent = socket.create_connection((host, int(port)), 60)
         assert silent.recv(10) == b""
         with raw(address) as peer:  # a preface, then nothing
             assert peer.goaway_code() == Code.NO_ERROR
-        until(lambda: not server._guests.peers, "nobody is left")
+        until(lambda: not server._peers.peers, "nobody is left")
         silent.close()
 
 
@@ -203,7 +203,7 @@ def test_a_connection_that_only_stays_gives_its_place_to_one_that_comes() -> Non
         two.call(1, b"", LATE)
         assert two.ping()
         with socket.create_connection((address.rpartition(":")[0], int(address.rpartition(":")[2])), 60) as silent:
-            until(lambda: len(server._guests.silent) == 1, "all places are taken")
+            until(lambda: len(server._peers.silent) == 1, "all places are taken")
             assert still_served(address)  # by the place of who has said nothing
             assert silent.recv(1) == b""
         with raw(address) as three, raw(address) as four:

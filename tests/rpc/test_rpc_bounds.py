@@ -103,7 +103,7 @@ def test_what_is_queued_for_a_reader_without_a_window_goes_with_its_deadline() -
         peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1, body))
         assert peer.reset_code(1) == Code.CANCEL
         until(
-            lambda: not server._workers._streams and not any(peer.streams for peer in server._guests.peers),
+            lambda: not server._workers._streams and not any(peer.streams for peer in server._peers.peers),
             "all is freed",
         )
         assert peer.ping()
@@ -122,10 +122,10 @@ def test_connections_that_say_nothing_count_and_go_first() -> None:
     with serving(Limits(connections=3)) as (server, address):
         host, _, port = address.rpartition(":")
         silent = [socket.create_connection((host, int(port)), 60) for _ in range(3)]
-        until(lambda: len(server._guests.silent) == 3, "they are in")
+        until(lambda: len(server._peers.silent) == 3, "they are in")
         with raw(address) as peer:
             assert peer.ping()
-            assert len(server._guests.silent) < 3
+            assert len(server._peers.silent) < 3
         for one in silent:
             one.close()
 
@@ -148,7 +148,7 @@ def test_uploads_that_trickle_give_way_and_others_do_not() -> None:
         assert quick.ping()
 
 
-def test_a_connection_goes_on_after_requests_that_came_together() -> None:
+def test_a_connection_continues_after_requests_that_came_together() -> None:
     with serving() as (_, address):
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), 60) as plain:

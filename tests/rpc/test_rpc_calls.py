@@ -178,7 +178,7 @@ def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
             thread.join(180)
         assert not wrong
         assert not any(thread.is_alive() for thread in threads)
-        assert len(server._guests.peers) == 1
+        assert len(server._peers.peers) == 1
 
 
 def test_a_stream_and_calls_share_a_connection() -> None:
@@ -226,7 +226,7 @@ def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
         assert caught.value.status is Status.DEADLINE_EXCEEDED
 
 
-def test_a_message_that_takes_long_to_come_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_arrives_slowly_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     # A large binlog on a slow line: the time that is allowed for silence counts from the last byte, not message.
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr("binlake.rpc.client.time", clock)
@@ -354,7 +354,7 @@ def test_health_is_checked_and_watched() -> None:
         assert next(watching) == b"\x08\x02"
 
 
-def test_a_stop_does_not_wait_for_who_watches_its_health() -> None:
+def test_a_stop_does_not_wait_for_health_watchers() -> None:
     with serving() as (server, address), Channel(address) as channel:
         watching = iter(channel.stream("/grpc.health.v1.Health/Watch", b""))
         assert next(watching) == b"\x08\x01"

@@ -12,7 +12,7 @@ def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
     assert place_to_free(places, "a") is None
 
 
-def test_an_address_with_as_many_as_the_greatest_makes_nobody_go() -> None:
+def test_an_address_with_as_many_as_the_greatest_displaces_no_other() -> None:
     assert place_to_free({1: "a", 2: "b"}, "b") is None
 
 

@@ -56,7 +56,7 @@ def test_the_table_does_not_change_while_nothing_is_added() -> None:
     assert decoder.changes > changes
 
 
-def test_a_list_beyond_the_limit_is_none() -> None:
+def test_a_list_beyond_the_limit_gives_none() -> None:
     assert HeaderDecoder(100).decode(headers.encode([(b"x", bytes(100))])) is None
 
 

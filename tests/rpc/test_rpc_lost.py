@@ -27,7 +27,7 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
         yield bound, f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_a_closed_wire_has_nothing_to_send_and_keeps_nobody_waiting() -> None:
+def test_a_closed_wire_has_nothing_to_send_and_wakes_all_waiters() -> None:
     with listening() as (_, address):
         wire = Wire(address, None, 60)
         wire.write(bytes(30 << 20))
@@ -40,7 +40,7 @@ def test_a_closed_wire_has_nothing_to_send_and_keeps_nobody_waiting() -> None:
         assert time.monotonic() - begun < 30
 
 
-def test_a_wire_that_is_closed_while_somebody_begins_to_wait_keeps_him_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_wire_wakes_a_thread_that_begins_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     # The number of a closed socket is the next one's: who polls it would wait for a stranger.
     others: list[socket.socket] = []
 

@@ -78,7 +78,7 @@ class Pipe:
 
 
 @pytest.mark.parametrize("first", [QUEUE // 8, QUEUE // 2 - 50, QUEUE // 2 + 50, 600_000, QUEUE - 200, QUEUE])
-def test_a_stream_goes_on_when_the_socket_took_all_before_the_transport_paused(first: int) -> None:
+def test_a_stream_continues_when_the_socket_took_all_before_the_transport_paused(first: int) -> None:
     host = SimpleNamespace(
         limits=Limits(), clock=lambda: 0.0, connection_opened=lambda _: None, methods={"/a/b": lambda *_: None}
     )

@@ -187,7 +187,7 @@ class Call:
             self.connection.answer(lambda: self._arrived(data))
 
     @staticmethod
-    def framed(message: bytes) -> bytes:
+    def frame(message: bytes) -> bytes:
         """A message of a stream as it is sent."""
         return b"\0" + len(message).to_bytes(4, "big") + message
 

@@ -158,7 +158,7 @@ def test_a_forced_offline_says_what_is_lost(cluster: Cluster, capsys: pytest.Cap
         (control.OfflineDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
     ],
 )
-def test_an_unknown_node_is_told_in_the_originals_words(
+def test_an_unknown_node_is_reported_in_the_originals_words(
     cluster: Cluster, command: type[Command], words: tuple[str, ...], kind: type[BinlakeError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
@@ -214,7 +214,9 @@ def test_offline_pump_promises_no_wait_of_an_original_pump(
     assert "an original pump: it does not check Binlake's windows" in told.err
 
 
-def test_a_collection_is_started_by_its_page_and_says_who_holds_it_back(cluster: Cluster, make_pump: MakePump) -> None:
+def test_a_collection_started_by_its_page_names_the_consumer_that_holds_it_back(
+    cluster: Cluster, make_pump: MakePump
+) -> None:
     #
     pump = make_pump("pump1")
     page = f"http://{pump.addr}/debug/gc/trigger"

@@ -51,7 +51,7 @@ def test_a_pd_without_a_leader_does_not_answer(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", [NOT_READY], indirect=True)
-def test_an_error_in_the_header_of_members_is_told(url: str) -> None:
+def test_an_error_in_the_header_of_members_is_reported(url: str) -> None:
     pd = PdClient([url], 5)
     try:
         with pytest.raises(SourceUnavailable, match="not bootstrapped"):

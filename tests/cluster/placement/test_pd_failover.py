@@ -69,7 +69,7 @@ def test_the_next_url_serves_where_the_first_one_only_connects(useless: str, tmp
             assert etcd.lease_grant(60) > 0
 
 
-def test_when_none_serves_the_last_reason_is_told(useless: str) -> None:
+def test_when_none_serves_the_last_reason_is_reported(useless: str) -> None:
     with closing(PdClient([useless, useless], 5)) as pd, pytest.raises(SourceUnavailable, match="no leader"):
         pd.tso()
 

@@ -174,7 +174,7 @@ def test_keys_go_with_their_lease(etcd: EtcdClient) -> None:
     assert etcd.lease_keep_alive(lease) <= 0
 
 
-def test_a_lease_that_nobody_renews_ends(etcd: EtcdClient) -> None:
+def test_a_lease_without_renewal_ends(etcd: EtcdClient) -> None:
     etcd.put(b"short", b"1", lease=etcd.lease_grant(2))
     deadline = time.monotonic() + 60
     while etcd.get(b"short") is not None:
@@ -260,7 +260,7 @@ def check_for(seconds: float, lock: EtcdLock) -> None:
         time.sleep(0.05)
 
 
-def test_a_holder_whose_lease_ended_is_told(etcd: EtcdClient) -> None:
+def test_a_holder_whose_lease_ended_is_notified(etcd: EtcdClient) -> None:
     with EtcdLock(etcd, "lost", "host:1", ttl_s=6) as lock:
         lock.check()
         held = etcd.get(b"/binlake/v1/locks/lost")

@@ -76,7 +76,7 @@ def payloads(block: Block) -> list[bytes]:
     return [bytes(block.data[start:end]) for start, end in pairwise(ends)]
 
 
-def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def message(*binlogs: tuple[int, bytes]) -> bytes:
         ts = np.array([one for one, _ in binlogs])
         head = blocks.head_of(ts, ts - 1, np.array([len(payload) for _, payload in binlogs]))

@@ -56,7 +56,7 @@ def test_a_pump_without_a_score_counts_as_the_average(scores: list[int]) -> None
 
 
 @given(names, st.data())
-def test_score_leaves_out_who_failed_until_all_have(ids: list[str], data: st.DataObject) -> None:
+def test_score_leaves_out_failed_pumps_until_all_have_failed(ids: list[str], data: st.DataObject) -> None:
     pumps = [Pump(name, data.draw(st.integers(0, 100))) for name in sorted(ids)]
     chooser = strategy.strategy_of("score")
     failed: list[str] = []

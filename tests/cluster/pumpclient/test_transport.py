@@ -114,13 +114,13 @@ def test_closing_answers_what_is_on_its_way(server: grpc.Server, taker: Taker) -
     assert all(answer is not None for answer in answers)
 
 
-def test_nobody_there_is_told_with_the_address() -> None:
+def test_a_refused_connection_is_reported_with_the_address() -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=QUICK)
     with PumpClient(None, 7, options) as client, pytest.raises(SourceUnavailable, match="local unix"):
         client.write_prewrite(P)
 
 
-def test_an_error_nobody_foresaw_fails_one_call_not_those_after_it(
+def test_an_unexpected_error_fails_one_call_and_not_later_ones(
     server: grpc.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
@@ -170,7 +170,7 @@ def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(short_path: 
 
 
 @pytest.mark.parametrize("write", ["write_prewrite", "write_commit"])
-def test_a_closed_client_ends_the_tries_of_who_still_writes(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_client_ends_writes_that_are_being_retried(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=WriteTimes(retry_prewrite=600, retry_commit=600))
     client = PumpClient(None, 7, options)
     failures: list[SourceUnavailable] = []

@@ -118,7 +118,7 @@ def test_a_commit_is_tried_again_on_its_pump_and_nowhere_else(pumps: Pumps) -> N
     assert pumps.counts() == [2, 0, 0]
 
 
-def test_a_sent_commit_waits_for_nobody_and_arrives_when_its_pump_is_well(pumps: Pumps) -> None:
+def test_a_sent_commit_does_not_block_and_arrives_when_its_pump_recovers(pumps: Pumps) -> None:
     # S0-24: the application goes on; ends of another pump are not held up by those of a dead one.
     with PumpClient(pumps.listing, 7, OPTIONS) as client:
         placed = {ts: client.write_prewrite(p(ts)) for ts in range(30)}

@@ -196,7 +196,9 @@ def test_an_empty_history(serve: Callable[[Callable[[str], tuple[int, str]]], st
     assert source.ddl_jobs_by_id([7]) == {}
 
 
-def test_a_port_that_does_not_page_is_told_not_looped(serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> None:
+def test_a_port_that_does_not_page_is_an_error_not_an_endless_loop(
+    serve: Callable[[Callable[[str], tuple[int, str]]], str],
+) -> None:
     jobs = [{"id": n} for n in range(200, 200 - PAGE, -1)]
     source = TidbSource(NoClock(), serve(lambda _: (200, json.dumps(jobs))))
     with pytest.raises(WireError, match="does not page"):

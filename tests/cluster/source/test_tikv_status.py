@@ -123,7 +123,7 @@ def one(status: TikvStatus, how: How, start_ts: int = START, now: int = NOW, key
     return status.ask([Question(start_ts, key, how)], now)[0]
 
 
-def test_what_happened_is_told_in_every_way_of_asking(tikv: FakeTikv, connect: Callable[[], TikvStatus]) -> None:
+def test_every_way_of_asking_gives_the_outcome(tikv: FakeTikv, connect: Callable[[], TikvStatus]) -> None:
     status = connect()
     status.protect(START)
     for how in How:
@@ -143,7 +143,7 @@ def test_what_happened_is_told_in_every_way_of_asking(tikv: FakeTikv, connect: C
         assert one(status, how, key=b"") == Unknown("its prewrite has no key to ask about")
 
 
-def test_only_who_asks_for_an_end_changes_anything(tikv: FakeTikv, connect: Callable[[], TikvStatus]) -> None:
+def test_only_a_question_for_an_end_changes_anything(tikv: FakeTikv, connect: Callable[[], TikvStatus]) -> None:
     status = connect()
     status.protect(START)
     tikv.locks[KEY] = Lock(START, 3000)
@@ -173,7 +173,7 @@ def test_a_lock_of_async_commit_and_one_that_is_not_the_primary_prove_nothing(
     assert KEY in tikv.locks
 
 
-def test_where_gc_may_have_passed_absence_is_no_proof_and_leaves_no_record(
+def test_where_gc_may_have_passed_absence_proves_nothing_and_leaves_no_record(
     tikv: FakeTikv, connect: Callable[[], TikvStatus]
 ) -> None:
     # the commit record was there and GC took it; a rollback record written now would be a lie told twice.
@@ -225,7 +225,7 @@ def test_region_errors_are_followed(tikv: FakeTikv, connect: Callable[[], TikvSt
     assert status.ask(questions, NOW) == wanted
 
 
-def test_a_tikv_that_is_away_is_told_and_found_again(
+def test_an_unreachable_tikv_is_reported_and_used_again_when_back(
     tikv: FakeTikv, connect: Callable[[], TikvStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("binlake.cluster.source.tikv._PAUSES_S", (0.01,) * 3)

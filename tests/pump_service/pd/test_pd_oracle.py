@@ -55,7 +55,7 @@ def test_nothing_ever_repeats(tmp_path_factory: pytest.TempPathFactory, steps: l
         last = taken
 
 
-def test_a_led_clock_stands_just_below_its_bound(tmp_path: Path) -> None:
+def test_a_led_clock_stays_just_below_its_bound(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
     assert oracle.take(1) < tso.compose(2)
     oracle.lead(BOUND)
@@ -65,7 +65,7 @@ def test_a_led_clock_stands_just_below_its_bound(tmp_path: Path) -> None:
     assert oracle.take(3) == taken + 3
 
 
-def test_a_led_clock_waits_for_room_and_goes_on_when_the_bound_moves(tmp_path: Path) -> None:
+def test_a_led_clock_waits_for_room_and_continues_when_the_bound_moves(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
     oracle.lead(BOUND)
     oracle.take(60_000)

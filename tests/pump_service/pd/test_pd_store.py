@@ -60,7 +60,7 @@ def test_a_write_that_the_disk_refuses_is_not_seen_and_ends_all_writing(
 
 
 @pytest.mark.parametrize("tail", [b"E", b"E\xff\x00\x00\x00", b"\0" * 64], ids=["head", "body", "zeros"])
-def test_a_torn_tail_is_cut_off_and_writing_goes_on(tmp_path: Path, tail: bytes) -> None:
+def test_a_torn_tail_is_cut_off_and_writing_continues(tmp_path: Path, tail: bytes) -> None:
     store = KvStore(tmp_path)
     put(store, b"a")
     store.close()
@@ -100,7 +100,7 @@ def test_history_outlives_a_restart_and_ends_at_a_snapshot(tmp_path: Path, monke
         store.wait_changes(first, b"a", b"", 0)
 
 
-def test_a_watcher_too_far_behind_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_too_far_behind_gets_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mvcc, "HISTORY", 3)
     store = KvStore(tmp_path)
     revisions = [put(store, b"a", b"%d" % n) for n in range(6)]

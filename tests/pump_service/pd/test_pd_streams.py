@@ -31,7 +31,7 @@ def port_of(driver: PlacementDriver) -> int:
     return int(driver.url.rpartition(":")[2])
 
 
-def test_another_cluster_in_the_header_is_refused_but_members_are_told(tmp_path: Path) -> None:
+def test_another_cluster_in_the_header_is_refused_but_members_are_answered(tmp_path: Path) -> None:
     with PlacementDriver(tmp_path, cluster_id=7) as driver:
         with grpc.insecure_channel(driver.url.removeprefix("http://")) as channel:
             stub, header = PDStub(channel), pb.RequestHeader(cluster_id=8)
@@ -43,7 +43,7 @@ def test_another_cluster_in_the_header_is_refused_but_members_are_told(tmp_path:
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
 
-def test_a_client_goes_on_after_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:  # S0-16
+def test_a_client_continues_after_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:  # S0-16
     driver = PlacementDriver(tmp_path, port=free_port(), now_ms=lambda: NOW).start()
     client = PdClient([driver.url])
     before = client.tso(100)
@@ -73,7 +73,7 @@ def test_a_count_that_no_millisecond_holds_is_refused(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_watch_tells_that_the_server_went_away(tmp_path: Path) -> None:
+def test_a_watch_reports_that_the_server_went_away(tmp_path: Path) -> None:
     driver = PlacementDriver(tmp_path).start()
     etcd = EtcdClient([driver.url])
     watch = etcd.watch(b"k")

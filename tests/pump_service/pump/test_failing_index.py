@@ -87,7 +87,7 @@ def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch:
     index.close()
 
 
-def test_the_head_stands_until_all_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_head_does_not_move_until_all_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S0-48: every batch is synced here, and still an older log file may be lost.
     monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
     monkeypatch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
@@ -185,7 +185,7 @@ def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkey
     storage.close()
 
 
-def test_the_index_is_not_closed_under_who_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_not_closed_under_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_CLOSE_S", 0.05)
     index = Index(tmp_path / "kv")
     put(index, 1)

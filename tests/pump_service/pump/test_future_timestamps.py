@@ -67,7 +67,7 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
     assert pump._storage.waiting_prewrites(), "it waits still"
 
 
-def test_a_source_that_tells_a_commit_from_the_future_is_not_believed(
+def test_a_commit_from_the_future_reported_by_the_source_is_not_believed(
     make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     class Wrong:

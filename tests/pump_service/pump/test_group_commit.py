@@ -14,7 +14,7 @@ from pump_service.pump.record import Pointer
 from pump_service.pump.storage import Storage
 
 
-def test_a_writer_that_cannot_be_told_does_not_end_the_commits_of_others(tmp_path: Path) -> None:
+def test_a_failing_callback_of_a_writer_does_not_end_the_commits_of_others(tmp_path: Path) -> None:
     storage = Storage(tmp_path / "pump")
 
     def broken(error: BinlakeError | None) -> None:

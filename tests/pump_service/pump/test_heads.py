@@ -79,7 +79,7 @@ def reference(commit: Binlog, prewrite: Binlog) -> bytes:
 
 
 @pytest.mark.parametrize("value", [b"v", b"v" * 70_000])
-def test_a_field_of_the_prewrite_that_nobody_here_knows_is_pulled(tmp_path: Path, value: bytes) -> None:  # S1-03
+def test_an_unknown_field_of_the_prewrite_is_pulled(tmp_path: Path, value: bytes) -> None:  # S1-03
     unknown = bytes([99 << 3 & 0x7F | 0x80, 99 << 3 >> 7, 7])
     storage = Storage(tmp_path)
     storage.append(prewrite_of(10, value).SerializeToString() + unknown).result(60)
@@ -140,7 +140,7 @@ def test_heads_of_large_and_small_payloads_are_the_same() -> None:
         assert (head, kept is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
 
 
-def test_an_r_with_proof_is_told_from_a_writers() -> None:
+def test_a_proven_rollback_is_distinguished_from_a_writers() -> None:
     #
     plain = build.rollback(build.prewrite(10, b"k"))
     assert head_of(plain.SerializeToString()).kind is Kind.ROLLBACK
@@ -200,7 +200,7 @@ def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
     assert [row[7:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
 
 
-def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
+def test_a_damaged_record_gives_no_row(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)
     with (tmp_path / "000000.vlog").open("r+b") as file:

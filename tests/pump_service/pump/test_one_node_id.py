@@ -41,7 +41,7 @@ def test_who_has_the_same_directory_takes_over_at_once(etcd: EtcdClient) -> None
         first.renew()
 
 
-def test_a_holder_that_was_away_has_the_name_again_when_nobody_came(etcd: EtcdClient) -> None:
+def test_a_holder_that_was_away_keeps_the_name_when_no_other_claimed_it(etcd: EtcdClient) -> None:
     claim = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=60)
     claim.take()
     etcd.lease_revoke(claim._lease)

@@ -74,7 +74,9 @@ def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, c
     until(lambda: pump.service.info().max_commit_ts > 0, "a fake")
 
 
-def test_a_slow_write_is_told(make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_write_is_logged(
+    make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     pump = make_pump(slow_write_threshold_s=0.0)
     outcome(pump, cluster.id, prewrite(cluster.tso()).SerializeToString())
     until(lambda: "slow_write" in capsys.readouterr().out, "it is told after its batch")

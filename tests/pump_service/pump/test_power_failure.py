@@ -226,7 +226,7 @@ def test_the_disk_takes_what_was_not_synced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["head", "mark"])
-def test_an_order_that_is_wrong_is_caught(
+def test_a_wrong_order_of_writes_is_caught(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     # Two rules broken on purpose: the head claims what was not synced; files go before gcTS is durable.

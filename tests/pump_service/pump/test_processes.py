@@ -61,7 +61,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_a_death_is_told_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_death_is_logged_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert Supervisor([python("pass"), python("raise SystemExit(3)")], restart=False).run() == 1
     told = capsys.readouterr().out
     assert "pump_died" in told

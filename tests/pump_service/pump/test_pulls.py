@@ -140,7 +140,7 @@ def test_who_is_ahead_is_not_looked_at_and_gets_its_own_when_it_comes(pump: Pump
     assert far.taken == []
 
 
-def test_a_place_is_made_by_who_waits_for_the_farthest_future(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_puller_that_waits_for_the_farthest_future_makes_room(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "_PULLERS", 2)
     last = pump.write(10)
     far, farther = Client(pump, 1 << 60), Client(pump, 1 << 61)
@@ -155,7 +155,7 @@ def test_a_place_is_made_by_who_waits_for_the_farthest_future(pump: Pump, monkey
     assert far.is_alive()
 
 
-def test_an_error_at_the_tail_ends_its_pullers_and_nobody_else(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_at_the_tail_ends_its_pullers_only(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     last = pump.write(10)
     clients = [Client(pump, last) for _ in range(3)]
     until(lambda: len(pump.tail._members) == 3, "all are at the tail")

@@ -38,7 +38,7 @@ def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
     return start_ts
 
 
-def test_a_transaction_is_decided_only_by_who_shows_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_transaction_is_decided_only_with_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
     #
     pump = make_pump()
     start_ts = waiting_prewrite(pump, cluster)

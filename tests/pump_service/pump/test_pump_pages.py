@@ -97,7 +97,7 @@ def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster
     assert theirs.removeprefix(b'{"status":{') in answer.body
 
 
-def test_status_tells_that_pd_is_gone(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_status_shows_that_pd_is_gone(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     cluster.down = True
     found = json.loads(ask(pump, "GET", "/status").body)
@@ -112,7 +112,7 @@ def test_a_stored_binlog_is_shown_as_the_original_shows_it() -> None:
     assert as_text(binlog.SerializeToString()) == text + "\n"
 
 
-def test_a_stored_transaction_is_told_with_its_tables_and_rows(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_stored_transaction_is_shown_with_its_tables_and_rows(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-75
     pump = make_pump()
     tables = [TableMutation(table_id=45, inserted_rows=[b"a", b"b"], deleted_rows=[b"c"]), TableMutation(table_id=46)]
@@ -289,7 +289,7 @@ def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, clust
 
 
 @pytest.mark.parametrize("text", ["--5", "9" * 5000, "-", "1_0", "٣", "5-"])
-def test_what_is_no_timestamp_is_told_in_a_short_answer(make_pump: MakePump, text: str) -> None:
+def test_an_invalid_timestamp_gets_a_short_answer(make_pump: MakePump, text: str) -> None:
     pump = make_pump()
     answer = ask(pump, "GET", f"/debug/binlog/{text}")
     assert answer.body.decode() == f"invalid parameter ts: {text[:40]}"
@@ -301,7 +301,7 @@ def test_what_is_no_timestamp_is_told_in_a_short_answer(make_pump: MakePump, tex
     assert "not found" in ask(pump, "GET", "/debug/binlog/9223372036854775808").body.decode()
 
 
-def test_the_text_of_a_large_binlog_costs_little_and_tells_its_size() -> None:
+def test_the_text_of_a_large_binlog_costs_little_and_shows_its_size() -> None:
     # 16 MiB took 884 MiB while it was written out byte by byte.
     payload = prewrite(100, bytes(16 << 20)).SerializeToString()
     tracemalloc.start()
@@ -315,13 +315,13 @@ def test_the_text_of_a_large_binlog_costs_little_and_tells_its_size() -> None:
     assert text.startswith("tp:Prewrite start_ts:100 ")
 
 
-def test_what_is_larger_than_what_is_parsed_is_told_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binlog_too_large_to_parse_is_shown_by_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.dump._PARSED_BYTES", 1000)
     assert as_text(commit(100, 150).SerializeToString()).startswith("tp:Commit start_ts:100 commit_ts:150 prewrite_key")
     assert as_text(prewrite(100, bytes(100_000)).SerializeToString()) == "tp:Prewrite start_ts:100 \n"
 
 
-def test_the_status_page_says_what_stands_in_the_way(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_the_status_page_says_what_is_in_the_way(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()
     write(pump, cluster, prewrite(start))

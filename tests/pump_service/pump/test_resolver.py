@@ -156,7 +156,7 @@ def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
     assert (counters.committed, counters.rolled_back, counters.contradicted, counters.queries) == (1, 1, 1, 2)
 
 
-def test_an_r_waits_as_long_as_nobody_proves_it_and_the_pump_says_why(doubting: Storage) -> None:
+def test_a_rollback_waits_until_it_is_proved_and_the_pump_says_why(doubting: Storage) -> None:
     # locked, unknown and unreachable prove nothing.
     source = Answers({})
     resolver = Resolver(doubting, source)
@@ -250,7 +250,7 @@ def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
         (json.dumps({}), False),
     ],
 )
-def test_only_an_answer_about_the_key_tells_that_it_has_no_record(body: str, absent: bool) -> None:
+def test_only_an_answer_about_the_key_shows_that_it_has_no_record(body: str, absent: bool) -> None:
     found = read_status(body, 100)
     assert isinstance(found, Unknown)
     assert isinstance(found, Absent) is absent

@@ -233,7 +233,7 @@ def test_who_decides_by_command_asks_tikv_and_changes_nothing(world: World) -> N
         Verdict(world.storage, asking, PumpMetrics()).decide(START, 0)
 
 
-def test_the_p_that_blocks_is_told_with_its_key_its_table_and_its_age(world: World) -> None:
+def test_the_blocking_prewrite_is_shown_with_its_key_table_and_age(world: World) -> None:
     key = b"t" + (77 + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
     store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
     until(lambda: world.storage.count_unmatched()[0] == 2, "both wait")

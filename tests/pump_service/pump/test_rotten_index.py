@@ -13,7 +13,7 @@ from pump_service.pump.index import Index, ts_key
 KEYS = 20_000
 
 
-def test_a_rotten_block_is_told_with_a_way_on(tmp_path: Path) -> None:
+def test_a_rotten_block_is_reported_with_advice(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     database = plyvel.DB(str(folder), create_if_missing=True)
     for ts in range(1, KEYS):

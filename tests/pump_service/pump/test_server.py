@@ -387,7 +387,7 @@ def test_a_pull_that_may_succeed_later_says_so(make_pump: MakePump, monkeypatch:
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_info_tells_who_the_pump_is(make_pump: MakePump) -> None:
+def test_info_identifies_the_pump(make_pump: MakePump) -> None:
     pump = make_pump()
     info = reader(pump).info()
     assert (info.cluster_id, info.node_id, info.state, info.gc_ts) == (CLUSTER_ID, "pump1", "online", 0)

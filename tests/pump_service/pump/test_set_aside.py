@@ -79,7 +79,7 @@ def test_a_clock_that_is_not_theirs_takes_nothing_out(tmp_path: Path) -> None:  
 
 
 @pytest.mark.long
-def test_a_start_names_the_way_on_and_the_command_goes_it(
+def test_a_start_names_the_command_that_fixes_it_and_the_command_works(
     tmp_path: Path, make_pump: MakePump, cluster: MemoryCluster
 ) -> None:
     folder = tmp_path / "pump1"

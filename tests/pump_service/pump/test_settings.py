@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         config("--config", str(tmp_path / "nowhere.toml"))
 
 
-def test_what_has_no_effect_is_told(file: Path) -> None:
+def test_settings_without_effect_are_logged(file: Path) -> None:
     told = ignored_keys(read_settings(parsed("--config", str(file), "--metrics-addr", "gateway:9091"), {}))
     assert set(told) == {
         "metrics-addr",

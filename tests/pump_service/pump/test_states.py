@@ -115,7 +115,7 @@ def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCl
     assert cluster.history == ["online", "closing", "pausing", "paused"]
 
 
-def test_a_pump_that_closes_and_is_asked_again_goes_on_closing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_closing_pump_that_is_asked_again_keeps_closing(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33
     pump = make_pump()
     cluster.consumers = [consumer("a", 1)]
@@ -153,7 +153,7 @@ def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
 
 
 @pytest.mark.parametrize("broken", ["_log", "index", "_follower"])
-def test_an_error_at_the_end_leaves_nobody_believing_that_it_serves(
+def test_after_an_error_at_the_end_the_registry_does_not_say_that_it_serves(
     make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     pump = make_pump()
@@ -268,7 +268,7 @@ def test_the_address_of_a_node_that_left_is_free(make_pump: MakePump, cluster: M
     assert cluster.nodes["new"].state == "online"
 
 
-def test_a_pump_whose_node_id_was_taken_ends_and_writes_no_more(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_pump_whose_node_id_was_taken_ends_and_stops_writing(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     serving = Serving(pump)
     taken = NodeStatus("pump1", "10.9.9.9:8250", "online", max_commit_ts=7)

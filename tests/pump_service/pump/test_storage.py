@@ -72,7 +72,7 @@ def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> N
     assert [ts for _, ts, _ in pulled(storage, 1, after_ts=25)] == [30]  # exclusive
 
 
-def test_a_failure_that_comes_at_once_is_told_by_the_future(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_immediate_failure_is_raised_by_the_future(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     # Found by the soak: a full disk failed before the future was ready for it, which ended the caller's thread.
     monkeypatch.setattr(storage._commit, "put", lambda item: item.done(Transient("the disk is full")))
     with pytest.raises(Transient, match="full"):

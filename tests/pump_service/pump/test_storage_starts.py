@@ -47,7 +47,7 @@ def test_the_head_claims_only_what_was_synced_to_the_disk(tmp_path: Path, monkey
         assert Pointer.from_bytes(index.get(b"!binlog!headPointer")) > Pointer(0, 0)
 
 
-def test_a_restart_goes_on_where_it_was_with_open_prewrites(tmp_path: Path) -> None:
+def test_a_restart_continues_with_open_prewrites(tmp_path: Path) -> None:
     for expected, more in (
         ((0, 0), [prewrite(10), prewrite(20), commit(20, 30)]),
         ((1, 10), []),
@@ -178,7 +178,7 @@ def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(
     storage.close()
 
 
-def test_a_directory_that_is_closed_twice_closes_nobody_elses_file(tmp_path: Path) -> None:
+def test_closing_a_directory_twice_closes_no_other_file(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "pump")
     directory.close()
     with (tmp_path / "other").open("w", encoding="utf-8") as other:  # takes the number that became free

@@ -312,7 +312,7 @@ def test_a_sealed_file_that_lost_its_end_is_named(tmp_path: Path) -> None:
         Storage(tmp_path)
 
 
-def test_a_full_disk_at_a_start_is_told(tmp_path: Path) -> None:
+def test_a_full_disk_at_a_start_is_reported(tmp_path: Path) -> None:
     class Full(Files):
         def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
             del file, data

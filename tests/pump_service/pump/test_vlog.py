@@ -55,7 +55,7 @@ def test_reads_by_pointer_check_magic_and_crc(tmp_path: Path) -> None:
         log.read(first)
 
 
-def test_rotation_seals_with_the_greatest_ts_and_goes_on(tmp_path: Path) -> None:
+def test_rotation_seals_with_the_greatest_ts_and_continues(tmp_path: Path) -> None:
     log = ValueLog(tmp_path, LogOptions(segment_bytes=150))
     places = [log.append([bytes([n]) * 60], 10 + n)[0] for n in range(4)]
     log.close()
@@ -125,7 +125,7 @@ def test_after_a_failed_sync_nothing_is_ever_acked_again(tmp_path: Path) -> None
     assert "Input/output" in log.failed
 
 
-def test_a_removed_file_stays_readable_for_who_holds_it_and_is_a_lost_range_afterwards(tmp_path: Path) -> None:
+def test_a_removed_file_stays_readable_while_open_and_is_a_lost_range_afterwards(tmp_path: Path) -> None:
     log = ValueLog(tmp_path, LogOptions(segment_bytes=50))
     first, second = (log.append([bytes([n]) * 60], n)[0] for n in (1, 2))
     running = log.scan_from(first)
@@ -183,7 +183,7 @@ class RefusingFiles(Files):
 
 
 @pytest.mark.parametrize("refused", ["directory", "open"])
-def test_a_rotation_that_failed_is_told_and_done_later(tmp_path: Path, refused: str) -> None:
+def test_a_failed_rotation_is_reported_and_done_later(tmp_path: Path, refused: str) -> None:
     files = RefusingFiles()
     log = ValueLog(tmp_path, LogOptions(segment_bytes=150), files=files)
     files.refused.add(refused)

@@ -82,7 +82,7 @@ def test_transaction_status_is_byte_equal_to_a_recorded_answer(name: str) -> Non
     assert status.go_json(status.Mvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
 
 
-def test_a_key_that_nobody_wrote_is_answered_as_tidb_does() -> None:
+def test_an_unwritten_key_is_answered_as_tidb_does() -> None:
     answer = status.go_json(status.Mvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
     assert answer == '{\n "key": "74FF",\n "region_id": 1,\n "value": {\n  "info": {}\n }\n}'
 

@@ -68,7 +68,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
         yield Source(pd.url, status, pumps, pd.cluster_id)
 
 
-def test_a_run_is_told_kept_and_pulled(source: Source, tmp_path: Path) -> None:
+def test_a_run_is_summarised_recorded_and_pulled(source: Source, tmp_path: Path) -> None:
     # S0-06, S0-12, S0-15
     faults = ("--rollback", "0.1", "--hold", "0.1", "--double", "0.1")
     state, record = tmp_path / "state.jsonl", tmp_path / "taken"

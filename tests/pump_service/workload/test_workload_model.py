@@ -40,7 +40,7 @@ def shown(line: dict[str, object]) -> list[tuple[str | None, ...]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
-def test_the_binlogs_lead_to_the_state_that_is_told(seed: int) -> None:
+def test_the_binlogs_lead_to_the_expected_state(seed: int) -> None:
     # Every kind of column, DDL and fault; decoded and applied by the consumer's own code.
     spec = Spec(seed=seed, transactions=600, columns=ALL, ddl_every=40, keyless=2, faults=ODD, hot_keys=2)
     done = run(spec)
@@ -50,7 +50,7 @@ def test_the_binlogs_lead_to_the_state_that_is_told(seed: int) -> None:
 
 
 @pytest.mark.parametrize("writers", [1, 4])
-def test_equal_seeds_write_equal_rows_whoever_is_faster(writers: int) -> None:
+def test_equal_seeds_write_equal_rows_whichever_writer_is_faster(writers: int) -> None:
     spec = Spec(seed=3, transactions=300, writers=writers, ddl_every=60, faults=ODD)
     first, second = run(spec), run(spec)
     assert first.states() == second.states()
@@ -125,7 +125,7 @@ def test_every_kind_makes_values_that_its_column_holds(word: str) -> None:
             assert read_text(column, write_text(column, text), 0)[0] == text
 
 
-def test_outcomes_are_told_as_a_status_port_tells_them() -> None:
+def test_outcomes_are_answered_as_by_a_status_port() -> None:
     known, key = LiveTransactions(), LiveTransactions.key
     for start_ts in (10, 20, 30):
         known.begin(start_ts)

@@ -21,7 +21,7 @@ class SilentPeer(Protocol):
     address: str
     heard_at: float
 
-    def shut_out(self) -> None:
+    def close_for_others(self) -> None:
         """Close."""
 
 
@@ -39,13 +39,13 @@ class Peers:
         if len(self.peers) + len(self.silent) < self._limit:
             return
         everyone: list[Peer | SilentPeer] = [*self.silent, *self.peers]
-        address = Counter(guest.address for guest in everyone).most_common(1)[0][0]
+        address = Counter(peer.address for peer in everyone).most_common(1)[0][0]
         count = 1 + self._limit // _AT_ONCE
         leaving = heapq.nsmallest(count, (one for one in everyone if one.address == address), key=_eviction_order)
-        for guest in leaving:
-            self.silent.discard(guest)
-            self.peers.discard(cast(Peer, guest))
-            guest.shut_out()
+        for peer in leaving:
+            self.silent.discard(peer)
+            self.peers.discard(cast(Peer, peer))
+            peer.close_for_others()
 
     def tick(self, now: float) -> None:
         """Let each connection check what takes too long; end those that leave too many calls waiting."""
@@ -56,9 +56,9 @@ class Peers:
             greatest = max(self.peers, key=lambda peer: peer.waiting_calls)
             waiting -= greatest.waiting_calls
             self.peers.discard(greatest)
-            greatest.shut_out()
+            greatest.close_for_others()
 
 
-def _eviction_order(guest: Peer | SilentPeer) -> tuple[bool, bool, float]:
-    idle = getattr(guest, "idle", None)
-    return idle is not None, idle is False, guest.heard_at
+def _eviction_order(peer: Peer | SilentPeer) -> tuple[bool, bool, float]:
+    idle = getattr(peer, "idle", None)
+    return idle is not None, idle is False, peer.heard_at
