@@ -137,7 +137,7 @@ def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[Sta
             writer = TableStatements(
                 table.definition, 0, limits=BatchLimits(rows), first_batch=numbers[phase], plain=plain
             )
-            found += writer.deletes(images) if phase is Phase.DELETE else writer.writes(images)
+            found += writer.render_deletes(images) if phase is Phase.DELETE else writer.render_writes(images)
             numbers[phase] = writer.next_batch
     return found, time.perf_counter() - began
 
@@ -173,7 +173,7 @@ def prepare(server: MariaDb, workload: Workload) -> None:
             cursor.execute(
                 f"CREATE TABLE bench.{table.name} (id BIGINT PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
             )
-            for batch in TableStatements(table.definition, 0, limits=BatchLimits(1000)).writes(
+            for batch in TableStatements(table.definition, 0, limits=BatchLimits(1000)).render_writes(
                 table.images(table.before, 0)
             ):
                 cursor.execute(batch.sql[0])

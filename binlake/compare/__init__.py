@@ -3,8 +3,8 @@
 An independent path: the target is read by plain SQL, nothing is decoded by the pipeline's code.
 """
 
-from binlake.compare.expected import expected_states
+from binlake.compare.expected import read_expected_states
 from binlake.compare.state import Comparison, compare_state
 from binlake.compare.target import connect
 
-__all__ = ["Comparison", "compare_state", "connect", "expected_states"]
+__all__ = ["Comparison", "compare_state", "connect", "read_expected_states"]

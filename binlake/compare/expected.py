@@ -8,7 +8,7 @@ from dataclasses import replace
 from binlake.compare.capture import Capture, Json, StateAt
 
 
-def expected_states(capture: Capture) -> Iterator[StateAt]:
+def read_expected_states(capture: Capture) -> Iterator[StateAt]:
     """States by commit_ts. A table in `replayed.jsonl` gives its rows, all else is from `states.jsonl`.
 
     What the binlog did not say upstream (tidb-binlog 1.14, 1) no consumer can show: verify is there to find it.

@@ -113,7 +113,7 @@ def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) ->
     yield from (f"{table['table']}: {text}" for text in shape_differences)
     names = [column.name for column in expected.columns]
     if names != [column.name for column in found.columns]:
-        # Without the same columns the rows cannot be read side by side; the difference is told above.
+        # Without the same columns the rows cannot be read side by side; the difference is reported above.
         return
     yield from _rows(table, target, rules.dialect, result)
 

@@ -28,7 +28,7 @@ def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) ->
     first, width = maps.offsets[0].as_py(), len(names)
     items, rows = maps.items.slice(first), _numbers(maps)
     rows = rows if wanted is None else rows.take(pa.array(wanted))
-    # Of a name that stands twice the first counts.
+    # Of a name that occurs twice the first counts.
     places = {name: place for place, name in reversed(list(enumerate(names)))}
     return {name: _column(items, rows, places.get(name), width) for name in columns}
 

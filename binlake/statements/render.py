@@ -71,7 +71,7 @@ class TableStatements:
         """The number that the next batch will get."""
         return self._next
 
-    def writes(self, images: Images, *, anew: bool = False) -> Iterator[StatementBatch]:
+    def render_writes(self, images: Images, *, anew: bool = False) -> Iterator[StatementBatch]:
         """Full final images; after phase 2 each key must be there once. For tables with a key only.
 
         REPLACE; where the identity is the only unique key INSERT … ON DUPLICATE KEY UPDATE outside safe mode, and in
@@ -90,7 +90,7 @@ class TableStatements:
             count = self._count_sql(keys.joined(start, stop).decode())
             yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, count)
 
-    def deletes(self, images: Images) -> Iterator[StatementBatch]:
+    def render_deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
         self._require_key("delete")
         keys = JoinedTexts(append_commas(self._key_tuples(images)))
@@ -100,7 +100,7 @@ class TableStatements:
             self._require_taken(sql, images, start)
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
-    def inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
+    def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
         heads = self._heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
@@ -110,7 +110,7 @@ class TableStatements:
             self._require_taken(sql, images, int(repeated[start]))
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
-    def image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
+    def render_image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """DELETE by the whole image, one statement each, that must remove exactly `copies[i]` rows (hazards R-44)."""
         conditions = self._conditions(images)
         limits = pa.array([str(n) for n in copies], pa.large_string())

@@ -4,10 +4,10 @@ Every write goes through `apply_window`; everything else here reads, or is a par
 """
 
 from binlake.target.apply.apply import apply_window
-from binlake.target.apply.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
+from binlake.target.apply.position import Position, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
 from binlake.target.claim.progress import Checkpoint
-from binlake.target.definitions.definitions import Expected, expected_after, expected_of
-from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
+from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
+from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows_error
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag
 
@@ -23,11 +23,11 @@ __all__ = [
     "StopFlag",
     "WriteAhead",
     "apply_window",
-    "checkpoint_of",
-    "checkpoint_ts",
-    "expected_after",
-    "expected_of",
-    "position_of",
-    "progress_of",
-    "too_many_rows",
+    "expect_after_ddl",
+    "expect_tables",
+    "read_checkpoint",
+    "read_checkpoint_ts",
+    "read_open_window",
+    "read_position",
+    "too_many_rows_error",
 ]

@@ -16,11 +16,11 @@ from binlake.dialect.replacement import empties_table, replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action
 from binlake.statements.batch import INJECTED, PHASES, REPLACED, Phase, StatementBatch
-from binlake.target.definitions.definitions import Expected, Name, expected_after, expected_of
+from binlake.target.definitions.definitions import Expected, Name, expect_after_ddl, expect_tables
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.window.manifest import ApplyManifest
 
-# What these did cannot be told from running them again: they swap or move whole tables.
+# Running these again does something else than running them once: they swap or move whole tables.
 _NOT_REPEATABLE = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_PARTITION})
 
 Hook = Callable[[str], None]
@@ -98,7 +98,7 @@ class WindowPlans:
         since, until = self.segments.bounds(number)
         tables = [self.definitions.within(*name, since, until) for name in content.tables]
         cut = self.cuts[number - 1] if content.ddl is not None else None
-        after = expected_after(cut.before, cut.after, self.dialect, cut.action) if cut is not None else None
+        after = expect_after_ddl(cut.before, cut.after, self.dialect, cut.action) if cut is not None else None
         touched = list(after.names) if after is not None else []
         own = content.ddl is not None and content.ddl.kind in (REPLACED, INJECTED)
         if cut is not None and content.ddl is not None and own:
@@ -114,7 +114,7 @@ class WindowPlans:
             touched=tuple(touched),
             expected_after=after,
             repeatable=cut is None or _is_repeatable(cut, content.ddl, own=own),
-            expected=expected_of(tables, self.dialect) if tables else None,
+            expected=expect_tables(tables, self.dialect) if tables else None,
             rows=content.rows,
             bytes=content.bytes,
             ordered=content.ordered,
@@ -131,7 +131,7 @@ class WindowPlans:
 
 def _is_repeatable(cut: LandedDdl, ddl: StatementBatch | None, *, own: bool) -> bool:
     if own and ddl is not None:
-        # What other statements of an operator did cannot be told from running them again, either.
+        # Nor is it known of other statements of an operator that running them again changes nothing.
         return empties_table(ddl.sql[-1])
     return cut.action not in _NOT_REPEATABLE
 
@@ -144,7 +144,7 @@ def is_within(target: Target, rows: int, size: int) -> bool:
 def require_within(target: Target, window: str, segment: int, rows: int, size: int) -> None:
     """Raises Permanent for a segment above the limits of one transaction (hazards R-30)."""
     if rows > target.max_segment_rows:
-        raise too_many_rows(window, segment, rows, target.max_segment_rows)
+        raise too_many_rows_error(window, segment, rows, target.max_segment_rows)
     if size > target.max_segment_bytes:
         raise Permanent(
             f"segment {segment} has {size} bytes of text or more, above {target.max_segment_bytes}:"
@@ -154,7 +154,7 @@ def require_within(target: Target, window: str, segment: int, rows: int, size: i
         )
 
 
-def too_many_rows(window: str, segment: int, rows: int, most: int) -> Permanent:
+def too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Permanent:
     """The error for a segment above `target.max-segment-rows` (hazards R-30)."""
     return Permanent(
         f"segment {segment} has {rows} rows or more, above {most}: too many for one transaction",

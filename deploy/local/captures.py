@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
-from binlake.compare import compare_state, connect, expected_states
+from binlake.compare import compare_state, connect, read_expected_states
 from binlake.compare.capture import Capture, StateAt
 from binlake.config import Replication
 from binlake.config.model import Target
@@ -108,7 +108,7 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
             rules = Rules(invalid_text=_invalid_text(capture), second_writes="once")
             hands = handworks(planned(log), capture.states(), tables_in_doubt(log))
             replay = DirectReplay(log, session, hands, new_collation=_new_collation(capture), rules=rules)
-            for state in expected_states(capture):
+            for state in read_expected_states(capture):
                 replay.advance(state.commit_ts)
                 outcome.windows, outcome.by_hand = replay.applied.windows, replay.applied.by_hand
                 if not _compare(capture, state, server, outcome):
@@ -133,7 +133,7 @@ def run_capture(
     """
 
     def work(outcome: Outcome) -> None:
-        states = sample(list(expected_states(capture)), most_states)
+        states = sample(list(read_expected_states(capture)), most_states)
         commits = read_log(capture)
         hands = handworks(planned(commits), capture.states(), tables_in_doubt(commits))
         with capture_cluster(capture, folder, pumps=pumps) as cluster:

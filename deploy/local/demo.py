@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from binlake.compare import expected_states
+from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
@@ -54,7 +54,7 @@ class Demo:
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
         self.spark = SparkConnect(folder / "spark", java=_SHORT_LIVED)
-        self.states = list(expected_states(capture))
+        self.states = list(read_expected_states(capture))
         # Every second state lies inside a window, not at its end: time travel must find it.
         self.inside = self.states[2:-1:2]
         self.stops = [state for state in self.states if state not in self.inside]

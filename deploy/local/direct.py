@@ -22,7 +22,7 @@ from binlake.statements import StatementBatch, TableStatements, images_from_rows
 from binlake.statements.batch import UNCHECKED
 from binlake.target.definitions.definitions import (
     compare_definitions,
-    expected_after,
+    expect_after_ddl,
     read_definitions,
     require_definitions,
 )
@@ -116,7 +116,7 @@ class DirectReplay:
         self._session.commit()
         for statement in batch.sql:
             self._session.execute(statement)
-        expected = expected_after(ddl.before, ddl.after, "mariadb", ddl.action)
+        expected = expect_after_ddl(ddl.before, ddl.after, "mariadb", ddl.action)
         found = compare_definitions(
             expected, read_definitions(self._session, expected.names, "mariadb"), indexes=True, target=self._target
         )
@@ -176,14 +176,18 @@ def _batches(table: TableDef, segment: int, net: list[NetChange]) -> Iterator[St
     names = [column.name for column in table.row_columns]
     gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
     if gone and keyless:
-        yield from out.image_deletes(images_from_rows(_images(c.before for c in gone), names), [c.copies for c in gone])
+        yield from out.render_image_deletes(
+            images_from_rows(_images(c.before for c in gone), names), [c.copies for c in gone]
+        )
     elif gone:
         keys = [column for column in gone[0].before or {}]
-        yield from out.deletes(images_from_rows(_images(c.before for c in gone), keys))
+        yield from out.render_deletes(images_from_rows(_images(c.before for c in gone), keys))
     if there and keyless:
-        yield from out.inserts(images_from_rows(_images(c.after for c in there), names), [c.copies for c in there])
+        yield from out.render_inserts(
+            images_from_rows(_images(c.after for c in there), names), [c.copies for c in there]
+        )
     elif there:
-        yield from out.writes(images_from_rows(_images(c.after for c in there), names))
+        yield from out.render_writes(images_from_rows(_images(c.after for c in there), names))
 
 
 def _images(rows: Iterable[Row | None]) -> list[Row]:

@@ -25,7 +25,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
-from binlake.target import Session, checkpoint_ts
+from binlake.target import Session, read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
 from binlake.target.definitions.definitions import Name
 from binlake.window.targets import Naming, TargetTables
@@ -90,7 +90,7 @@ def _schema(replication: Replication) -> SchemaState:
     landed = WindowLog(LakePaths.of(replication)).landed_range()
     if landed is None:
         return _sources_own(replication)
-    checkpoint = checkpoint_ts(replication, replication.source.expected_cluster)
+    checkpoint = read_checkpoint_ts(replication, replication.source.expected_cluster)
     return history.state_at(landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1]))
 
 
@@ -98,7 +98,7 @@ def _sources_own(replication: Replication) -> SchemaState:
     """The schema where the replication will start, asked of the source."""
     with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
         initial = int(replication.initial_commit_ts)
-        start = checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())
+        start = read_checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())
         return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.ddl_jobs(0))
 
 

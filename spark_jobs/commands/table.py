@@ -21,7 +21,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.tableback import bring_back
 from binlake.repair.verify.tables import Name, cluster_of
 from binlake.rules import Rules
-from binlake.target.apply.position import aside_of, checkpoint_ts
+from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming, TargetTables
@@ -62,7 +62,7 @@ class TableCommand:
         """Do it and print it. `list`: 3 when no table is set aside."""
         replication = load_replication(args.replication)
         if args.action == "list":
-            found = aside_of(replication, cluster_of(WindowLog(LakePaths.of(replication))))
+            found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
             print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
             return 0 if found else 3
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_back(replication, args)]}[args.action]
@@ -75,7 +75,9 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
     windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
     cluster_id, landed = cluster_of(windows), windows.landed_range()
     start = landed[0] if landed is not None else 0
-    names = _known(replication, args.table, start, checkpoint_ts(replication, cluster_id), windows.landed_ts() or start)
+    names = _known(
+        replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.landed_ts() or start
+    )
     reason = args.reason or "commanded"
     found = set_aside(target, cluster_id, replication.name, names, reason, start)
     record_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")

@@ -12,8 +12,8 @@ from contextlib import closing
 from binlake.config.model import Target
 from binlake.rows.schema import TableDef
 from binlake.target import Session
-from binlake.target.definitions.definitions import expected_of, read_definitions
-from binlake.target.definitions.shape import Name, option_of, shape_of
+from binlake.target.definitions.definitions import expect_tables, read_definitions
+from binlake.target.definitions.shape import Name, derive_shape, find_option
 from binlake.window.shapes import Shapes, TableShape
 from spark_jobs.tables.sinks import SinkWindow
 
@@ -34,17 +34,17 @@ def may_differ(target: Target) -> bool:
 
 
 def _is_preserved(target: Target, table: TableDef) -> bool:
-    option = option_of(target, (table.db, table.name))
+    option = find_option(target, (table.db, table.name))
     return option is not None and option.preserve
 
 
 def _read(target: Target, tables: list[TableDef]) -> dict[Name, TableShape]:
-    expected = expected_of(tables, target.db_type)
+    expected = expect_tables(tables, target.db_type)
     with closing(Session(target)) as session:
         actual = read_definitions(session, expected.names, target.db_type)
     shapes = {}
     for name, form in expected.tables.items():
         there = actual.tables.get(name)
         if form is not None and there is not None:
-            shapes[name] = shape_of(form, there, option_of(target, name), target.sync_mode)
+            shapes[name] = derive_shape(form, there, find_option(target, name), target.sync_mode)
     return {name: shape for name, shape in shapes.items() if shape}

@@ -98,11 +98,13 @@ def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
 def write_statements(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
     """Phase WRITE of a table with a key: in place, then those `anew` (numpy; None for none)."""
     if anew is None or not anew.any():
-        yield from writer.writes(images)
+        yield from writer.render_writes(images)
         return
     for mask, is_anew in ((~anew, False), (anew, True)):
         if mask.any():
-            yield from writer.writes({name: values.filter(mask) for name, values in images.items()}, anew=is_anew)
+            yield from writer.render_writes(
+                {name: values.filter(mask) for name, values in images.items()}, anew=is_anew
+            )
 
 
 def keep_statements(

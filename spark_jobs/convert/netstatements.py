@@ -20,7 +20,7 @@ from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
 from binlake.statements.chunks import add_places, cut_chunks, measure_sizes, number_chunks, split_by_chunk, sum_sizes
-from binlake.target import too_many_rows
+from binlake.target import too_many_rows_error
 from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.convert.keeping import add_origins
 from spark_jobs.convert.render import RENDERED, Renderer
@@ -91,7 +91,7 @@ def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
     for number, rows in groupby(counted, key=lambda row: row[Change.SEGMENT]):
         found = sum(row["rows"] for row in rows)
         if found > most:
-            raise too_many_rows(window, number, found, most)
+            raise too_many_rows_error(window, number, found, most)
 
 
 def render_rows(rows: Rows, renderer: Renderer) -> Rows:

@@ -95,8 +95,8 @@ def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: in
     images = images_from_maps(maps, names, in_order)
     if not keyless:
         if deleted:
-            return writer.deletes(images)
+            return writer.render_deletes(images)
         anew = np.asarray(rows["anew"])[in_order] if "anew" in rows.column_names else None
         return write_statements(writer, anew, images)
     copies = np.asarray(rows[Change.COPIES])[in_order]
-    return writer.image_deletes(images, copies) if deleted else writer.inserts(images, copies)
+    return writer.render_image_deletes(images, copies) if deleted else writer.render_inserts(images, copies)

@@ -16,7 +16,7 @@ from binlake.cluster.placement import Registry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
-from binlake.target import checkpoint_ts
+from binlake.target import read_checkpoint_ts
 from binlake.window.eventrow import EventRow
 from binlake.window.incidents import STAGE, describe_incidents, find_new_incidents
 from binlake.window.manifest import WindowManifest
@@ -117,7 +117,7 @@ def require_same_start(ctx: StageContext) -> None:
 
 
 def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
-    checkpoint = checkpoint_ts(ctx.replication, cluster.cluster_id)
+    checkpoint = read_checkpoint_ts(ctx.replication, cluster.cluster_id)
     if checkpoint is not None:
         if start_ts is not None and start_ts not in (checkpoint, NOW):
             raise CheckpointConflict(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from binlake.base import rowhash
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.target import Position, position_of
+from binlake.target import Position, read_position
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, fold_of
@@ -16,7 +16,7 @@ from spark_jobs.job.lake import Rows, fold_of
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
     """The target's position; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
     target = ctx.replication.sql_target()
-    return position_of(target, ctx.replication.name, cluster_id(ctx, bounds))
+    return read_position(target, ctx.replication.name, cluster_id(ctx, bounds))
 
 
 def cluster_id(ctx: StageContext, bounds: Bounds) -> int:

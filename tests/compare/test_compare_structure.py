@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.compare import expected_states
+from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.rules import LOST_DEFAULT, Rules
 from binlake.compare.structure import EXPRESSION, KeyStructure, TableStructure, canonical_type, parse_create
@@ -28,7 +28,7 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
 def test_every_recorded_table_can_be_read(name: str) -> None:
-    for state in expected_states(Capture(CAPTURES / name)):
+    for state in read_expected_states(Capture(CAPTURES / name)):
         for table in (t for t in state.contents if t.get("kind") == "BASE TABLE"):
             shape = parse_create(table["create"], table["types"])
             assert [column.name for column in shape.columns] == table["columns"]

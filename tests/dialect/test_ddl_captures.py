@@ -14,7 +14,7 @@ from binlake.dialect import map_ddl
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
 from binlake.target.ddl.proof import judge, read_evidence
-from binlake.target.definitions.definitions import compare_definitions, expected_after, read_definitions
+from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
 from binlake.target.session.session import Session
 from binlake.window.ddls import plan_ddls
 from binlake.window.definitions import LandedDdl
@@ -48,7 +48,7 @@ def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_mariad
         for row in ddls(Capture(CAPTURES / name)):
             found = map_ddl(row, "mariadb")
             assert found.sql, (row.query, found.reason)
-            expected = expected_after(row.before, row.after, "mariadb")
+            expected = expect_after_ddl(row.before, row.after, "mariadb")
             before = read_evidence(session, target, expected.names, expected)
             for statement in found.sql:
                 session.execute(statement)

@@ -20,7 +20,7 @@ from test_e2e_window import Make, expected, set_up, some_changes, tables_of, tom
 
 from binlake.config import Replication
 from binlake.errors import LostRange
-from binlake.target import checkpoint_of
+from binlake.target import read_checkpoint
 from spark_jobs.commands.recover import recover
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.runner import run_stage
@@ -202,7 +202,7 @@ def test_the_source_is_gone_and_finalize_was_killed(
         for place, (step, number) in enumerate(POSITIONS):
             mariadb.wipe()
             killer.kill_at(step, number if number > 0 else left.transactions + 1 + number)
-            found = checkpoint_of(left.ctx.replication, source.driver.cluster_id)
+            found = read_checkpoint(left.ctx.replication, source.driver.cluster_id)
             assert found is not None
             assert not found.consistent
             first, second = (left.from_lake, left.from_relay)[:: 1 if place % 2 else -1]

@@ -17,7 +17,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
 from binlake.errors import BinlakeError
-from binlake.target import checkpoint_of
+from binlake.target import read_checkpoint
 from spark_jobs.commands.restore import restore
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.runner import run_stage, run_window
@@ -97,7 +97,7 @@ def test_a_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
     bounds = run(ctx, source)
     assert len(ctx.windows.landed()) == 1
     assert tables_of(workload, mariadb) == expected(workload)
-    found = checkpoint_of(ctx.replication, source.driver.cluster_id)
+    found = read_checkpoint(ctx.replication, source.driver.cluster_id)
     assert found is not None
     assert (found.commit_ts, found.consistent) == (bounds.hi, True)
 
@@ -190,7 +190,7 @@ def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_po
     # Whatever connects to a MySQL server calls it, subclasses too; a context with a target shows that it bites.
     monkeypatch.setattr("pymysql.connections.Connection.connect", refuse)
     with pytest.raises(AssertionError, match="a connection to a target"):
-        checkpoint_of(context(target=target).replication, source.driver.cluster_id)
+        read_checkpoint(context(target=target).replication, source.driver.cluster_id)
     workload = source.workload
     set_up(workload)
     for number in range(10):

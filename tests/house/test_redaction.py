@@ -14,7 +14,7 @@ from binlake.config.load import load_replication
 from binlake.repair.verify.differences import Difference
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.temporal import pack_moment
-from binlake.target.session.failures import failure
+from binlake.target.session.failures import translate_error
 
 SECRETS = ("Müller", "4711", "0AFF", "12.5", "a'b", "O''Neil", "-1e-5")
 WRITES = (
@@ -71,12 +71,12 @@ def test_what_a_server_says_of_rows_keeps_names_and_no_value(text: str, shown: s
 
 def test_an_error_of_the_target_says_where_and_how_to_see_the_values() -> None:
     mysql = err.IntegrityError(1062, "Duplicate entry 'Müller' for key 'PRIMARY'")
-    told = str(failure(mysql, "db:3306", WRITES[0]))
+    told = str(translate_error(mysql, "db:3306", WRITES[0]))
     assert not [secret for secret in SECRETS if secret in told.replace("`t 4711x`", "")]
     assert "code=1062" in told
     assert "show-row-values" in told
     show_row_values(True)
-    told = str(failure(mysql, "db:3306", WRITES[0]))
+    told = str(translate_error(mysql, "db:3306", WRITES[0]))
     assert "Müller" in told
     assert "show-row-values" not in told
 

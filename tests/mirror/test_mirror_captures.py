@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from binlake.changes.net import RowEvent, net_changes, row_key
-from binlake.compare import expected_states
+from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.mirror.effects import effects_of
@@ -144,7 +144,7 @@ def shown(content: dict[str, Any], mirror: tuple[TableDef, list[Row]]) -> tuple[
 def test_the_mirrors_are_equal_at_every_state(name: str, tables: int) -> None:  # S0-60 S0-64 R-19 C-07
     capture = Capture(CAPTURES / name)
     mirrors, compared = Mirrors(read_log(capture)), 0
-    for state in expected_states(capture):
+    for state in read_expected_states(capture):
         mirrors.advance(state.commit_ts)
         for content in state.contents:
             place = (content["schema"], content["name"])

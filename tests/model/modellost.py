@@ -17,7 +17,7 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.statements import Phase
 from binlake.statements.literal import qualified
-from binlake.target import position_of
+from binlake.target import read_position
 from binlake.target.claim.progress import Checkpoint
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ def set_back(scenario: Scenario, _found: Statements) -> None:
 
 def _replay(scenario: Scenario, exit_ts: int) -> None:
     """Windows in safe mode until the exit point is passed; `never` would be the operator's lie."""
-    while (position := position_of(scenario.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
+    while (position := read_position(scenario.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
         target = scenario.target().model_copy(update={"safe_mode": scenario.random.choice(("always", "auto"))})
         later = [ts for ts in scenario.ends if ts > (position.commit_ts or 0)]
         hi = later[min(int(scenario.random.expovariate(0.3)), len(later) - 1)]
-        forms = position_of(target, NAME, CLUSTER).forms
+        forms = read_position(target, NAME, CLUSTER).forms
         if forms != "safe":
             raise Wrong("plain forms below the exit point")
         found = scenario.converted(position.commit_ts or 0, hi, target, forms)
@@ -66,7 +66,7 @@ def lose_row(scenario: Scenario, found: Statements) -> None:
     # A merged UPDATE makes a missing row anew, whole: the target is right, and nothing need be missed.
     plain = {"mode": "ordered", "safe_mode": "never", "multiple_rows": False}
     target = scenario.target().model_copy(update=plain)
-    position = position_of(target, NAME, CLUSTER)
+    position = read_position(target, NAME, CLUSTER)
     if position.opened is not None or position.forms != "plain" or not position.commit_ts or scenario.shape.bytewise:
         scenario.apply(found)
         return

@@ -38,7 +38,7 @@ from binlake.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from binlake.target import apply_window, position_of
+from binlake.target import apply_window, read_position
 from binlake.target.claim.progress import Checkpoint, Progress, read_progress
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
@@ -168,7 +168,7 @@ class Scenario:
     def next_window(self) -> Statements:
         """The window that is open, as it was sealed; else a new one from the checkpoint on, of any length and mode."""
         target = self.target()
-        position = position_of(target, NAME, CLUSTER)
+        position = read_position(target, NAME, CLUSTER)
         if position.opened is not None:
             return self.pinned[str(position.opened.manifest)]
         lo = position.commit_ts or 0

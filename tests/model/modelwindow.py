@@ -166,10 +166,10 @@ def _batches(out: TableStatements, table: TableDef, phase: Phase, changes: list)
     copies = [change.copies for change in changes]
     if phase == Phase.WRITE:
         images = images_from_rows([change.after for change in changes], names)
-        return out.inserts(images, copies) if keyless else out.writes(images)
+        return out.render_inserts(images, copies) if keyless else out.render_writes(images)
     if keyless:
-        return out.image_deletes(images_from_rows([change.before for change in changes], names), copies)
-    return out.deletes(images_from_rows([change.before for change in changes], table.identity().columns))
+        return out.render_image_deletes(images_from_rows([change.before for change in changes], names), copies)
+    return out.render_deletes(images_from_rows([change.before for change in changes], table.identity().columns))
 
 
 def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState
 from binlake.rules import Rules
 from binlake.statements import Phase
-from binlake.target import apply_window, position_of
+from binlake.target import apply_window, read_position
 from binlake.target.commands.ddl import DdlCommand
 from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
 from binlake.window.ddls import plan_ddls, require_replacements_used
@@ -269,7 +269,7 @@ def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_
         binlake_ddl(*release)
     (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).events(stage="release")
     assert (event["state"], json.loads(event["detail"])["ddl_commit_ts"]) == ("released", str(story.ddl_ts))
-    position = position_of(target, NAME, CLUSTER)
+    position = read_position(target, NAME, CLUSTER)
     assert (position.window, position.commit_ts, position.forms) == (None, story.ddl_ts - 1, "safe")
     result = finalize(target, second.convert(story.ddl_ts - 1, LAST, target, position.forms))
     assert (result.replaced, rows(mariadb, "SELECT COUNT(*) FROM d.t")) == (1, [(3,)])

@@ -15,7 +15,7 @@ from support.mariadb import MariaDb, rows
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.verify import VerifyOptions, verify
-from binlake.target import checkpoint_ts
+from binlake.target import read_checkpoint_ts
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.restore import SINK_STAGES
 from spark_jobs.job.context import Bounds
@@ -70,9 +70,9 @@ def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(
     with pytest.raises(ConfigError, match="target of its own"):
         replay(ctx.replication, ctx, None, middle)
     replay(ctx.replication, into, 0, middle)
-    assert checkpoint_ts(into.replication, 7) == middle
+    assert read_checkpoint_ts(into.replication, 7) == middle
     wanted = next(tables for ts, tables in states if ts == middle)
     assert shown(second_mariadb) == {name: plain(data) for name, data in wanted.items()}
     with pytest.raises(CheckpointConflict, match="the target is at"):
         replay(ctx.replication, into, 0, end)
-    assert checkpoint_ts(ctx.replication, 7) == end
+    assert read_checkpoint_ts(ctx.replication, 7) == end

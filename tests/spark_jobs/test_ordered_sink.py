@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, rows
 from support.windows import at
 from test_sql_sink import Sink
 
-from binlake.target import apply_window, checkpoint_ts
+from binlake.target import apply_window, read_checkpoint_ts
 from binlake.target.apply import ordered as ordered_mode
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
@@ -64,7 +64,7 @@ def test_the_target_equals_the_source_after_each_window(
         assert applied.detail["modes"]["ordered"] >= 1
         assert "parallel" not in applied.detail["modes"] or number == 1
         assert sink.target() == sink.model(bounds.hi)
-        assert checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
+        assert read_checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
         words.append(_words(sink, bounds))
     _configure(sink, {**OPTIONS[0], "multiple-rows": False, "conflict-strategy": "causality"})
     assert [result.state for result in sink.apply(sink.windows[0])] == ["done", "already", "already"]

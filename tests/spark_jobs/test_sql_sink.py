@@ -15,7 +15,7 @@ from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWindow, Permanent
 from binlake.lake.windowlog import WindowEvent
-from binlake.target import apply_window, checkpoint_ts
+from binlake.target import apply_window, read_checkpoint_ts
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
@@ -37,7 +37,7 @@ def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothin
         states = [result.state for result in sink.apply(bounds)]
         assert states == ["done", "done", "done"]
         assert sink.target() == sink.model(bounds.hi)
-        assert checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
+        assert read_checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
 
     before = _derived(sink)
     for bounds in (sink.windows[1], sink.windows[0]):
@@ -116,7 +116,7 @@ def test_a_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, ma
     # In a task of its own, which reads them there: the process that rendered them still has them as they were sealed.
     with pytest.raises(ImmutableWindow, match="differs from the one that was derived"):
         finalize.run(sink.lakehouse.context("another task"), first)
-    assert checkpoint_ts(sink.ctx.replication, 7) in (None, sink.history.states[1][0])
+    assert read_checkpoint_ts(sink.ctx.replication, 7) in (None, sink.history.states[1][0])
 
 
 def test_a_target_with_other_definitions_is_refused(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_target_with_other_definitions_is_refused(spark: SparkSession, mariadb
     execute(mariadb, "ALTER TABLE shop.item ADD UNIQUE KEY more (name)")
     with pytest.raises(Drift, match="item"):
         sink.derive(second)
-    assert checkpoint_ts(sink.ctx.replication, 7) == first.hi
+    assert read_checkpoint_ts(sink.ctx.replication, 7) == first.hi
 
 
 def test_a_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
@@ -278,4 +278,4 @@ def test_what_no_transaction_or_packet_can_hold_is_refused_before_anything_is_se
         execute(mariadb, f"SET GLOBAL max_allowed_packet = {packet}")
     assert rows_of(sink.ctx.paths.table("statement")) == []
     assert sink.ctx.windows.apply_manifests(first.lo, first.hi) == []
-    assert checkpoint_ts(sink.ctx.replication, 7) is None
+    assert read_checkpoint_ts(sink.ctx.replication, 7) is None

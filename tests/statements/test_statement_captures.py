@@ -47,7 +47,7 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]])
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
-    for batch in out.inserts(columns, [1] * len(images)) if keyless else out.writes(columns):
+    for batch in out.render_inserts(columns, [1] * len(images)) if keyless else out.render_writes(columns):
         for sql in batch.sql:
             session.execute(sql)
         if batch.verify_sql:
@@ -60,7 +60,7 @@ def empty(session: Session, table: TableDef, images: list[dict[str, str | None]]
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
-    for batch in out.image_deletes(columns, [1] * len(images)) if keyless else out.deletes(columns):
+    for batch in out.render_image_deletes(columns, [1] * len(images)) if keyless else out.render_deletes(columns):
         affected = [session.execute(sql) for sql in batch.sql]
         assert sum(affected) == batch.rows
 

@@ -90,7 +90,7 @@ def test_both_forms_leave_the_same_rows(
             cursor.execute(f"DELETE FROM d.{name}_{form}")
             for images in (before, after, after):
                 columns = images_from_rows(images, list(images[0])) if images else {}
-                for batch in writer.writes(columns) if images else ():
+                for batch in writer.render_writes(columns) if images else ():
                     assert batch.kind == ("upsert" if form == "plain" else "replace")
                     cursor.execute(batch.sql[0])
             cursor.execute(f"SELECT *, HEX(k), HEX(b) FROM d.{name}_{form} ORDER BY k, n")

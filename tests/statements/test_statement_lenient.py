@@ -45,12 +45,12 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYED, ("1", "", "x"), ("2", "a", "y"), ("3", None, "z"))
     for plain in (False, True, False):
-        for batch in TableStatements(KEYED, 0, plain=plain).writes(images):
+        for batch in TableStatements(KEYED, 0, plain=plain).render_writes(images):
             session.execute(batch.sql[0])
             assert session.rows(batch.verify_sql) == [(3,)]
     assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 0.0), (2, 1.0), (3, None)]
-    assert "sql_mode" not in next(TableStatements(KEYED, 0).writes(rows(KEYED, ("2", "b", "y")))).sql[0]
-    [long] = TableStatements(KEYED, 0).writes(rows(KEYED, ("4", "a", "too long")))
+    assert "sql_mode" not in next(TableStatements(KEYED, 0).render_writes(rows(KEYED, ("2", "b", "y")))).sql[0]
+    [long] = TableStatements(KEYED, 0).render_writes(rows(KEYED, ("4", "a", "too long")))
     with pytest.raises(TargetRefused):
         session.execute(long.sql[0])
 
@@ -58,22 +58,22 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
 def test_rows_of_a_table_without_a_key(session: Session) -> None:
     session.execute("CREATE TABLE app.odd (e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYLESS, ("", "x"), ("a", "x"))
-    for batch in TableStatements(KEYLESS, 0).inserts(images, [2, 1]):
+    for batch in TableStatements(KEYLESS, 0).render_inserts(images, [2, 1]):
         assert session.execute(batch.sql[0]) == 3
     assert session.rows("SELECT e + 0 FROM app.odd ORDER BY 1") == [(0.0,), (0.0,), (1.0,)]
-    for batch in TableStatements(KEYLESS, 0).image_deletes(images, [1, 1]):
+    for batch in TableStatements(KEYLESS, 0).render_image_deletes(images, [1, 1]):
         assert [session.execute(sql) for sql in batch.sql] == [1, 1]
     assert session.rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
 
 
 def test_mysql_and_tidb_say_it_by_a_hint() -> None:
-    [batch] = TableStatements(KEYED, 0, dialect="mysql").writes(rows(KEYED, ("1", "", "x")))
+    [batch] = TableStatements(KEYED, 0, dialect="mysql").render_writes(rows(KEYED, ("1", "", "x")))
     assert batch.sql[0].startswith("REPLACE /*+ SET_VAR(sql_mode = 'NO_AUTO_VALUE_ON_ZERO")
 
 
 def test_an_element_without_a_name_is_no_error_value() -> None:
     named = table("odd", col("id", not_null=True), col("e", t.ENUM, elems=("a", "")), keys=(primary("id"),))
-    [batch] = TableStatements(named, 0).writes(rows(named, ("1", "")))
+    [batch] = TableStatements(named, 0).render_writes(rows(named, ("1", "")))
     assert batch.sql[0].startswith("REPLACE INTO")
 
 

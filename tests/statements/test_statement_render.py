@@ -76,33 +76,33 @@ def test_text_of_batches(name: str) -> None:
     table_def, values = {"orders": (ORDERS, ORDER_ROWS), "pairs": (PAIRS, PAIR_ROWS), "heap": (HEAP, HEAP_ROWS)}[name]
     out, given = TableStatements(table_def, 3), images(table_def, values)
     if name == "heap":
-        batches = [*out.image_deletes(given, [1, 2]), *out.inserts(given, [2, 1])]
+        batches = [*out.render_image_deletes(given, [1, 2]), *out.render_inserts(given, [2, 1])]
     else:
-        batches = [*out.deletes(given), *out.writes(given)]
+        batches = [*out.render_deletes(given), *out.render_writes(given)]
     assert golden_text(batches) == (GOLDEN / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def test_text_outside_safe_mode() -> None:
     # S4-37, R-59: no REPLACE where the identity is the only unique key; elsewhere it stays
     given = images(ORDERS, ORDER_ROWS)
-    text = golden_text(TableStatements(ORDERS, 3, plain=True).writes(given))
+    text = golden_text(TableStatements(ORDERS, 3, plain=True).render_writes(given))
     assert text == (GOLDEN / "orders_plain.sql").read_text(encoding="utf-8")
     both = table("both", col("id", not_null=True), col("c"), keys=(primary("id"), key("more", "c")))
     row = images(both, [{"id": "1", "c": "2"}])
-    assert [b.kind for b in TableStatements(both, 3, plain=True).writes(row)] == ["replace"]
+    assert [b.kind for b in TableStatements(both, 3, plain=True).render_writes(row)] == ["replace"]
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(1000)])
-    by_rows = list(TableStatements(ORDERS, 0, limits=BatchLimits(300)).writes(many))
+    by_rows = list(TableStatements(ORDERS, 0, limits=BatchLimits(300)).render_writes(many))
     assert [b.rows for b in by_rows] == [300, 300, 300, 100]
     assert [b.batch for b in by_rows] == [0, 1, 2, 3]
-    by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).writes(many))
+    by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).render_writes(many))
     assert sum(b.rows for b in by_bytes) == 1000
     assert max(len(b.sql[0]) for b in by_bytes) < 4300
     # one row that is larger than the bound still travels
     smallest = TableStatements(ORDERS, 0, limits=BatchLimits(bytes=1))
-    assert [b.rows for b in smallest.writes(images(ORDERS, ORDER_ROWS))] == [1, 1]
+    assert [b.rows for b in smallest.render_writes(images(ORDERS, ORDER_ROWS))] == [1, 1]
 
 
 def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None:
@@ -110,18 +110,18 @@ def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None
     packet = 1 << 20
     limits = BatchLimits.of(100_000, packet)
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(20_000)])
-    batches = list(TableStatements(ORDERS, 0, limits=limits).writes(many))
+    batches = list(TableStatements(ORDERS, 0, limits=limits).render_writes(many))
     assert len(batches) > 1
     assert max(len(b.sql[0].encode()) for b in batches) < packet
     assert max(len(b.verify_sql.encode()) for b in batches) < packet
     text = next(c.name for c in ORDERS.columns if ORDER_ROWS[0][c.name] is not None and c.tp in t.STRINGS)
     wide = images(ORDERS, [ORDER_ROWS[0], {**ORDER_ROWS[0], "id": "77", text: "é" * (packet // 2)}])
     with pytest.raises(Permanent, match=rf"10\d{{5}} bytes.*{packet} bytes.*table=.*key=#[0-9a-f]{{12}}\]") as caught:
-        list(TableStatements(ORDERS, 0, limits=limits).writes(wide))
+        list(TableStatements(ORDERS, 0, limits=limits).render_writes(wide))
     assert "max_allowed_packet" in caught.value.hint
 
 
-@pytest.mark.parametrize("write", ["image_deletes", "inserts"])
+@pytest.mark.parametrize("write", ["render_image_deletes", "render_inserts"])
 def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str) -> None:
     text = next(c.name for c in HEAP.columns if c.tp in t.STRINGS)
     wide = images(HEAP, [HEAP_ROWS[0], {**HEAP_ROWS[0], text: "x" * (1 << 20)}])
@@ -132,21 +132,21 @@ def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str)
 
 def test_a_batch_knows_its_place_and_digest() -> None:
     out = TableStatements(ORDERS, 4, first_batch=7)
-    (batch,) = out.writes(images(ORDERS, ORDER_ROWS))
+    (batch,) = out.render_writes(images(ORDERS, ORDER_ROWS))
     assert (batch.segment, batch.phase, batch.batch, batch.db, batch.table) == (4, Phase.WRITE, 7, "d", "or`ders")
     assert batch.digest == statement_digest(batch.sql) != statement_digest((batch.sql[0] + " ",))
     assert out.next_batch == 8
 
 
 def test_nothing_gives_no_batch() -> None:
-    assert list(TableStatements(ORDERS, 0).writes(images(ORDERS, []))) == []
+    assert list(TableStatements(ORDERS, 0).render_writes(images(ORDERS, []))) == []
 
 
 def test_by_key_needs_a_key_and_all_columns() -> None:
     with pytest.raises(SchemaError, match="needs a table with a primary or unique key"):
-        list(TableStatements(HEAP, 0).writes(images(HEAP, HEAP_ROWS)))
+        list(TableStatements(HEAP, 0).render_writes(images(HEAP, HEAP_ROWS)))
     with pytest.raises(SchemaError, match="lacks a column"):
-        list(TableStatements(ORDERS, 0).writes({"id": pa.array(["1"])}))
+        list(TableStatements(ORDERS, 0).render_writes({"id": pa.array(["1"])}))
 
 
 def run(server: MariaDb, batches: Iterable[StatementBatch]) -> None:
@@ -180,16 +180,16 @@ def test_mariadb_takes_replaces_and_deletes_by_key(empty_mariadb: MariaDb) -> No
     for table_def, values in ((ORDERS, ORDER_ROWS), (PAIRS, PAIR_ROWS)):
         # twice: a replay changes nothing
         for _ in range(2):
-            run(empty_mariadb, TableStatements(table_def, 0).writes(images(table_def, values)))
+            run(empty_mariadb, TableStatements(table_def, 0).render_writes(images(table_def, values)))
     # MariaDB keeps no negative zero
     shown = rows(empty_mariadb, "SELECT id, c, amount, f, HEX(b), HEX(h), at, double_id FROM d.`or``ders` ORDER BY id")
     assert [tuple(map(str, row)) for row in shown] == [
         ("1", "it's", "1.10", "1.1", "5", "00FF", "None", "2"),
         ("2", "None", "-3.00", "0.0", "3FF", "", "2020-02-29 01:02:03.004000", "4"),
     ]
-    run(empty_mariadb, TableStatements(PAIRS, 0).deletes(images(PAIRS, PAIR_ROWS[:1])))
+    run(empty_mariadb, TableStatements(PAIRS, 0).render_deletes(images(PAIRS, PAIR_ROWS[:1])))
     assert rows(empty_mariadb, "SELECT k FROM d.pairs") == [("ü",)]
-    run(empty_mariadb, TableStatements(ORDERS, 0).deletes(images(ORDERS, ORDER_ROWS)))
+    run(empty_mariadb, TableStatements(ORDERS, 0).render_deletes(images(ORDERS, ORDER_ROWS)))
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.`or``ders`") == [(0,)]
 
 
@@ -204,7 +204,7 @@ def test_a_key_that_another_batch_took_for_its_own_is_missed(empty_mariadb: Mari
     )
     for other in ("A", "a "):
         given = images(named, [{"k": "a", "v": "1"}, {"k": other, "v": "2"}])
-        batches = list(TableStatements(named, 0, limits=BatchLimits(rows=1)).writes(given))
+        batches = list(TableStatements(named, 0, limits=BatchLimits(rows=1)).render_writes(given))
         assert len(batches) == 2
         with pytest.raises(AssertionError, match="0,"):
             run(empty_mariadb, batches)
@@ -222,11 +222,11 @@ def test_mariadb_deletes_exactly_the_copies_of_an_image(empty_mariadb: MariaDb) 
     near: list[dict[str, str | None]] = [{**HEAP_ROWS[0], "s": s} for s in ("A", "a ", "ä")]
     near += [{**HEAP_ROWS[0], "a": "1.2"}, {**HEAP_ROWS[0], "j": None}, {**HEAP_ROWS[0], "j": '{"x": [1, "e"]}'}]
     out = TableStatements(HEAP, 0)
-    run(empty_mariadb, out.inserts(images(HEAP, [*near, *HEAP_ROWS]), [1] * len(near) + [3, 1]))
+    run(empty_mariadb, out.render_inserts(images(HEAP, [*near, *HEAP_ROWS]), [1] * len(near) + [3, 1]))
     execute(empty_mariadb, """UPDATE d.heap SET j = '{"x":[1,"é"]}' WHERE s = 'a' AND BINARY s = 'a' LIMIT 1""")
-    run(empty_mariadb, out.image_deletes(images(HEAP, HEAP_ROWS), [3, 1]))
+    run(empty_mariadb, out.render_image_deletes(images(HEAP, HEAP_ROWS), [3, 1]))
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.heap") == [(len(near),)]
-    run(empty_mariadb, out.image_deletes(images(HEAP, near), [1] * len(near)))
+    run(empty_mariadb, out.render_image_deletes(images(HEAP, near), [1] * len(near)))
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.heap") == [(0,)]
 
 
@@ -241,7 +241,10 @@ def test_json_too_deep_for_mariadbs_functions_is_held_and_found(empty_mariadb: M
     deep: list[dict[str, str | None]] = [{**HEAP_ROWS[0], "j": "[" * n + "]" * n} for n in (31, 32, 100)]
     session, out = Session(Target(db_type="mariadb", port=empty_mariadb.port)), TableStatements(HEAP, 0)
     try:
-        batches = [*out.inserts(images(HEAP, deep), [1, 1, 1]), *out.image_deletes(images(HEAP, deep[1:]), [1, 1])]
+        batches = [
+            *out.render_inserts(images(HEAP, deep), [1, 1, 1]),
+            *out.render_image_deletes(images(HEAP, deep[1:]), [1, 1]),
+        ]
         affected = [session.execute(sql) for batch in batches for sql in batch.sql]
         assert affected == [3, 1, 1]
         assert session.rows("SELECT j FROM d.heap") == [(deep[0]["j"],)]

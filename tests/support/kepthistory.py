@@ -112,10 +112,10 @@ def window(definition: TableDef, history: History, lo: int, hi: int, *, batch: i
         parts = [json.loads(str(key)) for key in keys]
         return images_from_rows([dict(zip(identity.columns, part, strict=True)) for part in parts], identity.columns)
 
-    made.written += writer.deletes(images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
+    made.written += writer.render_deletes(images_from_rows(gone, identity.columns)) if gone else ()  # type: ignore[arg-type]
     for is_anew in (False, True):
         rows = [row for key, row in finals.items() if (key in anew) == is_anew]
-        made.written += writer.writes(images_from_rows(rows, columns), anew=is_anew) if rows else ()
+        made.written += writer.render_writes(images_from_rows(rows, columns), anew=is_anew) if rows else ()
     kept = [origin for origin in anew.values() if origin is not None]
     made.written += keeper.keeps(images(kept)) if kept else ()
     made.written += keeper.restores(images(stayed)) if stayed else ()

@@ -31,7 +31,7 @@ from binlake.target.definitions.definitions import (
     Expected,
     compare_definitions,
     drift_error,
-    expected_of,
+    expect_tables,
     read_definitions,
 )
 from binlake.window.targets import Naming, TargetTables
@@ -73,7 +73,7 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
     config = replication.sql_target()
     definition = _definition(replication, found, ts)
     absent = (found.db, found.table)
-    expected = expected_of([definition], config.db_type) if definition else Expected(tables={absent: None})
+    expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
         error = drift_error(differences, {"target": target.session.place, "commit_ts": ts})

@@ -29,20 +29,20 @@ def fix_batches(
 def _keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [one.found for one in own if one.found is not None]
     if gone:
-        yield from render.deletes(images_from_rows(gone, table.identity().columns))
+        yield from render.render_deletes(images_from_rows(gone, table.identity().columns))
     put = [one.expected for one in own if one.expected is not None]
     if put:
         # Never REPLACE: a row outside of these keys that holds a unique value must be an error, not gone.
-        yield from render.inserts(_images(table, put), [1] * len(put))
+        yield from render.render_inserts(_images(table, put), [1] * len(put))
 
 
 def _keyless(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [(one.found, one.copies) for one in own if one.found is not None]
     if gone:
-        yield from render.image_deletes(_images(table, [row for row, _ in gone]), [copies for _, copies in gone])
+        yield from render.render_image_deletes(_images(table, [row for row, _ in gone]), [copies for _, copies in gone])
     put = [(one.expected, one.copies) for one in own if one.expected is not None]
     if put:
-        yield from render.inserts(_images(table, [row for row, _ in put]), [copies for _, copies in put])
+        yield from render.render_inserts(_images(table, [row for row, _ in put]), [copies for _, copies in put])
 
 
 def _images(table: TableDef, rows: Sequence[Row]) -> dict[str, object]:

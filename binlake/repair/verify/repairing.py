@@ -30,7 +30,7 @@ from binlake.rules import Rules
 from binlake.statements import BatchLimits
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.definitions.definitions import compare_definitions, drift_error, expected_of, read_definitions
+from binlake.target.definitions.definitions import compare_definitions, drift_error, expect_tables, read_definitions
 
 KEYS_AT_ONCE = 5_000
 
@@ -93,7 +93,7 @@ def _table(
     done: Repaired,
 ) -> None:
     target, paths = replication.sql_target(), LakePaths.of(replication)
-    expected = expected_of([one.expected], target.db_type)
+    expected = expect_tables([one.expected], target.db_type)
     # As it must be, whatever `target.tables` accepts: whole rows are written.
     differing = compare_definitions(expected, read_definitions(held.session, expected.names, target.db_type))
     if differing:

@@ -36,7 +36,7 @@ from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import compare_definitions, expected_of, read_definitions
+from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.session.session import Session
 
 log = structlog.get_logger(__name__)
@@ -198,7 +198,7 @@ class _Run:
         self._pace.read(rows)
 
     def _structure(self, one: VerifiedTable) -> list[str]:
-        expected = expected_of([one.expected], self._target.db_type)
+        expected = expect_tables([one.expected], self._target.db_type)
         found = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
         # What `target.tables` accepts is no difference.
         return compare_definitions(expected, found, target=self._target)

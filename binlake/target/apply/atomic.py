@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from binlake.statements.batch import StatementBatch
 from binlake.target.apply.batches import SegmentCounts, finish_segment, run_batch
 from binlake.target.apply.presence import PresenceChecks, require_present
-from binlake.target.claim.aside import part_to_run
+from binlake.target.claim.aside import select_part_to_run
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded
 from binlake.target.claim.run import ApplyRun
 from binlake.target.segments import SegmentPlan, StatementSource, require_within
@@ -43,7 +43,7 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
     with PresenceChecks() as presence:
         for batch in _batches(source, plan):
             run.claim.check()
-            part = part_to_run(batch, run.aside)
+            part = select_part_to_run(batch, run.aside)
             if not is_recorded(batch, recorded):
                 if part is not None:
                     run_batch(session, part)

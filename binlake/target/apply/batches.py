@@ -13,7 +13,7 @@ from functools import partial
 from binlake.base.redaction import condition_in_log, sql_in_log
 from binlake.errors import TargetRefused
 from binlake.statements.batch import UNCHECKED, StatementBatch, table_of_statement
-from binlake.target.claim.aside import part_to_run
+from binlake.target.claim.aside import select_part_to_run
 from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.claim.writers import FencedWriter
@@ -108,7 +108,7 @@ class BatchApplier:
 
     def part_of(self, batch: StatementBatch) -> StatementBatch | None:
         """What of `batch` is run; None when its table is set aside."""
-        return part_to_run(batch, self._run.aside)
+        return select_part_to_run(batch, self._run.aside)
 
     def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
         part = self.part_of(batch)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
-from binlake.target.apply.position import exit_point
+from binlake.target.apply.position import read_exit_point
 from binlake.target.claim.progress import (
     Checkpoint,
     CheckpointTable,
@@ -99,7 +99,7 @@ def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
 
 def _begin(run: ApplyRun, session: Session, checkpoint: Checkpoint | None) -> Progress:
     manifest = run.manifest
-    opened = Progress.of_window(manifest, exit_point(session, run.target, manifest.cluster_id, checkpoint))
+    opened = Progress.of_window(manifest, read_exit_point(session, run.target, manifest.cluster_id, checkpoint))
     Ledger.of(run.schema, manifest).prune(session)
     if read_owner(session, run.schema, manifest.cluster_id) is None:
         take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)

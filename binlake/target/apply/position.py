@@ -26,7 +26,7 @@ from binlake.target.session.tables import tables_exist
 Forms = Literal["safe", "plain"]
 
 
-def checkpoint_of(replication: Replication, cluster_id: int) -> Checkpoint | None:
+def read_checkpoint(replication: Replication, cluster_id: int) -> Checkpoint | None:
     """The checkpoint of the SQL sink; None without a sink, or when table or row are missing.
 
     Cluster id 0 means the only row. Raises TargetUnavailable, TargetRefused, CheckpointConflict.
@@ -37,9 +37,9 @@ def checkpoint_of(replication: Replication, cluster_id: int) -> Checkpoint | Non
         return CheckpointTable(replication.target.checkpoint_schema, cluster_id).read(session)
 
 
-def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
-    """commitTS of `checkpoint_of`: everything at or below it is downstream."""
-    checkpoint = checkpoint_of(replication, cluster_id)
+def read_checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
+    """commitTS of `read_checkpoint`: everything at or below it is downstream."""
+    checkpoint = read_checkpoint(replication, cluster_id)
     return checkpoint.commit_ts if checkpoint else None
 
 
@@ -62,10 +62,10 @@ class Position:
         return None if self.opened is None else self.opened.window
 
 
-def position_of(target: Target, task: str, cluster_id: int) -> Position:
+def read_position(target: Target, task: str, cluster_id: int) -> Position:
     """The position of `target` for the replication `task`, in one read.
 
-    Raises as `checkpoint_of`, and CheckpointConflict when another replication holds a window open there.
+    Raises as `read_checkpoint`, and CheckpointConflict when another replication holds a window open there.
     """
     with closing(Session(target)) as session:
         checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
@@ -80,21 +80,21 @@ def position_of(target: Target, task: str, cluster_id: int) -> Position:
             where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": task},
             hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
         )
-    forms = forms_of(target, checkpoint, exit_ts)
+    forms = choose_forms(target, checkpoint, exit_ts)
     commit_ts = checkpoint.commit_ts if checkpoint else None
     return Position(commit_ts, opened, packet, forms, frozenset(aside), exit_ts)
 
 
-def aside_of(replication: Replication, cluster_id: int) -> list[AsideTable]:
-    """The tables that are set aside, by name. Raises as `checkpoint_of`."""
+def read_tables_aside(replication: Replication, cluster_id: int) -> list[AsideTable]:
+    """The tables that are set aside, by name. Raises as `read_checkpoint`."""
     if replication.target is None:
         return []
     with closing(Session(replication.target)) as session:
         return list(read_aside(session, replication.target.checkpoint_schema, cluster_id).values())
 
 
-def progress_of(replication: Replication, cluster_id: int) -> Progress | None:
-    """The window that was begun on the target and not finished; None when there is none. Raises as `checkpoint_of`."""
+def read_open_window(replication: Replication, cluster_id: int) -> Progress | None:
+    """The window that was begun on the target and not finished; None without one. Raises as `read_checkpoint`."""
     if replication.target is None:
         return None
     with closing(Session(replication.target)) as session:
@@ -113,14 +113,14 @@ def _open_progress(session: Session, target: Target, cluster_id: int, task: str)
 def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
     # A drainer's target has the checkpoint and none of our tables.
     if tables_exist(session, target.checkpoint_schema):
-        return exit_point(session, target, cluster_id, checkpoint)
-    return exit_after(target, checkpoint)
+        return read_exit_point(session, target, cluster_id, checkpoint)
+    return estimate_exit_point(target, checkpoint)
 
 
-def exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
+def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
     """The commit_ts up to which rows may be on the target, while no window is open; 0 when there is no sign of any.
 
-    A replication that gave its window up counts too. Raises as `exit_after`.
+    A replication that gave its window up counts too. Raises as `estimate_exit_point`.
     """
     condition = " WHERE clusterID = %s" if cluster_id else ""
     sql = f"SELECT MAX(exit_ts) FROM {qualified(target.checkpoint_schema, 'binlake_progress')}{condition}"
@@ -129,11 +129,11 @@ def exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Ch
         # It is unclean for these tables, which get no rows.
         return recorded
     # Our windows are behind it, and still it is unclean: a drainer was at work since.
-    return max(recorded, exit_after(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
+    return max(recorded, estimate_exit_point(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
 
 
-def exit_after(target: Target, checkpoint: Checkpoint | None) -> int:
-    """`exit_point` where none is recorded: safe-mode-duration-s of commit time after an unclean checkpoint, else 0.
+def estimate_exit_point(target: Target, checkpoint: Checkpoint | None) -> int:
+    """Where none is recorded: safe-mode-duration-s of commit time after an unclean checkpoint, else 0.
 
     Raises CheckpointConflict when safe-mode is auto and that duration is 0 (S4-41).
     """
@@ -149,7 +149,7 @@ def exit_after(target: Target, checkpoint: Checkpoint | None) -> int:
     return tso.compose(physical, tso.logical(checkpoint.commit_ts))
 
 
-def forms_of(target: Target, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:
+def choose_forms(target: Target, checkpoint: Checkpoint | None, exit_ts: int) -> Forms:
     """The form of the next window's writes; a window that begins below `exit_ts` is safe as a whole (S4-40)."""
     if target.safe_mode != "auto":
         return "plain" if target.safe_mode == "never" else "safe"

@@ -13,10 +13,10 @@ from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import Name, drift_error, expected_of, read_definitions
+from binlake.target.definitions.definitions import Name, drift_error, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, expected_form
-from binlake.target.definitions.shape import list_refusals, option_of, shape_of
-from binlake.target.definitions.structure import StructureDifference, structure_differences
+from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
+from binlake.target.definitions.structure import StructureDifference, compare_structures
 from binlake.target.session.session import Session
 from binlake.window.shapes import TableShape
 
@@ -53,7 +53,7 @@ def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> l
     """A report of each of `tables`, which are the source's under the target's names. Raises TargetRefused."""
     wanted = [table for table in tables if table.kind == "table"]
     warnings = _warnings(session, {table.db for table in wanted})
-    expected = expected_of(wanted, target.db_type)
+    expected = expect_tables(wanted, target.db_type)
     actual = read_definitions(session, expected.names, target.db_type)
     reports = []
     for table in wanted:
@@ -85,11 +85,11 @@ def _report(target: Target, table: TableDef, there: TableForm | None) -> TableRe
     if there is None:
         ways = ("create it at the target, or load it with the source's data", _ignore(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
-    option = option_of(target, (table.db, table.name))
-    differences = structure_differences(form, there)
-    shape = shape_of(form, there, option, target.sync_mode)
+    option = find_option(target, (table.db, table.name))
+    differences = compare_structures(form, there)
+    shape = derive_shape(form, there, option, target.sync_mode)
     shaped = expected_form(shape.of(table), target.db_type) if shape else form
-    open_ones = structure_differences(shaped, there)
+    open_ones = compare_structures(shaped, there)
     accepted = frozenset(option.accept) if option else frozenset()
     refusals = [*list_refusals(open_ones, accepted), *_refused_mode(target, shape)]
     return TableReport(

@@ -103,7 +103,7 @@ def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collect
     return not progress.is_open and progress.exit_ts <= checkpoint.commit_ts
 
 
-def part_to_run(batch: StatementBatch, aside: Collection[Name]) -> StatementBatch | None:
+def select_part_to_run(batch: StatementBatch, aside: Collection[Name]) -> StatementBatch | None:
     """What of `batch` is run: itself, its statements on other tables (mode ordered), or None for nothing."""
     if not aside:
         return batch

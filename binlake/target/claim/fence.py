@@ -2,7 +2,7 @@
 
 The lease is a row that its holder renews. Taking over ends the old holder's session and raises the fence's epoch;
 the first statement of each transaction proves the epoch and so locks the fence against a take-over until its end. The
-lease only says who may try; whatever it says, the fence decides. `TargetClaim` (`claim`) is the way to use them.
+lease only says which process may try; the fence decides. `TargetClaim` (`claim`) is the way to use them.
 """
 
 from __future__ import annotations

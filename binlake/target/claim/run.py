@@ -18,7 +18,7 @@ from binlake.target.claim.claim import TargetClaim
 from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_progress
 from binlake.target.definitions.definitions import Name
 from binlake.target.segments import SegmentPlan
-from binlake.target.session.failures import is_of_the_server
+from binlake.target.session.failures import is_server_wide
 from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
@@ -106,7 +106,7 @@ class ApplyRun:
         Not when the server as a whole refuses, or more than `target.most-set-aside` tables would be set aside.
         """
         names = [name for name in error.tables if not is_aside(self.aside, name)]
-        if not names or is_of_the_server(error):
+        if not names or is_server_wide(error):
             return False
         if self.target.on_table_error != "set-aside":
             tables = " ".join(f"--table {'.'.join(name)}" for name in names)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, actions: tuple[str, ...]) -> 
     add_output(parser)
 
 
-def row_of(args: argparse.Namespace) -> Row:
+def read_row_arguments(args: argparse.Namespace) -> Row:
     """The row that `args` name. Raises ConfigError, also for a replication without an SQL target."""
     replication = load_replication(args.replication)
     configured = replication.source.expected_cluster

@@ -10,7 +10,7 @@ from typing import Any
 from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.target.apply.position import aside_of, checkpoint_of, progress_of
+from binlake.target.apply.position import read_checkpoint, read_open_window, read_tables_aside
 from binlake.target.claim.claim import claimed_transaction
 from binlake.target.claim.progress import (
     Checkpoint,
@@ -22,7 +22,7 @@ from binlake.target.claim.progress import (
     take_ownership,
     write_progress,
 )
-from binlake.target.commands.arguments import add_arguments, row_of
+from binlake.target.commands.arguments import add_arguments, read_row_arguments
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 
@@ -44,11 +44,11 @@ class CheckpointCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the checkpoint; `adopt` first makes this replication the row's owner."""
-        replication, target, cluster_id = row_of(args)
+        replication, target, cluster_id = read_row_arguments(args)
         if args.action == "adopt":
             _adopt(replication, target, cluster_id, close=args.close_window)
-        shown = _shown(cluster_id, checkpoint_of(replication, cluster_id), progress_of(replication, cluster_id))
-        shown["set_aside"] = [table.to_dict() for table in aside_of(replication, cluster_id)]
+        shown = _shown(cluster_id, read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id))
+        shown["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
         return 0
 

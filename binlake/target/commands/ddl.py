@@ -13,8 +13,8 @@ from binlake.lake.ddls import kind_of_statement
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
-from binlake.target.apply.position import progress_of
-from binlake.target.commands.arguments import add_arguments, row_of
+from binlake.target.apply.position import read_open_window
+from binlake.target.commands.arguments import add_arguments, read_row_arguments
 from binlake.target.commands.release import release_ddl
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class DdlCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the DDL at which the target is stuck, or what was given up. 3 when no DDL is in flight."""
-        replication, target, cluster_id = row_of(args)
+        replication, target, cluster_id = read_row_arguments(args)
         if args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):
                 raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")
@@ -53,7 +53,7 @@ class DdlCommand:
 
 
 def _shown(replication: Replication, cluster_id: int) -> dict[str, str]:
-    found = progress_of(replication, cluster_id)
+    found = read_open_window(replication, cluster_id)
     if found is None or not found.ddl_state:
         return {}
     commit_ts = found.ddl_commit_ts or 0

@@ -157,7 +157,7 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
     except TargetRefused as error:
         verdict = _judge_now(run, plan, ddl, marker)
         if verdict == "before":
-            # Nothing ran, and that shows: whatever somebody mends then is no trace of the DDL.
+            # Nothing ran, and that shows: what somebody repairs then is not a trace of the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
         raise _refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
@@ -236,7 +236,7 @@ def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker:
         return True
     verdict = _judge_now(run, plan, ddl, marker)
     if intended.refused and (verdict == "before" or _is_still_needed(run, plan, intended)):
-        # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
+        # Nothing of it ran, so what is there now is what it starts from, whoever repaired it.
         _write_intent(run, plan, ddl, marker)
         return True
     if verdict != "unknown":

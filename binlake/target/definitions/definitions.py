@@ -26,12 +26,12 @@ from binlake.target.definitions.forms import (
     IndexForm,
     TableForm,
     expected_form,
-    missing_indexes,
-    normal_type,
+    list_missing_indexes,
+    normalize_type,
 )
 from binlake.target.definitions.remainingrows import Emptied, find_remaining_rows, moves_rows, tables_emptied_by
-from binlake.target.definitions.shape import list_refusals, option_of
-from binlake.target.definitions.structure import structure_differences
+from binlake.target.definitions.shape import find_option, list_refusals
+from binlake.target.definitions.structure import compare_structures
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 from binlake.target.session.tables import engine_without_transactions
@@ -86,7 +86,7 @@ class Actual:
     tables: Mapping[Name, TableForm | None]
 
 
-def expected_of(
+def expect_tables(
     tables: Iterable[TableDef],
     dialect: Dialect,
     *,
@@ -99,7 +99,7 @@ def expected_of(
     return Expected(dict(databases or {}), forms)
 
 
-def expected_after(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
+def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
     """What a DDL of the kind `action` leaves, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
     # A dropped database takes its tables along, one by one: only the database itself tells that it is done.
@@ -107,7 +107,7 @@ def expected_after(before: Definitions, after: Definitions, dialect: Dialect, ac
     kept = {fold_pair((table.db, table.name)) for table in after.tables}
     removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in gone]
     absent = [name for name in removed if fold_pair(name) not in kept]
-    found = expected_of(after.tables, dialect, absent=absent, databases=databases)
+    found = expect_tables(after.tables, dialect, absent=absent, databases=databases)
     return replace(found, empty=tables_emptied_by(action, before, after), moves_rows=moves_rows(action))
 
 
@@ -116,9 +116,9 @@ def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) 
     databases, tables = {}, {}
     for name in names:
         if name[1]:
-            tables[name] = _table(session, name, dialect)
+            tables[name] = _read_table(session, name, dialect)
         else:
-            databases[name[0]] = _database(session, name[0]) is not None
+            databases[name[0]] = _read_collation(session, name[0]) is not None
     return Actual(databases, tables)
 
 
@@ -132,9 +132,9 @@ def compare_definitions(
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         accepted = _accepted(target, name)
-        return [text for text in _differences(form, there, indexes) if text not in accepted]
+        return [text for text in _list_differences(form, there, indexes) if text not in accepted]
 
-    return [*_databases(expected, actual), *_tables(expected, actual, found)]
+    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
 
 
 def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
@@ -160,15 +160,15 @@ def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         if form is None:
-            return _differences(form, there, indexes=False)
-        return list_refusals(structure_differences(form, there), _accepted(target, name))
+            return _list_differences(form, there, indexes=False)
+        return list_refusals(compare_structures(form, there), _accepted(target, name))
 
-    return [*_databases(expected, actual), *_tables(expected, actual, found)]
+    return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
 
 
 def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
     """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
-    expected = expected_of(tables, target.db_type)
+    expected = expect_tables(tables, target.db_type)
     found = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
     if found:
         raise drift_error(found, {"target": session.place})
@@ -187,11 +187,11 @@ def drift_error(found: list[str], where: Mapping[str, object]) -> Drift:
 
 
 def _accepted(target: Target | None, name: Name) -> frozenset[str]:
-    option = None if target is None else option_of(target, name)
+    option = None if target is None else find_option(target, name)
     return frozenset(option.accept) if option else frozenset()
 
 
-def _databases(expected: Expected, actual: Actual) -> list[str]:
+def _compare_databases(expected: Expected, actual: Actual) -> list[str]:
     return [
         f"database {name} is {'missing' if there else 'still there'}"
         for name, there in expected.databases.items()
@@ -199,7 +199,7 @@ def _databases(expected: Expected, actual: Actual) -> list[str]:
     ]
 
 
-def _tables(
+def _compare_tables(
     expected: Expected, actual: Actual, found: Callable[[Name, TableForm | None, TableForm | None], list[str]]
 ) -> list[str]:
     forms = expected.tables.items()
@@ -210,7 +210,7 @@ def _tables(
 
 def digest_definitions(session: Session, names: Iterable[Name]) -> str:
     """SHA-256 (hex) of the definitions of `names` as they are now; what is absent counts as absent."""
-    return hashlib.sha256("\0".join(_described(session, names)).encode()).hexdigest()
+    return hashlib.sha256("\0".join(_describe_definitions(session, names)).encode()).hexdigest()
 
 
 def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
@@ -221,21 +221,21 @@ def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect
     found: dict[str, str] = {}
     for name in names:
         if name[1] and read_create_statement(session, name) is not None:
-            numbers = _numbers(session, name, dialect)
+            numbers = _read_numbers(session, name, dialect)
             if not numbers:
                 return None
             found |= numbers
     return found
 
 
-def _differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
+def _list_differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
     if expected is None:
         return [] if actual is None else [f"the {actual.kind} is still there"]
-    found = sorted(difference.text for difference in structure_differences(expected, actual))
-    return found + missing_indexes(expected, actual) if indexes and actual is not None else found
+    found = sorted(difference.text for difference in compare_structures(expected, actual))
+    return found + list_missing_indexes(expected, actual) if indexes and actual is not None else found
 
 
-def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
+def _read_table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
     table_type = session.value(
         "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
     )
@@ -245,7 +245,7 @@ def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
     if kind != "table":
         return TableForm(kind, (), frozenset())
     engine = engine_without_transactions(session, *name)
-    return TableForm(kind, _columns(session, name, dialect), _indexes(session, name), engine=engine)
+    return TableForm(kind, _read_columns(session, name, dialect), _read_indexes(session, name), engine=engine)
 
 
 _KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}
@@ -275,7 +275,7 @@ class _IndexPart(NamedTuple):
     length: int | None
 
 
-def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
+def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
     columns = session.records(
         _Column,
         "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA, COLUMN_DEFAULT"
@@ -287,7 +287,7 @@ def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm
         # A backslash in an ENUM element is shown doubled.
         ColumnForm(
             fold_name(column.name),
-            normal_type(column.type.replace("\\\\", "\\"), dialect),
+            normalize_type(column.type.replace("\\\\", "\\"), dialect),
             column.nullable,
             column.collation or "",
             _generated(column.extra),
@@ -317,7 +317,7 @@ def _filled(column: _Column) -> Literal["", "number", "value", "null"]:
     return "null" if column.nullable else ""
 
 
-def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
+def _read_indexes(session: Session, name: Name) -> frozenset[IndexForm]:
     parts = session.records(
         _IndexPart,
         "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
@@ -330,15 +330,15 @@ def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
     )
 
 
-def _described(session: Session, names: Iterable[Name]) -> Iterable[str]:
+def _describe_definitions(session: Session, names: Iterable[Name]) -> Iterable[str]:
     for name in sorted(set(names)):
         if name[1]:
             yield f"{name[0]}.{name[1]}\0{read_create_statement(session, name)}"
         else:
-            yield f"{name[0]}\0{_database(session, name[0])}"
+            yield f"{name[0]}\0{_read_collation(session, name[0])}"
 
 
-def _database(session: Session, name: str) -> str | None:
+def _read_collation(session: Session, name: str) -> str | None:
     sql = "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
     collation: str | None = session.value(sql, (name,))
     return collation
@@ -360,7 +360,7 @@ def read_create_statement(session: Session, name: Name) -> str | None:
 _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
-def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
+def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
     """Of one table and its partitions; none where they cannot be read."""
     try:
         if dialect == "tidb":
@@ -373,7 +373,7 @@ def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
             )
         else:
             view = "INNODB_SYS_TABLES" if dialect == "mariadb" else "INNODB_TABLES"
-            stored = "/".join(_file_name(session, part) for part in name)
+            stored = "/".join(_write_file_name(session, part) for part in name)
             sql = f"SELECT NAME, TABLE_ID FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
             rows = session.rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
     except TargetRefused as error:
@@ -383,7 +383,7 @@ def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
     return {str(stored): str(number) for stored, number in rows}
 
 
-def _file_name(session: Session, name: str) -> str:
+def _write_file_name(session: Session, name: str) -> str:
     """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx, or shorter."""
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)

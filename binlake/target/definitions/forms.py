@@ -114,7 +114,7 @@ def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 
 
-def normal_type(text: str, dialect: Dialect) -> str:
+def normalize_type(text: str, dialect: Dialect) -> str:
     """`text` of information_schema's COLUMN_TYPE without what does not decide values."""
     text = re.sub(r"\s+zerofill|\s*/\*.*?\*/", "", text)
     if dialect == "mariadb":
@@ -126,7 +126,7 @@ def normal_type(text: str, dialect: Dialect) -> str:
     return "text" if text == "json" and dialect == "mariadb" else text
 
 
-def missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
+def list_missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
     """Indexes that `actual` lacks: their absence only slows it down, but shows whether a DDL has run."""
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
@@ -140,7 +140,7 @@ def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
     collation = target_collation(column.collate, dialect) if text else collation
     return ColumnForm(
-        fold_name(column.name), normal_type(_type_text(column), dialect), not column.not_null, collation, generated
+        fold_name(column.name), normalize_type(_type_text(column), dialect), not column.not_null, collation, generated
     )
 
 

@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Mapping
 from binlake.config.model import Target, TargetTable
 from binlake.rules.patterns import drainer_pattern
 from binlake.target.definitions.forms import TableForm
-from binlake.target.definitions.structure import StructureDifference, shared_identity, structure_differences
+from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.window.shapes import TableShape
 
 Name = tuple[str, str]
 
 
-def shape_of(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
+def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
     """What the configuration lets differ; the rest stays a difference that `list_refusals` names."""
     preserve = option is not None and option.preserve
     if target.kind != "table" or source.kind != "table" or not (preserve or sync_mode == 2):
         return TableShape()
-    weights = {found.text: found.weight for found in structure_differences(source, target)}
+    weights = {found.text: found.weight for found in compare_structures(source, target)}
     theirs = {column.name: column for column in target.columns}
     dropped = [
         c.name
@@ -30,7 +30,7 @@ def shape_of(source: TableForm, target: TableForm, option: TargetTable | None, s
     ]
     own = [c for c in target.columns if c.name in dropped or (preserve and _may_keep(weights, c.name))]
     lost: list[tuple[str, ...]] = []
-    if shared_identity(source, target):
+    if find_shared_identity(source, target):
         lost = sorted(tuple(sorted(name for name, _ in key)) for key in source.unique_keys - target.unique_keys)
     kept = [column.name for column in own if not column.generated and not column.renewed]
     return TableShape(tuple(c.name for c in own), tuple(kept), tuple(dropped), tuple(lost))
@@ -45,7 +45,7 @@ def _may_drop(weights: Mapping[str, str], name: str) -> bool:
     return bool(found) and all(weight == "partial" for weight in found)
 
 
-def option_of(target: Target, name: Name) -> TargetTable | None:
+def find_option(target: Target, name: Name) -> TargetTable | None:
     """The first entry of `target.tables` for the target's table `name`."""
     for option in target.tables:
         if drainer_pattern(option.db_name).matches(name[0]) and drainer_pattern(option.tbl_name).matches(name[1]):

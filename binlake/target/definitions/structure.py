@@ -30,7 +30,7 @@ class StructureDifference:
     weight: Weight
 
 
-def structure_differences(source: TableForm, target: TableForm | None) -> list[StructureDifference]:
+def compare_structures(source: TableForm, target: TableForm | None) -> list[StructureDifference]:
     """Every difference, worst first. Columns of `source.own` are none, nor are their keys."""
     if target is None:
         return [StructureDifference(f"the {source.kind} is missing", "fatal")]
@@ -41,7 +41,7 @@ def structure_differences(source: TableForm, target: TableForm | None) -> list[S
     return sorted(found, key=lambda one: (_ORDER.index(one.weight), one.text))
 
 
-def shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
+def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
     """Columns of a unique key that both sides have, NOT NULL, without prefixes; () when there is none.
 
     The shortest one, then by name: a row is found by it whatever the target's primary key is.
@@ -61,7 +61,7 @@ def _columns(source: TableForm, target: TableForm) -> Iterator[StructureDifferen
     mine, theirs = _by_name(source), _by_name(target)
     for name in mine.keys() - theirs.keys():
         yield StructureDifference(f"column {name} is missing: its values would be lost", "partial")
-    keyless = not shared_identity(source, target)
+    keyless = not find_shared_identity(source, target)
     for name in theirs.keys() - mine.keys():
         yield _own_column(theirs[name], keyless=keyless)
     for name in mine.keys() & theirs.keys():
@@ -97,7 +97,7 @@ def _column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifferenc
 
 
 def _keys(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
-    identity = shared_identity(source, target)
+    identity = find_shared_identity(source, target)
     for key in source.unique_keys - target.unique_keys:
         yield StructureDifference(f"unique key ({_shown(key)}) is missing", "preserve" if identity else "fatal")
     own = _by_name(target).keys() - _by_name(source).keys()

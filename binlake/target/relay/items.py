@@ -21,7 +21,7 @@ def head(manifest: ApplyManifest, part: int) -> Item:
     return {"kind": "window", "format": FORMAT, "part": part, "manifest": manifest.to_json()}
 
 
-def batch_item(batch: StatementBatch) -> Item:
+def batch_to_item(batch: StatementBatch) -> Item:
     """One batch."""
     return {"kind": "batch", **_shown(batch)}
 
@@ -31,13 +31,13 @@ def end(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
     return {"kind": "end", "parts": parts, "batches": batches, "segments": [_segment(plan) for plan in segments]}
 
 
-def batch_of(item: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_item`. Raises ImmutableWindow."""
+def batch_from_item(item: Mapping[str, Any]) -> StatementBatch:
+    """The batch of `batch_to_item`. Raises ImmutableWindow."""
     values = {key: value for key, value in item.items() if key != "kind"}
     return _batch(values)
 
 
-def segment_of(item: Mapping[str, Any]) -> SegmentPlan:
+def segment_from_item(item: Mapping[str, Any]) -> SegmentPlan:
     """A segment of `end`."""
     values = dict(item)
     for name in ("end_ts", "ddl_commit_ts"):

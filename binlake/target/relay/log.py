@@ -28,9 +28,9 @@ from binlake.target.relay.files import (
     remove_unfinished,
     sync_names,
 )
-from binlake.target.relay.items import Item, batch_item, end, head
+from binlake.target.relay.items import Item, batch_to_item, end, head
 from binlake.target.relay.reader import RelayWindow, files_with_manifest
-from binlake.target.relay.records import packed
+from binlake.target.relay.records import pack_record
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
 
@@ -138,7 +138,7 @@ class RelayLog:
         for phase in (*plan.phases, Phase.ORDERED):
             for batch in source.batches(plan.number, phase):
                 check()
-                writer.batch(batch_item(batch))
+                writer.batch(batch_to_item(batch))
 
 
 def _folder_name(target: Target) -> str:
@@ -172,7 +172,7 @@ class _Writer:
             try:
                 remove_unfinished(self._folder)
             except OSError as error:
-                # What failed first is what is told; the next writer removes them.
+                # The first failure is the one to report; the next writer removes these files.
                 log.warning("relay_unfinished_not_deleted", folder=str(self._folder), error=str(error))
 
     def batch(self, item: Item) -> None:
@@ -181,7 +181,7 @@ class _Writer:
             if self._open is None or self._open.tell() >= self._max_file_size:
                 self._close()
                 self._open = self._begin()
-            self._open.write(packed(item))
+            self._open.write(pack_record(item))
         self.batches += 1
 
     def end(self, plans: list[SegmentPlan]) -> None:
@@ -189,14 +189,14 @@ class _Writer:
         with raise_transient_on_failure(self._folder):
             if self._open is None:
                 self._open = self._begin()
-            self._open.write(packed(end(len(self.files), self.batches, plans)))
+            self._open.write(pack_record(end(len(self.files), self.batches, plans)))
             self._close()
 
     def _begin(self) -> IO[bytes]:
         file = RelayFile(self._first + len(self.files), self._manifest.lo, self._manifest.hi, self._folder)
         opened = file.unfinished.open("wb")
         self.files.append(file)
-        opened.write(packed(head(self._manifest, len(self.files))))
+        opened.write(pack_record(head(self._manifest, len(self.files))))
         return opened
 
     def _close(self) -> None:

@@ -16,8 +16,8 @@ from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
 from binlake.statements.digests import INDEX, digest_of_index
 from binlake.target.relay.files import RelayFile, list_files
-from binlake.target.relay.items import FORMAT, Item, batch_of, segment_of
-from binlake.target.relay.records import Damaged, record_at, records
+from binlake.target.relay.items import FORMAT, Item, batch_from_item, segment_from_item
+from binlake.target.relay.records import Damaged, read_record_at, read_records
 from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest, window_name
 
@@ -47,7 +47,7 @@ class RelayWindow:
         self._files = files
         self._index: list[dict[str, Any]] = []
         self._positions: dict[tuple[int, int], list[_FilePosition]] = {}
-        self._segments = [segment_of(item) for item in self._verified()]
+        self._segments = [segment_from_item(item) for item in self._read_and_verify()]
         self._require_pinned()
 
     @classmethod
@@ -59,22 +59,22 @@ class RelayWindow:
         try:
             files = [file for file in list_files(folder) if (file.lo, file.hi) == window]
         except OSError as error:
-            raise _none(
+            raise _no_window_error(
                 f"the folder of relay files cannot be read: {error.strerror}", folder, window, digest
             ) from error
-        tries, unread = _tries(files, digest)
+        tries, unread = _group_by_try(files, digest)
         for damage in unread.values():
             log.warning("relay_file_set_aside", reason=damage.message, **damage.where)
         failures = dict(unread)
         for found in sorted(tries, key=lambda found: -found[-1].file.index):
             try:
-                return cls(found[0].manifest, _complete(found, unread))
+                return cls(found[0].manifest, _require_complete_try(found, unread))
             except LostRange as error:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
                 failures[found[-1].file] = error
         if not failures:
-            raise _none("no relay file holds this window as the target opened it", folder, window, digest)
-        # The newest is the one that somebody may still mend.
+            raise _no_window_error("no relay file holds this window as the target opened it", folder, window, digest)
+        # The newest is the one that somebody may still repair.
         raise failures[max(failures)]
 
     def segments(self) -> list[SegmentPlan]:
@@ -85,52 +85,52 @@ class RelayWindow:
         """The batches of a phase in the order they were written. Raises LostRange."""
         for file, offset in self._positions.get((segment, phase), []):
             try:
-                yield batch_of(record_at(file.path, offset))
+                yield batch_from_item(read_record_at(file.path, offset))
             except (Damaged, OSError) as error:
-                raise _lost(f"a relay file cannot be read: {error}", file) from error
+                raise _lost_error(f"a relay file cannot be read: {error}", file) from error
 
-    def _verified(self) -> list[Item]:
+    def _read_and_verify(self) -> list[Item]:
         """Read everything once; the segments of the last record."""
         last: Item = {}
         for file in self._files:
             try:
-                for record in records(file.path):
+                for record in read_records(file.path):
                     last = record.value
                     if last["kind"] == "batch":
-                        self._note(file, record.offset, batch_of(last))
+                        self._remember(file, record.offset, batch_from_item(last))
             except (Damaged, OSError, ImmutableWindow) as error:
-                raise _lost(f"a relay file is damaged: {error}", file) from error
+                raise _lost_error(f"a relay file is damaged: {error}", file) from error
         if last.get("kind") != "end" or last["parts"] != len(self._files):
-            raise _lost("a relay file of this window is missing after this one", self._files[-1])
+            raise _lost_error("a relay file of this window is missing behind the file shown", self._files[-1])
         segments: list[Item] = last["segments"]
-        self._index += [_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]]
+        self._index += [_index_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]]
         return segments
 
-    def _note(self, file: RelayFile, offset: int, batch: StatementBatch) -> None:
-        self._index.append(_row({name: getattr(batch, name) for name in INDEX}))
+    def _remember(self, file: RelayFile, offset: int, batch: StatementBatch) -> None:
+        self._index.append(_index_row({name: getattr(batch, name) for name in INDEX}))
         self._positions.setdefault((batch.segment, batch.phase), []).append(_FilePosition(file, offset))
 
     def _require_pinned(self) -> None:
         if digest_of_index(self._index) != self.manifest.statement:
-            raise _lost("the relay files do not hold the statements that the manifest pins", self._files[0])
+            raise _lost_error("the relay files do not hold the statements that the manifest pins", self._files[0])
 
 
-def _row(values: dict[str, Any]) -> dict[str, Any]:
+def _index_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
 
 
 def files_with_manifest(files: list[RelayFile], digest: str) -> list[RelayFile]:
     """Those of `files` whose head says the manifest of `digest`."""
-    return [head.file for found in _tries(files, digest)[0] for head in found]
+    return [head.file for found in _group_by_try(files, digest)[0] for head in found]
 
 
-def _tries(files: list[RelayFile], digest: str) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
+def _group_by_try(files: list[RelayFile], digest: str) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
     """The files with the manifest of `digest` by the try that wrote them, and those whose head cannot be read."""
     tries: dict[int, list[_Head]] = {}
     unread: dict[RelayFile, LostRange] = {}
     for file in files:
         try:
-            head = _head(file)
+            head = _read_head(file)
         except LostRange as error:
             unread[file] = error
         else:
@@ -140,32 +140,32 @@ def _tries(files: list[RelayFile], digest: str) -> tuple[list[list[_Head]], dict
     return list(tries.values()), unread
 
 
-def _complete(found: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
+def _require_complete_try(found: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
     """The files of one try, without a gap up to the last that is there. Raises LostRange."""
     for number, (file, part, _) in enumerate(found, 1):
         if part != number:
             missing = replace(file, index=file.index - part + number)
-            raise unread.get(missing) or _lost(f"the relay file {missing.path.name} is missing", file)
+            raise unread.get(missing) or _lost_error(f"the relay file {missing.path.name} is missing", file)
     return [head.file for head in found]
 
 
-def _head(file: RelayFile) -> _Head:
+def _read_head(file: RelayFile) -> _Head:
     try:
-        item = record_at(file.path, 0)
+        item = read_record_at(file.path, 0)
         if (item["kind"], item["format"]) == ("window", FORMAT):
             return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
     except (Damaged, OSError, KeyError, TypeError, WireError) as error:
-        raise _lost(f"a relay file is damaged: {error!r}", file) from error
-    raise _lost(f"a relay file of another format: {item['kind']} {item['format']}", file)
+        raise _lost_error(f"a relay file is damaged: {error!r}", file) from error
+    raise _lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
 
 
-def _none(what: str, folder: Path, window: tuple[int, int], digest: str) -> LostRange:
+def _no_window_error(what: str, folder: Path, window: tuple[int, int], digest: str) -> LostRange:
     return LostRange(
         what, where={"folder": folder, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
     )
 
 
-def _lost(what: str, file: RelayFile) -> LostRange:
+def _lost_error(what: str, file: RelayFile) -> LostRange:
     return LostRange(
         what,
         where={"file": file.path, "window": window_name(file.lo, file.hi)},

@@ -33,20 +33,20 @@ class Damaged(Exception):
         super().__init__(f"{what} at byte {offset}")
 
 
-def packed(value: Mapping[str, Any]) -> bytes:
+def pack_record(value: Mapping[str, Any]) -> bytes:
     """The record of `value`."""
     payload = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     return b"".join((_HEAD.pack(MAGIC, len(payload)), payload, _CRC.pack(google_crc32c.value(payload))))
 
 
-def records(path: Path) -> Iterator[Record]:
+def read_records(path: Path) -> Iterator[Record]:
     """All records of a file in order. Raises Damaged, OSError."""
     with path.open("rb") as file:
         while (record := _next(file)) is not None:
             yield record
 
 
-def record_at(path: Path, offset: int) -> dict[str, Any]:
+def read_record_at(path: Path, offset: int) -> dict[str, Any]:
     """The value of the record at `offset`. Raises Damaged, OSError."""
     with path.open("rb") as file:
         file.seek(offset)

@@ -24,7 +24,7 @@ _SERVER = frozenset(
 _SHOWN = 300
 
 
-def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
+def translate_error(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
     """The error to raise for `error` of the target at `place` (host:port); `statement` is shown shortened."""
     code, text = _parts(error)
     where: dict[str, object] = {"target": place, "code": code}
@@ -52,11 +52,11 @@ def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeEr
 
 
 def code_of(error: BinlakeError) -> int:
-    """The server's number in an error of `failure`; 0 when it has none."""
+    """The server's number in an error of `translate_error`; 0 when it has none."""
     return int(error.where.get("code", 0))
 
 
-def is_of_the_server(error: BinlakeError) -> bool:
+def is_server_wide(error: BinlakeError) -> bool:
     """True when the server would refuse any other table as well."""
     return code_of(error) in _SERVER | _ACCESS
 

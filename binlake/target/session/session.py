@@ -13,7 +13,7 @@ from pymysql.constants import CLIENT
 
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
-from binlake.target.session.failures import code_of, failure
+from binlake.target.session.failures import code_of, translate_error
 
 log = structlog.get_logger()
 
@@ -88,7 +88,7 @@ class Session:
         try:
             self._link.query("COMMIT")
         except err.MySQLError as error:
-            found = failure(error, self.place, "COMMIT")
+            found = translate_error(error, self.place, "COMMIT")
             if isinstance(found, TargetUnavailable):
                 raise UnknownOutcome("the connection broke at COMMIT", where=found.where) from error
             raise found from error
@@ -112,7 +112,7 @@ class Session:
         try:
             return int(self._link.query(sql))
         except (err.MySQLError, OSError) as error:
-            raise failure(_as_mysql(error), self.place, sql) from error
+            raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def write(self, sql: str, arguments: Sequence[object]) -> int:
         """Run one statement with `%s` arguments; the rows of `execute`."""
@@ -125,7 +125,7 @@ class Session:
                 cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
                 return list(cursor.fetchall())
             except (err.MySQLError, OSError) as error:
-                raise failure(_as_mysql(error), self.place, sql) from error
+                raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
         """All rows of a query, each as `kind` called with its columns in their order; for small answers."""
@@ -175,7 +175,7 @@ class Session:
                 program_name="binlake",
             )
         except (err.MySQLError, OSError) as error:
-            raise failure(_as_mysql(error), self.place) from error
+            raise translate_error(_as_mysql(error), self.place) from error
 
     def _mogrify(self, sql: str, arguments: Sequence[object]) -> str:
         with self._link.cursor() as cursor:

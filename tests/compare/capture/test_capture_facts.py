@@ -18,7 +18,7 @@ import pytest
 
 from binlake.changes.net import RowEvent, net_changes
 from binlake.cluster.source.status import Absent, RolledBack, read_status
-from binlake.compare import expected_states
+from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.dialect import map_ddl
 from binlake.rows.schema import Action, DdlJob, SchemaState
@@ -68,7 +68,7 @@ def test_1_a_binlog_can_be_wrong_and_a_replicator_cannot_know() -> None:
     # the target shows what the binlog says; only verify, which reads the source, can find it
     anomaly = capture("anomaly")
     upstream = {(s.commit_ts, t["table"]): t.get("rows") for s in anomaly.states() for t in s.contents}
-    expected = {(s.commit_ts, t["table"]): t.get("rows") for s in expected_states(anomaly) for t in s.contents}
+    expected = {(s.commit_ts, t["table"]): t.get("rows") for s in read_expected_states(anomaly) for t in s.contents}
     differing = {place for place in upstream if upstream[place] != expected[place]}
     assert differing
     by_binlog = {(s.commit_ts, t["table"]): t["rows_by_binlog"] for s in anomaly.replayed() for t in s.contents}

@@ -13,7 +13,7 @@ from support.windows import CLUSTER, NAME, Window, apply, target_of
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Drift, Permanent, TargetRefused, TargetUnavailable
 from binlake.statements.batch import Phase
-from binlake.target import Session, apply_window, expected_of
+from binlake.target import Session, apply_window, expect_tables
 
 pytestmark = pytest.mark.mariadb
 
@@ -138,7 +138,7 @@ def test_a_written_key_that_is_gone_fails_the_segment(mariadb: MariaDb, target: 
 def test_a_missing_table_is_drift_before_the_first_write(mariadb: MariaDb, target: Target) -> None:
     # definitions are compared per segment
     window = Window(0, 1).put((1, "a"))
-    window.plans[0] = replace(window.plans[0], expected=expected_of([], "mariadb", absent=[("app", "t")]))
+    window.plans[0] = replace(window.plans[0], expected=expect_tables([], "mariadb", absent=[("app", "t")]))
     with pytest.raises(Drift, match="still there"):
         apply(target, window)
     assert table(mariadb) == []

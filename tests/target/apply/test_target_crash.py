@@ -16,7 +16,7 @@ from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs,
 
 from binlake.config.model import Target
 from binlake.errors import TargetBusy, TargetUnavailable
-from binlake.target import position_of
+from binlake.target import read_position
 from binlake.target.claim.writers import TRIES
 
 pytestmark = pytest.mark.mariadb
@@ -180,12 +180,12 @@ def test_a_killed_server_is_continued(mariadb: MariaDb, target: Target) -> None:
 
 def test_the_open_window_can_be_asked_for(target: Target) -> None:
     # plan and compact take the window left open before any other
-    assert position_of(target, "shop", 0).window is None
+    assert read_position(target, "shop", 0).window is None
     with pytest.raises(Crash):
         apply(target, window(), at("opened", 1, crash))
-    assert position_of(target, "shop", 0).window == (100, 300)
+    assert read_position(target, "shop", 0).window == (100, 300)
     apply(target, window())
-    assert position_of(target, "shop", 0).window is None
+    assert read_position(target, "shop", 0).window is None
 
 
 def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:

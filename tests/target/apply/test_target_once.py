@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, rows
 from support.windows import Crash, Window, apply, at, wait_until
 
 from binlake.config.model import Target
-from binlake.target import position_of
+from binlake.target import read_position
 
 pytestmark = pytest.mark.mariadb
 
@@ -48,7 +48,7 @@ def test_the_checkpoint_waits_for_the_slowest_connection(mariadb: MariaDb, targe
 
     apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), many(), hook)
     assert seen == [('{"consistent":false,"commitTS":0,"ts-map":{}}',)]
-    assert position_of(target, "shop", 0).commit_ts == 100
+    assert read_position(target, "shop", 0).commit_ts == 100
 
 
 def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S4-30

@@ -16,7 +16,7 @@ from support.windows import CLUSTER, NAME, Window, apply
 from binlake.cli import run as main
 from binlake.config.model import Lake, Replication, Target
 from binlake.errors import CheckpointConflict, TargetUnavailable
-from binlake.target import Checkpoint, checkpoint_of, checkpoint_ts, position_of
+from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_position
 
 pytestmark = pytest.mark.mariadb
 
@@ -39,44 +39,44 @@ def insert_by_hand(server: MariaDb, *clusters: int) -> None:
 def test_the_articles_row_is_read_exactly(mariadb: MariaDb, target: Target) -> None:
     # S3-06
     insert_by_hand(mariadb, CLUSTER)
-    found = checkpoint_of(replication(target), CLUSTER)
+    found = read_checkpoint(replication(target), CLUSTER)
     assert found is not None
     assert (found.consistent, found.commit_ts, dict(found.ts_map)) == (False, 414529105591271429, {})
     assert found.to_json() == BY_HAND
-    assert checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
+    assert read_checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
 
 
 def test_nothing_there_is_none(mariadb: MariaDb, target: Target) -> None:
-    assert checkpoint_ts(replication(None), CLUSTER) is None
-    assert checkpoint_ts(replication(target), CLUSTER) is None
-    position = position_of(target, NAME, CLUSTER)
+    assert read_checkpoint_ts(replication(None), CLUSTER) is None
+    assert read_checkpoint_ts(replication(target), CLUSTER) is None
+    position = read_position(target, NAME, CLUSTER)
     assert (position.commit_ts, position.window) == (None, None)
     [(packet,)] = rows(mariadb, "SELECT @@max_allowed_packet")
     assert position.max_packet == packet
     insert_by_hand(mariadb, CLUSTER)
-    assert checkpoint_ts(replication(target), CLUSTER + 1) is None
+    assert read_checkpoint_ts(replication(target), CLUSTER + 1) is None
     assert rows(mariadb, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
 
 
 def test_cluster_0_means_the_only_row(mariadb: MariaDb, target: Target) -> None:
     # tidb-binlog 5.8
     insert_by_hand(mariadb, CLUSTER)
-    assert checkpoint_ts(replication(target), 0) == 414529105591271429
+    assert read_checkpoint_ts(replication(target), 0) == 414529105591271429
     execute(mariadb, f"INSERT INTO tidb_binlog.checkpoint VALUES (1, '{BY_HAND}')")
     with pytest.raises(CheckpointConflict, match="several clusters"):
-        checkpoint_ts(replication(target), 0)
+        read_checkpoint_ts(replication(target), 0)
 
 
 def test_a_damaged_row_is_named(mariadb: MariaDb, target: Target) -> None:
     insert_by_hand(mariadb, CLUSTER)
     execute(mariadb, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
     with pytest.raises(CheckpointConflict, match="nonsense"):
-        checkpoint_ts(replication(target), CLUSTER)
+        read_checkpoint_ts(replication(target), CLUSTER)
 
 
 def test_a_target_that_is_down_is_not_a_target_without_a_checkpoint(target: Target) -> None:
     with pytest.raises(TargetUnavailable):
-        checkpoint_ts(replication(target.model_copy(update={"port": 1})), CLUSTER)
+        read_checkpoint_ts(replication(target.model_copy(update={"port": 1})), CLUSTER)
 
 
 @given(
@@ -148,7 +148,7 @@ def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
     for table in ("binlake_owner", "binlake_progress"):
         execute(mariadb, f"UPDATE tidb_binlog.{table} SET task = 'before'")
     with pytest.raises(CheckpointConflict, match=r"before holds the window 1-5 open.*--close-window"):
-        position_of(target, NAME, CLUSTER)
+        read_position(target, NAME, CLUSTER)
     adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)]
     assert main(adopt) == 1
     assert "--close-window" in capsys.readouterr().err
@@ -157,7 +157,7 @@ def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
     assert "DROP TABLE t" in capsys.readouterr().err
     execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = '', ddl_sql = NULL")
     assert main([*adopt, "--close-window"]) == 0
-    assert position_of(target, NAME, CLUSTER).commit_ts == 1
+    assert read_position(target, NAME, CLUSTER).commit_ts == 1
     assert apply(target, Window(1, 3).put((1, "c"))).state == "applied"
     assert rows(mariadb, "SELECT v FROM app.t") == [("c",)]
 
@@ -192,4 +192,4 @@ def test_the_own_open_window_comes_before_that_of_another(mariadb: MariaDb, targ
         "INSERT INTO tidb_binlog.binlake_progress (task, clusterID, open_lo, open_hi, manifest, exit_ts, segment,"
         f" ddl_state) VALUES ('a', {CLUSTER}, 7, 9, 'm', 0, 0, '')",
     )
-    assert position_of(target, NAME, CLUSTER).window == (1, 5)
+    assert read_position(target, NAME, CLUSTER).window == (1, 5)

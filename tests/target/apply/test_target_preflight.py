@@ -15,9 +15,9 @@ from binlake.errors import Drift
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
-from binlake.target import expected_of
+from binlake.target import expect_tables
 from binlake.target.apply.preflight import TableReport, preflight, require_fit
-from binlake.target.definitions.definitions import expected_after
+from binlake.target.definitions.definitions import expect_after_ddl
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -143,7 +143,7 @@ def test_the_tables_of_a_ddl_are_looked_at_behind_it(mariadb: MariaDb, target: T
     before = table("t", col("id", t.LONGLONG), col("v", t.VARCHAR, flen=20), keys=keys, db="app")
     after = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), col("w"),
                   keys=(primary("id"),), db="app")  # fmt: skip
-    expected = expected_after(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
     window = Window(100, 300).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")], expected)
     with pytest.raises(Drift, match=r"unique key \(v\) is the target's own"):
@@ -151,4 +151,4 @@ def test_the_tables_of_a_ddl_are_looked_at_behind_it(mariadb: MariaDb, target: T
     own = TargetTable(db_name="app", tbl_name="t", accept=("unique key (v) is the target's own",))
     apply(target_of(mariadb, tables=(own,)), window)
     assert rows(mariadb, "SELECT checkPoint LIKE '%%300%%' FROM tidb_binlog.checkpoint") == [(1,)]
-    assert expected_of([after], "mariadb").names == [("app", "t")]
+    assert expect_tables([after], "mariadb").names == [("app", "t")]

@@ -20,7 +20,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.target import apply_window
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.forms import expected_form
-from binlake.target.definitions.shape import shape_of
+from binlake.target.definitions.shape import derive_shape
 from binlake.target.relay import RelayLog
 from binlake.target.session.session import Session
 
@@ -58,7 +58,7 @@ def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
         session.close()
     assert there is not None
     option = TargetTable(db_name="app", tbl_name="kept", preserve=True)
-    return shape_of(expected_form(source, "mariadb"), there, option, 1).of(source)
+    return derive_shape(expected_form(source, "mariadb"), there, option, 1).of(source)
 
 
 def own_values(server: MariaDb, column: str) -> dict[str, object]:

@@ -8,8 +8,8 @@ from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
-from binlake.target import Checkpoint, position_of
-from binlake.target.apply.position import forms_of
+from binlake.target import Checkpoint, read_position
+from binlake.target.apply.position import choose_forms
 
 SECOND = 1000 << 18
 START = 414529105591271429
@@ -21,7 +21,7 @@ def auto(target: Target) -> Target:
 
 
 def forms(target: Target) -> str:
-    return position_of(target, NAME, CLUSTER).forms
+    return read_position(target, NAME, CLUSTER).forms
 
 
 def a_drainer_was_here(server: MariaDb, ts: int, consistent: str) -> None:
@@ -45,10 +45,10 @@ def test_the_configured_mode_and_the_three_cases() -> None:
     # S4-39 (equal: clean), S4-40 (below: safe); a target nobody vouches for is safe
     at_500 = Checkpoint(500, False)
     auto = Target(safe_mode="auto")
-    assert [forms_of(auto, at_500, ts) for ts in (0, 499, 500, 501)] == ["plain", "plain", "plain", "safe"]
-    assert forms_of(auto, None, 0) == "safe"
-    assert forms_of(Target(), at_500, 0) == "safe"
-    assert forms_of(Target(safe_mode="never"), at_500, 800) == "plain"
+    assert [choose_forms(auto, at_500, ts) for ts in (0, 499, 500, 501)] == ["plain", "plain", "plain", "safe"]
+    assert choose_forms(auto, None, 0) == "safe"
+    assert choose_forms(Target(), at_500, 0) == "safe"
+    assert choose_forms(Target(safe_mode="never"), at_500, 800) == "plain"
 
 
 @pytest.mark.mariadb

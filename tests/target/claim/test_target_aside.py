@@ -20,7 +20,7 @@ from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.batch import table_of_statement
 from binlake.target import Expected, SegmentPlan, Session
-from binlake.target.apply.position import position_of
+from binlake.target.apply.position import read_position
 from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
@@ -253,7 +253,7 @@ def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_
     apply(target, both(target))
     set_aside(target, CLUSTER, NAME, [T, LOG], "by hand", 0)
     apply(target, both(target, 200, 300, key=2))
-    assert position_of(target, NAME, CLUSTER).aside == {T, LOG}
+    assert read_position(target, NAME, CLUSTER).aside == {T, LOG}
     with SettledTarget(target, NAME, CLUSTER) as held:
         assert held.checkpoint().commit_ts == 300
         found = held.aside()
@@ -269,7 +269,7 @@ def test_a_table_that_is_aside_needs_no_safe_mode_for_the_others(mariadb: MariaD
     auto = target.model_copy(update={"safe_mode": "auto"})
     apply(auto, both(auto))
     set_aside(auto, CLUSTER, NAME, [T], "by hand", 0)
-    assert position_of(auto, NAME, CLUSTER).forms == "plain"
+    assert read_position(auto, NAME, CLUSTER).forms == "plain"
     apply(auto, both(auto, 200, 300, key=2))
     assert rows(mariadb, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(300,)]
 
@@ -300,7 +300,7 @@ def test_inside_an_open_window_the_target_is_not_held(mariadb: MariaDb, target: 
 def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(mariadb: MariaDb, target: Target) -> None:
     apply(target, both(target))
     execute(mariadb, "DROP TABLE tidb_binlog.binlake_aside")
-    assert position_of(target, NAME, CLUSTER).aside == frozenset()
+    assert read_position(target, NAME, CLUSTER).aside == frozenset()
     window = both(target, 200, 300, key=2)
     window.plans = [replace(window.plans[0], rows=2)]
     assert apply(target, window).state == "applied"

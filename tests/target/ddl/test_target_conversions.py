@@ -25,7 +25,7 @@ from binlake.rows.schema.session import SourceSession
 from binlake.statements.literal import literal_kind, value_literal
 from binlake.target import Session
 from binlake.target.ddl.execution import execute_ddl
-from binlake.target.definitions.definitions import expected_after
+from binlake.target.definitions.definitions import expect_after_ddl
 
 pytestmark = pytest.mark.mariadb
 
@@ -142,7 +142,7 @@ def test_a_conversion_that_died_half_way_is_begun_again(
     # `statements` of the DDL had run when the process died
     make_floats(mariadb)
     before, after, sql = float_to_text()
-    expected = expected_after(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL

@@ -18,13 +18,13 @@ from binlake.target.definitions.definitions import (
     Expected,
     compare_definitions,
     digest_definitions,
-    expected_after,
-    expected_of,
+    expect_after_ddl,
+    expect_tables,
     read_definitions,
     read_table_numbers,
     require_definitions,
 )
-from binlake.target.definitions.forms import normal_type
+from binlake.target.definitions.forms import normalize_type
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -57,13 +57,13 @@ def session(empty_mariadb: MariaDb) -> Iterator[Session]:
 
 
 def found(session: Session, *tables: TableDef) -> list[str]:
-    expected = expected_of(tables, "mariadb")
+    expected = expect_tables(tables, "mariadb")
     return compare_definitions(expected, read_definitions(session, expected.names, "mariadb"))
 
 
 def test_the_same_table_has_no_differences(session: Session) -> None:
     require_definitions(session, Target(db_type="mariadb"), [SOURCE])
-    expected = expected_of([SOURCE], "mariadb")
+    expected = expect_tables([SOURCE], "mariadb")
     assert (
         compare_definitions(
             Expected.from_json(expected.to_json()), read_definitions(session, expected.names, "mariadb"), indexes=True
@@ -112,7 +112,7 @@ def test_a_missing_table_and_a_view_in_its_place(session: Session) -> None:
 
 
 def test_databases_and_absent_tables(session: Session) -> None:
-    expected = expected_of([], "mariadb", absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True})
+    expected = expect_tables([], "mariadb", absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True})
     assert compare_definitions(expected, read_definitions(session, expected.names, "mariadb")) == [
         "database d is still there",
         "database e is missing",
@@ -122,10 +122,10 @@ def test_databases_and_absent_tables(session: Session) -> None:
 
 def test_what_a_ddl_leaves() -> None:
     old, new = table("a", col("x")), table("b", col("x"))
-    renamed = expected_after(Definitions((), (old,)), Definitions((), (new,)), "mariadb")
+    renamed = expect_after_ddl(Definitions((), (old,)), Definitions((), (new,)), "mariadb")
     assert [(name, form is None) for name, form in renamed.tables.items()] == [(("d", "a"), True), (("d", "b"), False)]
     # a dropped database takes its tables along one by one: only it tells that the DDL is done
-    dropped = expected_after(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
+    dropped = expect_after_ddl(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
     assert (dropped.databases, dropped.tables) == ({"d": False}, {})
 
 
@@ -133,7 +133,7 @@ def test_which_tables_a_ddl_leaves_without_rows() -> None:
     old, new = table("a", col("x"), id=5), table("A", col("x"), id=6)
 
     def after(action: Action, *sides: tuple[TableDef, ...]) -> Expected:
-        return expected_after(*(Definitions((), side) for side in sides), "mariadb", action)
+        return expect_after_ddl(*(Definitions((), side) for side in sides), "mariadb", action)
 
     assert after(Action.CREATE_TABLE, (), (new,)).empty == {("d", "A"): ()}
     truncated = after(Action.TRUNCATE_TABLE, (old,), (new,))
@@ -202,5 +202,5 @@ def test_types_as_servers_show_them() -> None:
         "decimal(5,2)": "decimal(5,2)",
         "datetime(3)": "datetime(3)",
     }
-    assert {text: normal_type(text, "mariadb") for text in shown} == shown
-    assert normal_type("json", "mysql") == "json"
+    assert {text: normalize_type(text, "mariadb") for text in shown} == shown
+    assert normalize_type("json", "mysql") == "json"

@@ -15,10 +15,10 @@ from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import DbInfo, Identity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
-from binlake.target.definitions.definitions import compare_definitions, expected_of, read_definitions
+from binlake.target.definitions.definitions import compare_definitions, expect_tables, read_definitions
 from binlake.target.definitions.forms import TableForm, expected_form
-from binlake.target.definitions.shape import list_refusals, shape_of
-from binlake.target.definitions.structure import StructureDifference, shared_identity, structure_differences
+from binlake.target.definitions.shape import derive_shape, list_refusals
+from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
 from binlake.window.shapes import Shapes, TableShape
@@ -51,7 +51,7 @@ def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Se
     info = table_info_of(session, ("d", "every"))
     assert info is not None
     read_back = TableDef.from_json(info, DbInfo(1, "d", "", "", {}))
-    expected = expected_of([read_back], "mariadb")
+    expected = expect_tables([read_back], "mariadb")
     assert compare_definitions(expected, read_definitions(session, expected.names, "mariadb"), indexes=True) == []
     assert [c.name for c in read_back.columns if c.tp == t.JSON] == ["j"]
     assert read_back.identity().columns == ("id",)
@@ -73,7 +73,7 @@ KEYS = "id INT PRIMARY KEY, user_id INT NOT NULL UNIQUE"
 
 def differences(session: Session, create: str) -> list[tuple[str, str]]:
     session.execute(f"CREATE TABLE d.t ({create})")
-    found = structure_differences(expected_form(SOURCE, "mariadb"), structure(session, "t"))
+    found = compare_structures(expected_form(SOURCE, "mariadb"), structure(session, "t"))
     return [(one.weight, one.text) for one in found]
 
 
@@ -90,7 +90,7 @@ def test_a_target_with_a_key_and_columns_of_its_own_says_what_keeps_them(session
     ]
     form = structure(session, "t")
     assert form is not None
-    assert shared_identity(expected_form(SOURCE, "mariadb"), form) == ("user_id",)
+    assert find_shared_identity(expected_form(SOURCE, "mariadb"), form) == ("user_id",)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_would_lose_rows_or_values_is_fatal(session: Session, create: str, 
 
 def test_an_equal_target_has_no_differences_and_a_missing_one_is_told(session: Session) -> None:  # S4-26
     source = expected_form(SOURCE, "mariadb")
-    assert structure_differences(source, None) == [StructureDifference("the table is missing", "fatal")]
+    assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
         ("harmless", "column user_id is NULL, unlike the source")
     ]
@@ -146,8 +146,8 @@ def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableD
     session.execute(f"CREATE TABLE d.t ({create})")
     there = structure(session, "t")
     assert there is not None
-    definition = shape_of(expected_form(SOURCE, "mariadb"), there, PRESERVED, sync_mode).of(SOURCE)
-    return definition, list_refusals(structure_differences(expected_form(definition, "mariadb"), there))
+    definition = derive_shape(expected_form(SOURCE, "mariadb"), there, PRESERVED, sync_mode).of(SOURCE)
+    return definition, list_refusals(compare_structures(expected_form(definition, "mariadb"), there))
 
 
 def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Session) -> None:  # S4-26, S4-29

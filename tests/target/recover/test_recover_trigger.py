@@ -229,7 +229,7 @@ def test_what_cannot_be_asked_for(target: Target, nobody: str, pd_url: str) -> N
         recover(replication(target, nobody), no_context, log_dir="/relay", roll_forward=True)
     another = replication(target, pd_url)
     another = another.model_copy(update={"source": another.source.model_copy(update={"cluster_id": "5"})})
-    # It answers: that it is another cluster is for a person to mend.
+    # It answers: that it is another cluster is for a person to fix.
     with pytest.raises(Permanent, match="another cluster"):
         recover(another, no_context)
 

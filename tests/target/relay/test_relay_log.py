@@ -18,7 +18,7 @@ from support.windows import NAME, Window
 
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, LeaseHeld, LostRange, Transient
-from binlake.target import expected_of
+from binlake.target import expect_tables
 from binlake.target.relay import RelayLog, files
 from binlake.target.relay.files import folder_lock, list_files
 
@@ -46,7 +46,7 @@ def names(log: RelayLog) -> list[str]:
 
 def two_segments() -> Window:
     found = Window(414529105591271429, 414529105591271999).put((1, "a"), (2, "ü🐬\\0")).log("one")
-    after = expected_of(
+    after = expect_tables(
         [table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app")],
         "mariadb",
         databases={"app": True},

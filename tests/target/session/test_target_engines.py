@@ -16,7 +16,7 @@ from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.apply.preflight import preflight
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.definitions.definitions import expected_of
+from binlake.target.definitions.definitions import expect_tables
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -49,7 +49,7 @@ def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_se
 def test_a_table_that_a_ddl_makes_has_transactions(myisam_server: MariaDb, target: Target) -> None:
     execute(myisam_server, "DROP TABLE app.t, app.log")
     create = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))"
-    apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expected_of([T], "mariadb")))
+    apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expect_tables([T], "mariadb")))
     assert engines(myisam_server, "app") == {"InnoDB"}
 
 

@@ -16,7 +16,7 @@ from binlake.changes.ordered.forms import RowForms
 from binlake.config.model import Target
 from binlake.errors import TargetRefused
 from binlake.statements.batch import Phase
-from binlake.target import position_of
+from binlake.target import read_position
 
 pytestmark = pytest.mark.mariadb
 
@@ -29,7 +29,7 @@ def auto(target: Target, request: pytest.FixtureRequest) -> Target:
 
 
 def forms(target: Target) -> str:
-    return position_of(target, NAME, CLUSTER).forms
+    return read_position(target, NAME, CLUSTER).forms
 
 
 def stored(server: MariaDb) -> tuple[str, int, int | None]:
