@@ -101,7 +101,7 @@ class RelayWindow:
             except (Damaged, OSError, ImmutableWindow) as error:
                 raise _lost_error(f"a relay file is damaged: {error}", file) from error
         if last.get("kind") != "end" or last["parts"] != len(self._files):
-            raise _lost_error("a relay file of this window is missing behind the file shown", self._files[-1])
+            raise _lost_error("a relay file of this window is missing after the file shown", self._files[-1])
         segments: list[Item] = last["segments"]
         self._index += [_index_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]]
         return segments
