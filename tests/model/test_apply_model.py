@@ -66,7 +66,7 @@ def test_many_more_seeds() -> None:
 
 def order_ignored(patch: pytest.MonkeyPatch) -> None:
     """Changes of one transaction come as they like: `sequence` counts for nothing."""
-    patch.setattr(RowEvent, "place", property(lambda self: (self.commit_ts, self.start_ts, 0)))
+    patch.setattr(RowEvent, "position", property(lambda self: (self.commit_ts, self.start_ts, 0)))
 
 
 def fence_unproved(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def fence_unproved(patch: pytest.MonkeyPatch) -> None:
         table = qualified(self.schema, "binlake_fence")
         session.write(
             f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s",
-            (self.task, self.worker),
+            (self.replication, self.worker),
         )
         return session.last_insert_id()
 

@@ -41,17 +41,17 @@ class Snapshot:
 
 
 @contextmanager
-def target_snapshot(target: Target, cluster_id: int, task: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
-    """A snapshot of the target between two windows of `task`, waited for up to `wait_s` seconds.
+def target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
+    """A snapshot of the target between two windows of `replication`, waited for up to `wait_s` seconds.
 
     Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
     """
     with closing(Session(target)) as session:
         session.execute(_ISOLATION)
-        yield _settled(session, target, cluster_id, task, time.monotonic() + wait_s)
+        yield _settled(session, target, cluster_id, replication, time.monotonic() + wait_s)
 
 
-def _settled(session: Session, target: Target, cluster_id: int, task: str, deadline: float) -> Snapshot:
+def _settled(session: Session, target: Target, cluster_id: int, replication: str, deadline: float) -> Snapshot:
     schema = target.checkpoint_schema
     table = CheckpointTable(target.checkpoint_schema, cluster_id)
     while True:
@@ -63,7 +63,7 @@ def _settled(session: Session, target: Target, cluster_id: int, task: str, deadl
             )
         aside = read_aside(session, schema, cluster_id)
         # A drainer's target has no progress of ours to read.
-        if is_settled(found, read_progress(session, schema, task) if aside else None, aside):
+        if is_settled(found, read_progress(session, schema, replication) if aside else None, aside):
             return Snapshot(session, found, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:

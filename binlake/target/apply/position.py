@@ -62,23 +62,24 @@ class Position:
         return None if self.opened is None else self.opened.window
 
 
-def read_position(target: Target, task: str, cluster_id: int) -> Position:
-    """The position of `target` for the replication `task`, in one read.
+def read_position(target: Target, replication: str, cluster_id: int) -> Position:
+    """The position of `target` for `replication`, in one read.
 
     Raises as `read_checkpoint`, and CheckpointConflict when another replication holds a window open there.
     """
     with closing(Session(target)) as session:
         checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
-        opened = _open_progress(session, target, cluster_id, task)
+        opened = _open_progress(session, target, cluster_id, replication)
         packet = session.max_packet()
         aside = read_aside(session, target.checkpoint_schema, cluster_id)
         # A window that is open has its form in its manifest.
         exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
-    if opened is not None and opened.task != task:
+    if opened is not None and opened.replication != replication:
         raise CheckpointConflict(
-            f"the replication {opened.task} holds the window {opened.open_lo}-{opened.open_hi} open on this target",
-            where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": task},
-            hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
+            f"the replication {opened.replication} holds the window {opened.open_lo}-{opened.open_hi}"
+            " open on this target",
+            where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": replication},
+            hint=f"let {opened.replication} finish it, or take its place: `binlake checkpoint adopt --close-window`",
         )
     forms = choose_forms(target, checkpoint, exit_ts)
     commit_ts = checkpoint.commit_ts if checkpoint else None
@@ -101,9 +102,9 @@ def read_open_window(replication: Replication, cluster_id: int) -> Progress | No
         return _open_progress(session, replication.target, cluster_id, replication.name)
 
 
-def _open_progress(session: Session, target: Target, cluster_id: int, task: str) -> Progress | None:
+def _open_progress(session: Session, target: Target, cluster_id: int, replication: str) -> Progress | None:
     try:
-        return read_open_progress(session, target.checkpoint_schema, cluster_id, task)
+        return read_open_progress(session, target.checkpoint_schema, cluster_id, replication)
     except TargetRefused as error:
         if code_of(error) in MISSING:
             return None

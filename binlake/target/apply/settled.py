@@ -48,7 +48,7 @@ class _Recorded:
 
 
 class SettledTarget:
-    """The target between two windows, claimed for the replication `task` while the context is open.
+    """The target between two windows, claimed for `replication` while the context is open.
 
     Raises LeaseHeld while another process applies, Transient while a window is open, CheckpointConflict when the row is
     another replication's.
@@ -57,19 +57,19 @@ class SettledTarget:
     def __init__(
         self,
         target: Target,
-        task: str,
+        replication: str,
         cluster_id: int,
         *,
         marks: LoopbackMarks | None = None,
         hook: Hook | None = None,
     ) -> None:
-        self._target, self._task, self._cluster_id = target, task, cluster_id
+        self._target, self._replication, self._cluster_id = target, replication, cluster_id
         self._schema = target.checkpoint_schema
         self._checkpoints = CheckpointTable(self._schema, cluster_id)
         self._marks = marks
         self._stop = StopFlag()
         self._first = Session(target)
-        self._claim = TargetClaim(self._first, target, task, stop=self._stop, hook=hook, marks=marks)
+        self._claim = TargetClaim(self._first, target, replication, stop=self._stop, hook=hook, marks=marks)
         self._opened = ExitStack()
 
     def __enter__(self) -> SettledTarget:
@@ -97,9 +97,9 @@ class SettledTarget:
         checkpoint = self._checkpoints.read(self.session)
         if checkpoint is None:
             raise ConfigError("the target has no checkpoint: nothing was applied to it")
-        require_owner(self.session, self._schema, self._cluster_id, self._task)
-        opened = read_open_progress(self.session, self._schema, self._cluster_id, self._task)
-        progress = read_progress(self.session, self._schema, self._task)
+        require_owner(self.session, self._schema, self._cluster_id, self._replication)
+        opened = read_open_progress(self.session, self._schema, self._cluster_id, self._replication)
+        progress = read_progress(self.session, self._schema, self._replication)
         window = opened and f"{opened.open_lo}-{opened.open_hi}"
         if opened is not None or not is_settled(checkpoint, progress, self.aside()):
             raise Transient(
@@ -148,7 +148,7 @@ class SettledTarget:
         return done
 
     def _transaction(self, group: list[StatementBatch], ts: int, *, once: bool, consistent: bool) -> int:
-        ledger = Ledger(self._schema, self._task, ts, ts)
+        ledger = Ledger(self._schema, self._replication, ts, ts)
 
         def body(session: Session) -> _Recorded:
             checkpoint = self._lock_checkpoint_at(session, ts)
@@ -197,7 +197,7 @@ class SettledTarget:
     def _free_segment(self, session: Session, ts: int) -> int:
         table = qualified(self._schema, "binlake_ledger")
         sql = f"SELECT MAX(segment) FROM {table} WHERE task = %s AND lo = %s AND hi = %s"
-        last = session.value(sql, (self._task, ts, ts))
+        last = session.value(sql, (self._replication, ts, ts))
         return max(_FIRST_FREE, int(last or 0) + 1)
 
 

@@ -70,7 +70,7 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
     return {table.name: table for table in tables}
 
 
-def write_aside(session: Session, schema: str, cluster_id: int, task: str, tables: Iterable[AsideTable]) -> None:
+def write_aside(session: Session, schema: str, cluster_id: int, replication: str, tables: Iterable[AsideTable]) -> None:
     """Put their rows into the open transaction; the caller proved the fence and sets `consistent=false`.
 
     A table that is set aside already keeps its row: what it lacks begins where it was set aside first.
@@ -79,7 +79,7 @@ def write_aside(session: Session, schema: str, cluster_id: int, task: str, table
         session.write(
             f"INSERT IGNORE INTO {qualified(schema, 'binlake_aside')}"
             " (clusterID, db, tbl, task, since, by_whom, reason) VALUES (%s, %s, %s, %s, %s, %s, %s)",
-            (cluster_id, one.db, one.table, task, one.since, one.by, one.reason[:_REASON]),
+            (cluster_id, one.db, one.table, replication, one.since, one.by, one.reason[:_REASON]),
         )
 
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class TargetClaim:
-    """The right to write to `target` for the replication `task`, as a context; its tables exist.
+    """The right to write to `target` for `replication`, as a context; its tables exist.
 
     `session` is the caller's: it becomes the first connection and is not closed here. `stop` is looked at by `check`.
     Raises LeaseHeld on entering while another process has the right.
@@ -47,14 +47,14 @@ class TargetClaim:
         self,
         session: Session,
         target: Target,
-        task: str,
+        replication: str,
         *,
         stop: StopFlag | None = None,
         hook: Hook | None = None,
         marks: LoopbackMarks | None = None,
     ) -> None:
         self.target = target
-        self.task = task
+        self.replication = replication
         self.workers = Workers(target.worker_count, self._connect)
         self._first = session
         self._stop = stop
@@ -62,7 +62,7 @@ class TargetClaim:
         self._marks = marks
 
     def __enter__(self) -> TargetClaim:
-        fence = take_fence(self._first, self.target, self.task)
+        fence = take_fence(self._first, self.target, self.replication)
         self._keeper = LeaseKeeper(self.target, fence)
         try:
             confirmed = ConfirmedTransactions(self._first, self.target)
@@ -124,16 +124,18 @@ class TargetClaim:
             session.rollback()
             fence.release(session)
         except BinlakeError as error:
-            log.warning("lease_not_released", task=self.task, error=str(error))
+            log.warning("lease_not_released", task=self.replication, error=str(error))
         finally:
             fence.abandon()
 
 
 @contextmanager
-def claimed_transaction(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
+def claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
     """One transaction on `session` behind the claims of all `tasks`: for a command, which is not repeated."""
     with ExitStack() as claims:
-        fences = [claims.enter_context(TargetClaim(session, target, task)).writer.fence for task in tasks]
+        fences = [
+            claims.enter_context(TargetClaim(session, target, replication)).writer.fence for replication in replications
+        ]
         session.begin()
         for fence in fences:
             fence.prove(session)
@@ -154,7 +156,7 @@ class LeaseKeeper:
         self._ended = threading.Event()
         self.lost = threading.Event()
         self.forgotten = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"lease-{fence.task}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"lease-{fence.replication}", daemon=True)
 
     def __enter__(self) -> LeaseKeeper:
         self._thread.start()
@@ -167,11 +169,11 @@ class LeaseKeeper:
     def require_lease(self) -> None:
         """Raises Fenced when another process has the lease, TargetUnavailable when the server knows nothing of it."""
         if self.lost.is_set():
-            raise Fenced("another process has the lease", where={"task": self._fence.task})
+            raise Fenced("another process has the lease", where={"task": self._fence.replication})
         if self.forgotten.is_set():
             raise TargetUnavailable(
                 "the target no longer knows this run: an older copy replaced it",
-                where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.task},
+                where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.replication},
                 hint="the next run starts from what the target holds",
             )
 
@@ -186,7 +188,7 @@ class LeaseKeeper:
                 if not self._fence.renew(session):
                     (self.forgotten if self._fence.is_forgotten(session) else self.lost).set()
             except BinlakeError as error:
-                log.warning("lease_not_renewed", task=self._fence.task, error=str(error))
+                log.warning("lease_not_renewed", task=self._fence.replication, error=str(error))
                 if session is not None:
                     session.close()
                 session = None

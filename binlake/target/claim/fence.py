@@ -77,13 +77,13 @@ _LEASE_COLUMNS = "owner, lease_until, lease_until > UTC_TIMESTAMP(6)"
 
 @dataclass(frozen=True)
 class Fence:
-    """The right to write for `task` while `epoch` is the newest. `schema` holds the tables; `lease_s` in seconds.
+    """The right to write for `replication` while `epoch` is the newest. `schema` has the tables; `lease_s` in seconds.
 
     `worker`: which of the holder's connections this is for, 0 for the one that moves the checkpoint.
     """
 
     schema: str
-    task: str
+    replication: str
     epoch: int
     lease_s: int
     worker: int = 0
@@ -99,10 +99,10 @@ class Fence:
         """
         table = qualified(self.schema, "binlake_fence")
         sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
-        if session.write(sql, (self.task, self.worker, self.epoch)) != 1:
+        if session.write(sql, (self.replication, self.worker, self.epoch)) != 1:
             raise Fenced(
                 "another process took over: this process has stopped writing",
-                where={"task": self.task, "epoch": self.epoch},
+                where={"task": self.replication, "epoch": self.epoch},
                 hint="nothing is lost: the newer run continues from the checkpoint",
             )
         return session.last_insert_id()
@@ -112,11 +112,11 @@ class Fence:
 
         Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove`, or in `take_fence`.
         """
-        name = _lock_name(self.schema, self.task, self.worker)
+        name = _lock_name(self.schema, self.replication, self.worker)
         if session.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
-            _end_sessions(session, self.task, [name])
+            _end_sessions(session, self.replication, [name])
             if session.value("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S)) != 1:
-                raise LeaseHeld("another session took the holder's name", where={"task": self.task})
+                raise LeaseHeld("another session took the holder's name", where={"task": self.replication})
 
     def renew(self, session: Session) -> bool:
         """Keep the lease for another `lease_s`, in a transaction of its own. False: another process has it."""
@@ -124,7 +124,7 @@ class Fence:
         until = f"UTC_TIMESTAMP(6) + INTERVAL {self.lease_s} SECOND"
         session.begin()
         renewed = session.write(
-            f"UPDATE {table} SET lease_until = {until} WHERE task = %s AND epoch = %s", (self.task, self.epoch)
+            f"UPDATE {table} SET lease_until = {until} WHERE task = %s AND epoch = %s", (self.replication, self.epoch)
         )
         session.commit_repeatable()
         return renewed == 1
@@ -132,7 +132,7 @@ class Fence:
     def is_forgotten(self, session: Session) -> bool:
         """True where the server does not know this claim: it is an older copy of the one that gave it."""
         table = qualified(self.schema, "binlake_lease")
-        epoch = session.value(f"SELECT epoch FROM {table} WHERE task = %s", (self.task,))
+        epoch = session.value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
         return epoch is None or int(epoch) < self.epoch
 
     def release(self, session: Session) -> None:
@@ -140,16 +140,16 @@ class Fence:
         self.abandon()
         table = qualified(self.schema, "binlake_lease")
         session.begin()
-        session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.task, self.epoch))
+        session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.replication, self.epoch))
         session.commit_repeatable()
-        session.rows("SELECT RELEASE_LOCK(%s)", (_lock_name(self.schema, self.task),))
+        session.rows("SELECT RELEASE_LOCK(%s)", (_lock_name(self.schema, self.replication),))
 
     def abandon(self) -> None:
         """Give up without the server: this process may claim again at once."""
-        _claimed_here.discard(_lock_name(self.schema, self.task))
+        _claimed_here.discard(_lock_name(self.schema, self.replication))
 
 
-def take_fence(session: Session, target: Target, task: str) -> Fence:
+def take_fence(session: Session, target: Target, replication: str) -> Fence:
     """Take the lease and the next epoch; commits. Waits until the old holder's transactions have ended.
 
     Raises LeaseHeld while the holder lives: a running process of this host, or one elsewhere whose lease has not run
@@ -158,25 +158,27 @@ def take_fence(session: Session, target: Target, task: str) -> Fence:
     schema = target.checkpoint_schema
     lease = qualified(schema, "binlake_lease")
     session.begin()
-    session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (task,))
-    _require_free(session, schema, task)
-    _end_sessions(session, task, _lock_names(session, schema, task))
+    session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (replication,))
+    _require_free(session, schema, replication)
+    _end_sessions(session, replication, _lock_names(session, schema, replication))
     # Only here, behind the verdict: a holder in a transaction has locked its row.
-    epoch = _raise_epoch(session, schema, task, target.worker_count)
+    epoch = _raise_epoch(session, schema, replication, target.worker_count)
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
         f"UPDATE {lease} SET epoch = %s, owner = %s, lease_until = {until} WHERE task = %s",
-        (epoch, str(LeaseHolder.this_process()), task),
+        (epoch, str(LeaseHolder.this_process()), replication),
     )
     session.commit_repeatable()
-    _claimed_here.add(_lock_name(schema, task))
-    fence = Fence(schema, task, epoch, target.lease_s)
+    _claimed_here.add(_lock_name(schema, replication))
+    fence = Fence(schema, replication, epoch, target.lease_s)
     fence.register(session)
     return fence
 
 
-def describe_holder(target: Target, task: str) -> str:
-    """The live holder of the lease of `task` and until when; empty = none. Raises TargetUnavailable, TargetRefused.
+def describe_holder(target: Target, replication: str) -> str:
+    """The live holder of the lease of `replication` and until when; empty = none.
+
+    Raises TargetUnavailable, TargetRefused.
 
     Read without a lock: for waiting, never to decide. A holder that ran on this host and has ended holds nothing: a
     claim would take it over, too.
@@ -185,7 +187,7 @@ def describe_holder(target: Target, task: str) -> str:
     sql = f"SELECT {_LEASE_COLUMNS} FROM {table} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"
     with closing(Session(target)) as session:
         try:
-            leases = session.records(_Lease, sql, (task,))
+            leases = session.records(_Lease, sql, (replication,))
         except TargetRefused as error:
             if code_of(error) in MISSING:
                 return ""
@@ -197,15 +199,15 @@ def describe_holder(target: Target, task: str) -> str:
     return ""
 
 
-def _require_free(session: Session, schema: str, task: str) -> None:
+def _require_free(session: Session, schema: str, replication: str) -> None:
     """Lock the lease. Raises LeaseHeld, and rolls back, while its holder lives."""
     sql = f"SELECT {_LEASE_COLUMNS} FROM {qualified(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
-    (lease,) = session.records(_Lease, sql, (task,))
-    if lease.holder and lease.running and not _is_gone(lease.holder, _lock_name(schema, task)):
+    (lease,) = session.records(_Lease, sql, (replication,))
+    if lease.holder and lease.running and not _is_gone(lease.holder, _lock_name(schema, replication)):
         session.rollback()
         raise LeaseHeld(
             f"{lease.holder} applies this replication until {lease.until} UTC",
-            where={"task": task},
+            where={"task": replication},
             hint="it renews while it lives; wait for it, or stop it",
         )
 
@@ -217,41 +219,41 @@ def _is_gone(holder: str, name: str) -> bool:
     return name not in _claimed_here if process == LeaseHolder.this_process() else process.is_dead()
 
 
-def _raise_epoch(session: Session, schema: str, task: str, workers: int) -> int:
-    """The next epoch, in the rows of all connections of `task`: those there ever were, and `workers` now."""
+def _raise_epoch(session: Session, schema: str, replication: str, workers: int) -> int:
+    """The next epoch, in the rows of all connections of `replication`: those there ever were, and `workers` now."""
     fence = qualified(schema, "binlake_fence")
-    session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (task,))
-    epoch = int(session.value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (task,)))
-    session.write(f"UPDATE {fence} SET epoch = %s WHERE task = %s AND worker > 0", (epoch, task))
+    session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (replication,))
+    epoch = int(session.value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (replication,)))
+    session.write(f"UPDATE {fence} SET epoch = %s WHERE task = %s AND worker > 0", (epoch, replication))
     rows = ", ".join(["(%s, %s, %s, 0)"] * workers)
-    values = [value for worker in range(1, workers + 1) for value in (task, worker, epoch)]
+    values = [value for worker in range(1, workers + 1) for value in (replication, worker, epoch)]
     session.write(f"INSERT IGNORE INTO {fence} VALUES {rows}", values)
     return epoch
 
 
-def _end_sessions(session: Session, task: str, names: list[str]) -> None:
+def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
     """Kill the sessions that lock `names`, in a transaction or a DDL as they may be, and wait until they are gone."""
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
     while holders := _sessions_that_lock(session, names):
         for holder in holders - killed:
-            log.warning("old_session_killed", task=task, session=holder)
+            log.warning("old_session_killed", task=replication, session=holder)
             session.kill(holder)
         killed |= holders
         if time.monotonic() > until:
             session.rollback()
             raise LeaseHeld(
                 f"the sessions {sorted(holders)} of the last holder do not end",
-                where={"task": task},
+                where={"task": replication},
                 hint="look at it in SHOW PROCESSLIST: a DDL may be rolling back",
             )
         time.sleep(0.05)
 
 
-def _lock_names(session: Session, schema: str, task: str) -> list[str]:
-    """The locks that connections of `task` may hold, by the fence's rows (read without waiting for their locks)."""
-    workers = session.column(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (task,))
-    return [_lock_name(schema, task, int(worker)) for worker in workers]
+def _lock_names(session: Session, schema: str, replication: str) -> list[str]:
+    """The locks that connections of `replication` may hold, by the fence's rows (read without waiting for locks)."""
+    workers = session.column(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (replication,))
+    return [_lock_name(schema, replication, int(worker)) for worker in workers]
 
 
 def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
@@ -261,6 +263,6 @@ def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
     return {int(holder) for holder in holders if holder is not None} - {session.connection_id}
 
 
-def _lock_name(schema: str, task: str, worker: int = 0) -> str:
+def _lock_name(schema: str, replication: str, worker: int = 0) -> str:
     # Names of user locks hold 64 characters at most.
-    return f"binlake:{hashlib.sha256(qualified(schema, task).encode()).hexdigest()[:48]}:{worker}"
+    return f"binlake:{hashlib.sha256(qualified(schema, replication).encode()).hexdigest()[:48]}:{worker}"

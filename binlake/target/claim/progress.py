@@ -131,7 +131,7 @@ class Progress:
     definitions before; `ddl_expected`: JSON of those expected after.
     """
 
-    task: str
+    replication: str
     cluster_id: int
     open_lo: int | None
     open_hi: int | None
@@ -192,15 +192,15 @@ class Progress:
         return replace(self, ddl_state="", ddl_commit_ts=None, ddl_sql=None, ddl_before=None, ddl_expected=None)
 
 
-def read_progress(session: Session, schema: str, task: str) -> Progress | None:
-    """The row of `task`; None when it never opened a window here."""
-    rows = session.records(Progress, f"{_select_progress(schema)} WHERE task = %s", (task,))
+def read_progress(session: Session, schema: str, replication: str) -> Progress | None:
+    """The row of `replication`; None when it never opened a window here."""
+    rows = session.records(Progress, f"{_select_progress(schema)} WHERE task = %s", (replication,))
     return rows[0] if rows else None
 
 
-def read_open_progress(session: Session, schema: str, cluster_id: int, task: str = "") -> Progress | None:
-    """The row of the window that is open for `cluster_id` (0: for any): that of `task`, else of another, else None."""
-    condition, arguments = (" AND clusterID = %s", (cluster_id, task)) if cluster_id else ("", (task,))
+def read_open_progress(session: Session, schema: str, cluster_id: int, replication: str = "") -> Progress | None:
+    """The row of a window open for `cluster_id` (0: for any): that of `replication`, else of another, or None."""
+    condition, arguments = (" AND clusterID = %s", (cluster_id, replication)) if cluster_id else ("", (replication,))
     sql = f"{_select_progress(schema)} WHERE open_lo IS NOT NULL{condition} ORDER BY task = %s DESC LIMIT 1"
     rows = session.records(Progress, sql, arguments)
     return rows[0] if rows else None
@@ -220,30 +220,30 @@ def _select_progress(schema: str) -> str:
 
 
 def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
-    """The task that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
+    """The replication that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
     sql = f"SELECT task FROM {qualified(schema, 'binlake_owner')} WHERE clusterID = %s"
     owner: str | None = session.value(sql, (cluster_id,))
     return owner
 
 
 def require_owner(
-    session: Session, schema: str, cluster_id: int, task: str, hint: str = "run it for that replication"
+    session: Session, schema: str, cluster_id: int, replication: str, hint: str = "run it for that replication"
 ) -> None:
-    """The checkpoint row is that of `task`, or free. Raises CheckpointConflict when another replication owns it."""
+    """The checkpoint row is that of `replication`, or free. Raises CheckpointConflict when it is another's."""
     owner = read_owner(session, schema, cluster_id)
-    if owner not in (None, task):
+    if owner not in (None, replication):
         raise CheckpointConflict(
             f"the checkpoint row belongs to the replication {owner}",
-            where={"cluster": cluster_id, "schema": schema, "task": task},
+            where={"cluster": cluster_id, "schema": schema, "task": replication},
             hint=hint,
         )
 
 
-def take_ownership(session: Session, schema: str, cluster_id: int, task: str, config_hash: str) -> None:
+def take_ownership(session: Session, schema: str, cluster_id: int, replication: str, config_hash: str) -> None:
     """Write the owner of the checkpoint row."""
     session.write(
         f"REPLACE INTO {qualified(schema, 'binlake_owner')} (clusterID, task, config_hash) VALUES (%s, %s, %s)",
-        (cluster_id, task, config_hash),
+        (cluster_id, replication, config_hash),
     )
 
 
@@ -262,11 +262,11 @@ class _LedgerRow(NamedTuple):
 
 
 class Ledger:
-    """The ledger of the window (lo, hi] of `task`: `write` puts rows at once; `add` gathers them for `flush`."""
+    """The ledger of the window (lo, hi] of `replication`: `write` puts rows at once; `add` gathers them for `flush`."""
 
-    def __init__(self, schema: str, task: str, lo: int, hi: int) -> None:
+    def __init__(self, schema: str, replication: str, lo: int, hi: int) -> None:
         self._schema = schema
-        self._key = (task, lo, hi)
+        self._key = (replication, lo, hi)
         self._pending: list[tuple[StatementBatch, AppliedAs]] = []
 
     @classmethod
@@ -318,9 +318,9 @@ class Ledger:
         A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, whatever a
         ledger says that was not restored together with the data.
         """
-        task, lo, _ = self._key
+        replication, lo, _ = self._key
         table = qualified(self._schema, "binlake_ledger")
-        session.write(f"DELETE FROM {table} WHERE task = %s AND (hi < %s OR hi > %s)", (task, lo, lo))
+        session.write(f"DELETE FROM {table} WHERE task = %s AND (hi < %s OR hi > %s)", (replication, lo, lo))
 
 
 def is_recorded(batch: StatementBatch, digests: dict[tuple[int, int], str]) -> bool:

@@ -72,13 +72,15 @@ class ConfirmedTransactions:
         with self._lock:
             confirmed = dict(self._counts)
         table = qualified(fence.schema, "binlake_fence")
-        rows = session.records(_FenceRow, f"SELECT worker, epoch, val FROM {table} WHERE task = %s", (fence.task,))
+        rows = session.records(
+            _FenceRow, f"SELECT worker, epoch, val FROM {table} WHERE task = %s", (fence.replication,)
+        )
         stored = {int(row.worker): int(row.transactions) for row in rows if int(row.epoch) >= fence.epoch}
         lacking = sum(max(count - stored.get(worker, 0), 0) for worker, count in confirmed.items())
         if 0 not in stored or lacking:
             raise TargetUnavailable(
                 "the target lacks transactions that it had confirmed: an older copy replaced it",
-                where={"target": session.place, "task": fence.task, "transactions": lacking},
+                where={"target": session.place, "task": fence.replication, "transactions": lacking},
                 hint=_NEXT_RUN,
             )
 
@@ -133,7 +135,7 @@ class FencedWriter:
                 return written.value
             self._shared.check()
             time.sleep(min(0.05 * 2**attempt, 1.0))
-        raise TargetUnavailable("every COMMIT was lost", where={"task": self.fence.task, "tries": TRIES})
+        raise TargetUnavailable("every COMMIT was lost", where={"task": self.fence.replication, "tries": TRIES})
 
     def prove(self) -> None:
         """Prove the fence in a transaction of its own, before a statement that commits by itself."""
@@ -158,12 +160,14 @@ class FencedWriter:
             self.session.commit()
         except TargetBusy as error:
             self.session.rollback()
-            log.warning("transaction_repeated", task=self.fence.task, worker=self.fence.worker, error=str(error))
+            log.warning("transaction_repeated", task=self.fence.replication, worker=self.fence.worker, error=str(error))
             if last:
                 raise
             return None
         except UnknownOutcome as error:
-            log.warning("commit_outcome_unknown", task=self.fence.task, worker=self.fence.worker, error=str(error))
+            log.warning(
+                "commit_outcome_unknown", task=self.fence.replication, worker=self.fence.worker, error=str(error)
+            )
             return written if written is not None and self._is_stored_after_all(written, is_stored) else None
         except BaseException:
             self._roll_back()
@@ -178,7 +182,7 @@ class FencedWriter:
             self.session.rollback()
         except BinlakeError as error:
             # The server rolls back what its connection lost; the error that led here is what matters.
-            log.warning("not_rolled_back", task=self.fence.task, worker=self.fence.worker, error=str(error))
+            log.warning("not_rolled_back", task=self.fence.replication, worker=self.fence.worker, error=str(error))
 
     def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[Session, T], bool]) -> bool:
         """What the server holds. The proof waits until the lost session's transaction is over, so it is final.

@@ -60,7 +60,7 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
     with closing(Session(target)) as session:
         create_tables(session, schema)
         opened = read_open_progress(session, schema, cluster_id)
-        other = opened.task if opened is not None and opened.task != replication.name else None
+        other = opened.replication if opened is not None and opened.replication != replication.name else None
         # A claim: nobody of either replication may be writing meanwhile.
         with claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
@@ -68,37 +68,40 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
             take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
 
 
-def _close_window(session: Session, schema: str, cluster_id: int, task: str, *, close: bool) -> None:
+def _close_window(session: Session, schema: str, cluster_id: int, replication: str, *, close: bool) -> None:
     """Between two whole segments the target is the source at the checkpoint, DDL included; else it is refused."""
-    progress = read_progress(session, schema, task)
+    progress = read_progress(session, schema, replication)
     if progress is None or not progress.is_open:
         return
     window = f"{progress.open_lo}-{progress.open_hi}"
     if progress.ddl_state == "intent":
         raise CheckpointConflict(
-            f"the replication {task} began a DDL of its window {window}, and only that replication can determine "
-            "whether it ran",
+            f"the replication {replication} began a DDL of its window {window}, and only that replication can determine"
+            " whether it ran",
             where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
-            hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
+            hint=f"let {replication} finish its window (`binlake stage finalize`), then adopt",
         )
     checkpoint = CheckpointTable(schema, cluster_id).read(session)
     if progress.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (progress.ddl_commit_ts or 0):
         raise CheckpointConflict(
-            f"a DDL of the window {window} ran, and rows of {task} from before it are not applied yet",
+            f"a DDL of the window {window} ran, and rows of {replication} from before it are not applied yet",
             where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
-            hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
+            hint=f"let {replication} finish its window (`binlake stage finalize`), then adopt",
         )
-    if Ledger(schema, task, progress.open_lo or 0, progress.open_hi or 0).read_digests(session, progress.segment):
+    if Ledger(schema, replication, progress.open_lo or 0, progress.open_hi or 0).read_digests(
+        session, progress.segment
+    ):
         raise CheckpointConflict(
-            f"the replication {task} is in the middle of segment {progress.segment} of its window {window}",
+            f"the replication {replication} is in the middle of segment {progress.segment} of its window {window}",
             where={"schema": schema},
-            hint=f"let {task} finish it (`binlake stage finalize`): only its ledger shows which rows are applied",
+            hint=f"let {replication} finish it (`binlake stage finalize`): only its ledger shows which rows are"
+            " applied",
         )
     if not close:
         raise CheckpointConflict(
-            f"the replication {task} holds the window {window} open",
+            f"the replication {replication} holds the window {window} open",
             where={"schema": schema, "segment": progress.segment},
-            hint=f"let {task} finish it (`binlake stage finalize`), or give it up with --close-window",
+            hint=f"let {replication} finish it (`binlake stage finalize`), or give it up with --close-window",
         )
     write_progress(session, schema, progress.with_window_closed())
 
@@ -116,7 +119,7 @@ def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | 
         }
     if progress is not None:
         shown["open_window"] = {
-            "replication": progress.task,
+            "replication": progress.replication,
             "lo": str(progress.open_lo),
             "hi": str(progress.open_hi),
             "exit_ts": str(progress.exit_ts),

@@ -19,17 +19,17 @@ from binlake.target.session.session import Session
 from binlake.target.session.tables import tables_exist
 
 
-def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> tuple[Progress, int]:
+def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: int) -> tuple[Progress, int]:
     """(the window as it was open, the checkpoint from which its next one starts).
 
-    Raises CheckpointConflict unless the window of `task` is stopped before the DDL at `commit_ts`, LeaseHeld while
-    something applies.
+    Raises CheckpointConflict unless the window of `replication` is stopped before the DDL at `commit_ts`,
+    LeaseHeld while something applies.
     """
     with closing(Session(target)) as session:
         if not tables_exist(session, target.checkpoint_schema):
             raise CheckpointConflict("no window was ever opened on this target", where={"target": session.place})
-        with claimed_transaction(session, target, [task]):
-            progress = _read_refused_ddl(session, target, task, commit_ts)
+        with claimed_transaction(session, target, [replication]):
+            progress = _read_refused_ddl(session, target, replication, commit_ts)
             _require_untouched(session, target, progress)
             checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session, lock=True)
             if checkpoint is None or not (progress.open_lo or 0) <= checkpoint.commit_ts < commit_ts:
@@ -40,12 +40,14 @@ def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> t
         return progress, checkpoint.commit_ts
 
 
-def _read_refused_ddl(session: Session, target: Target, task: str, commit_ts: int) -> Progress:
+def _read_refused_ddl(session: Session, target: Target, replication: str, commit_ts: int) -> Progress:
     """The open window, at the intent of that DDL."""
-    progress = read_progress(session, target.checkpoint_schema, task)
+    progress = read_progress(session, target.checkpoint_schema, replication)
     if progress is None or not progress.is_open:
         raise CheckpointConflict(
-            "no window is open: nothing is pinned", where={"task": task}, hint="run merge, compact and convert again"
+            "no window is open: nothing is pinned",
+            where={"task": replication},
+            hint="run merge, compact and convert again",
         )
     if progress.ddl_state != "intent" or progress.ddl_commit_ts != commit_ts:
         at = (
@@ -65,7 +67,7 @@ def _require_untouched(session: Session, target: Target, progress: Progress) -> 
     """Nothing of the DDL is at the target, and it would show if it were."""
     intended = _intended(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
-    marker = RenameMarker.of(target.checkpoint_schema, progress.task, progress.ddl_commit_ts or 0, last)
+    marker = RenameMarker.of(target.checkpoint_schema, progress.replication, progress.ddl_commit_ts or 0, last)
     if marker is not None and marker.verdict(session) == "before":
         return
     now = read_evidence(session, target, intended.touched, intended.after)

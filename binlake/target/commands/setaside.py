@@ -27,7 +27,7 @@ from binlake.target.session.tables import create_tables
 
 
 def set_aside(
-    target: Target, cluster_id: int, task: str, names: Sequence[Name], reason: str, start: int
+    target: Target, cluster_id: int, replication: str, names: Sequence[Name], reason: str, start: int
 ) -> list[AsideTable]:
     """Set `names` aside from the checkpoint on (`start`: where there is none yet); the rows as they are stored.
 
@@ -37,33 +37,33 @@ def set_aside(
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
-        with claimed_transaction(session, target, [task]):
+        with claimed_transaction(session, target, [replication]):
             table = CheckpointTable(schema, cluster_id)
             checkpoint = table.read(session, lock=True)
-            require_owner(session, schema, cluster_id, task)
+            require_owner(session, schema, cluster_id, replication)
             if checkpoint is not None:
-                _require_state(session, schema, cluster_id, task, checkpoint)
+                _require_state(session, schema, cluster_id, replication, checkpoint)
             since = start if checkpoint is None else checkpoint.commit_ts
             new = [AsideTable(db, name, since, "command", reason) for db, name in names]
-            write_aside(session, schema, cluster_id, task, new)
+            write_aside(session, schema, cluster_id, replication, new)
             if checkpoint is not None:
                 table.write(session, checkpoint.with_consistent(consistent=False))
         aside = read_aside(session, schema, cluster_id)
     return [aside[fold_pair(name)] for name in names]
 
 
-def _require_state(session: Session, schema: str, cluster_id: int, task: str, checkpoint: Checkpoint) -> None:
+def _require_state(session: Session, schema: str, cluster_id: int, replication: str, checkpoint: Checkpoint) -> None:
     """Later `consistent` must come back for the right reason: what made it false now must be known to end."""
-    progress = read_progress(session, schema, task)
+    progress = read_progress(session, schema, replication)
     if progress is None and checkpoint.consistent:
         # A checkpoint of another writer, at rest: no row above it was written.
-        write_progress(session, schema, Progress(task, cluster_id, None, None, None, checkpoint.commit_ts))
+        write_progress(session, schema, Progress(replication, cluster_id, None, None, None, checkpoint.commit_ts))
     if progress is not None and progress.is_open:
         return
     if not is_settled(checkpoint, progress, read_aside(session, schema, cluster_id)):
         raise CheckpointConflict(
             "the target does not match any state of the source: a rollback wrote to it, or another writer left it",
-            where={"commit_ts": checkpoint.commit_ts, "task": task},
+            where={"commit_ts": checkpoint.commit_ts, "task": replication},
             hint="let the next window end first; if only this table stops it, set target.on-table-error to"
             " set-aside for that window",
         )

@@ -36,14 +36,14 @@ class OperatorProof:
     copy: Name
 
     @classmethod
-    def of(cls, schema: str, task: str, commit_ts: int, ddl: StatementBatch) -> OperatorProof | None:
+    def of(cls, schema: str, replication: str, commit_ts: int, ddl: StatementBatch) -> OperatorProof | None:
         """The proof of `ddl`; None where it is not an operator's statement."""
         if ddl.kind not in (REPLACED, INJECTED):
             return None
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
         db = tokenize(used[-1])[0].value if used else ddl.db
         # The prefix of what is removed when the next window opens.
-        copy = (schema, f"{copy_prefix(task)}own_{commit_ts}")
+        copy = (schema, f"{copy_prefix(replication)}own_{commit_ts}")
         return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
 
     def make(self, session: Session) -> None:

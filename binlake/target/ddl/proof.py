@@ -135,12 +135,12 @@ class RenameMarker:
     ended_name: str
 
     @classmethod
-    def of(cls, schema: str, task: str, commit_ts: int, sql: str) -> RenameMarker | None:
+    def of(cls, schema: str, replication: str, commit_ts: int, sql: str) -> RenameMarker | None:
         """The marker for `sql`; None where it is not a RENAME list."""
         if _RENAME_LIST.match(sql) is None:
             return None
         # The prefix of what is removed when the next window opens.
-        prefix = copy_prefix(task)
+        prefix = copy_prefix(replication)
         return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
 
     @property
