@@ -28,7 +28,7 @@ from deploy.mutation.operators import Mutant, digest, mutants
 from deploy.mutation.results import Module, Results, modules
 
 _TIMES = 5.0
-_LEAST_CPU_S = 20
+_LEAST_CPU_S = 5
 _LEAST_S = 60.0
 _WAIT_S = 0.01
 _PASSED, _FAILED = 0, 1
@@ -71,7 +71,8 @@ class _Run:
         self._session = session
         self._module = module
         self._path = str(module.root / module.path)
-        self._loaded = importlib.import_module(module.path.removesuffix(".py").replace("/", "."))
+        importlib.import_module(module.path.removesuffix(".py").replace("/", "."))
+        self._loaded = _functions_of(self._path)
         self._reached: dict[str, set[str]] = defaultdict(set)
         self._seconds: dict[str, float] = {}
 
@@ -102,13 +103,13 @@ class _Run:
         return self._killer(self._session.items, lambda: None)
 
     def _killer(self, tests: list[pytest.Item], change: Callable[[], None]) -> str:
+        seconds = sum(self._seconds[item.nodeid] for item in tests)
         read, write = os.pipe()
         pid = os.fork()
         if not pid:
             os.close(read)
-            _try_and_exit(self._session, change, tests, write)
+            _try_and_exit(self._session, change, tests, write, _LEAST_CPU_S + int(_TIMES * seconds))
         os.close(write)
-        seconds = sum(self._seconds[item.nodeid] for item in tests)
         with os.fdopen(read, "rb") as pipe:
             ended = _wait(pid, _LEAST_S + _TIMES * 10 * seconds)
             said = pipe.read().decode()
@@ -124,9 +125,8 @@ class _Run:
 
     def _put(self, mutant: Mutant) -> None:
         code = _code_of(mutant.module, mutant.function, mutant.lineno)
-        for one in gc.get_objects():
-            if isinstance(one, FunctionType) and _is_it(one.__code__, self._path, mutant):
-                one.__code__ = code
+        for function in self._loaded[mutant.function, mutant.lineno]:
+            function.__code__ = code
 
     @contextmanager
     def _traced(self, nodeid: str) -> Iterator[None]:
@@ -148,13 +148,14 @@ def _run(item: pytest.Item, session: pytest.Session) -> None:
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=session)
 
 
-def _try_and_exit(session: pytest.Session, put: Callable[[], None], tests: list[pytest.Item], pipe: int) -> None:
+def _try_and_exit(
+    session: pytest.Session, put: Callable[[], None], tests: list[pytest.Item], pipe: int, cpu_s: int
+) -> None:
     """In the forked process: the change, then the tests; it never returns."""
     code = 2
     try:
         os.setpgrp()
-        limit = _LEAST_CPU_S + int(_TIMES * resource.getrusage(resource.RUSAGE_SELF).ru_utime)
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         session.config.pluginmanager.unregister(name="terminalreporter")
         failed = _Failed()
         session.config.pluginmanager.register(failed)
@@ -193,8 +194,13 @@ def _wait(pid: int, seconds: float) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _is_it(code: CodeType, path: str, mutant: Mutant) -> bool:
-    return (code.co_filename, code.co_qualname, code.co_firstlineno) == (path, mutant.function, mutant.lineno)
+def _functions_of(path: str) -> dict[tuple[str, int], list[FunctionType]]:
+    """The loaded functions of a file, by qualified name and first line."""
+    found = defaultdict(list)
+    for one in gc.get_objects():
+        if isinstance(one, FunctionType) and one.__code__.co_filename == path:
+            found[one.__code__.co_qualname, one.__code__.co_firstlineno].append(one)
+    return found
 
 
 def _code_of(module: CodeType, function: str, lineno: int) -> CodeType:

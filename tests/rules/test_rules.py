@@ -10,6 +10,7 @@ from support.tabledefs import col, key, primary, table
 from binlake.config import Replication
 from binlake.errors import ConfigError
 from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 
 BOTH_WAYS = {"loopback-control": True, "sync-ddl": False, "mark-schema": "marks", "mark-table": "m"}
@@ -140,3 +141,13 @@ def test_a_ddl_cannot_be_left_out_and_replaced() -> None:
         rules(ddl_replacement=replacement, filter={"ignore-txn-commit-ts": ["13", "12", "9"]})
     assert refused.value.where == {"commit_ts": "12"}
     assert set(rules(ddl_replacement=replacement, filter={"ignore-txn-commit-ts": ["9"]}).replacements) == {12, 13}
+
+
+@pytest.mark.parametrize(("new_collation", "is_dropped"), [(True, True), (False, False)])
+def test_expressions_compare_texts_as_the_source_does(new_collation: bool, is_dropped: bool) -> None:
+    text = col("v", t.VARCHAR, flen=10, collate="utf8mb4_general_ci")
+    drop = {"schema": "s", "table": "t", "delete-value-expr": "v = 'A'"}
+    found = rules(source={"new-collation": new_collation}, expression_filter=[drop])
+    ((half,),) = found.expressions.conditions(table("t", text, db="s"))["delete"]
+    assert bool(half.program(["a"])) is is_dropped
+    assert bool(half.program(["A"])) is True

@@ -137,7 +137,8 @@ def test_a_requested_stop_that_is_landed_already_says_so() -> None:
 
 
 def test_a_requested_stop_is_reached_at_the_watermark_itself() -> None:
-    assert (propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=60).hi) == 60
+    plan = propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=60)
+    assert (plan.state, plan.hi) == ("ready", 60)
     plan = propose_window(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=61)
     assert (plan.state, plan.hi) == ("waiting", 60)
 

@@ -260,3 +260,15 @@ def test_counts_of_rows_without_a_key_equal_serial_execution(steps: list[tuple[s
         before_window[change.key] += change.copies if change.op == "insert" else -change.copies
         assert before_window[change.key] >= 0
     assert +before_window == Counter(row_key(r, WHOLE.columns) for r in table)
+
+
+def test_rows_from_before_an_added_key_column_have_its_value_and_are_the_same_row_as_later_ones() -> None:
+    widened = Identity("primary", ("id", "c"))
+    events = [event(1, None, row(1, "a")), event(2, {**row(1, "a"), "c": "7"}, {**row(1, "b"), "c": "7"})]
+    (change,) = net_changes(events, widened, {"c": "7"})
+    assert (change.op, change.after, change.mutations) == ("replace", {**row(1, "b"), "c": "7"}, 2)
+    # What an image has is never replaced.
+    (moved,) = net_changes([event(1, None, {**row(1), "c": "8"})], widened, {"c": "7"})
+    assert moved.after == {**row(1), "c": "8"}
+    with pytest.raises(KeyError):
+        net_changes(events, widened)
