@@ -9,8 +9,10 @@ PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
-# Much of the time servers start or are waited for; a file's tests stay together, and the dearest files come first.
-BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
+# On two cores: half of the time servers start or leases and deadlines are waited for, the more so where no Spark runs.
+# A file's tests stay together, and the dearest files come first.
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder
+QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
 help:  ## This list
@@ -31,7 +33,7 @@ test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
 
 test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
-	@$(PYTHON) -m pytest $(BESIDE) --quick $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(QUICKLY) --quick $(PYTEST_ARGS)
 
 mutate: setup  ## Change the modules that decide, one step at a time: each change must fail a test (ONLY=ledger, SECONDS_AT_MOST=600)
 	@$(PYTHON) -m deploy.mutation $(ONLY) $(if $(SECONDS_AT_MOST),--seconds $(SECONDS_AT_MOST))

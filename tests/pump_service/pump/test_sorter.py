@@ -81,6 +81,50 @@ def test_waiting_prewrites_come_in_log_order() -> None:
     assert [entry.start_ts for entry in sorter.waiting_prewrites(1)] == [30]
 
 
+def test_the_first_record_of_equal_timestamps_is_the_handle() -> None:
+    sorter = Sorter()
+    outcomes = [sorter.push(Entry(Kind.FAKE, 9, 9, Pointer(0, offset))) for offset in range(3)]
+    assert outcomes == [Outcome.TAKEN] * 3
+    assert (sorter.max_ts, sorter.handle) == (9, Pointer(0, 0))
+    # An empty cluster begins at 0, and the least commit_ts there is lies above that.
+    assert fed(p(1)).push(c(1, 1)) is Outcome.TAKEN
+    assert Sorter().push(p(1)) is Outcome.TAKEN
+
+
+def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is_removed() -> None:
+    sorter = Sorter()
+    ends = [(1, 3, 20), (2, 3, 10), (3, 4, 1), (4, 3, 20)]
+    for start_ts, fid, commit_ts in ends:
+        sorter.push(Entry(Kind.PREWRITE, start_ts, 0, Pointer(fid, start_ts), b"k"))
+        assert sorter.blocking_files() == {fid}
+        sorter.push(c(start_ts, commit_ts))
+    assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [20, 1, 0]
+    assert sorter.blocking_files() == set()
+    sorter.forget(3)
+    sorter.forget(5)
+    assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [0, 1, 0]
+
+
+def doubting(*entries: Entry) -> Sorter:
+    """A sorter to which an R proves nothing."""
+    sorter = Sorter(trust_rollbacks=False)
+    for entry in entries:
+        sorter.push(entry)
+    return sorter
+
+
+def test_reported_rollbacks_are_listed_in_the_order_of_the_reports_until_they_are_proved() -> None:  # R-07
+    sorter = doubting(p(10), p(20), p(30), r(20), r(10))
+    assert [entry.start_ts for entry in sorter.doubted_prewrites()] == [20, 10]
+    assert [entry.start_ts for entry in sorter.doubted_prewrites(1)] == [20]
+    assert sorter.oldest_waiting() == 10
+    assert sorter.push(r(30)) is Outcome.DOUBTED
+    assert sorter.push(r(40)) is Outcome.UNMATCHED
+    for start_ts in (10, 20, 30):
+        assert sorter.push(Entry(Kind.PROVEN_ROLLBACK, start_ts, 0, AT)) is Outcome.TAKEN
+    assert (sorter.doubted_prewrites(), len(sorter), sorter.oldest_waiting()) == ([], 0, 0)
+
+
 entries = st.lists(
     st.one_of(
         st.builds(p, st.integers(1, 8)),
@@ -95,6 +139,56 @@ entries = st.lists(
 @given(entries)
 def test_any_log_gives_the_watermark_of_the_plain_rule(found: list[Entry]) -> None:
     assert fed(*found).max_ts == plain_rule(found)
+
+
+def state(sorter: Sorter) -> tuple[object, ...]:
+    """All that a sorter tells."""
+    return (
+        sorter.max_ts,
+        sorter.handle,
+        len(sorter),
+        sorter.oldest_waiting(),
+        sorter.waiting_prewrites(),
+        # Reports are kept as a fact; their order is that of the log again.
+        sorted(sorter.doubted_prewrites(), key=lambda entry: entry.start_ts),
+        sorter.blocking_files(),
+        [sorter.needed_until(fid) for fid in range(9)],
+    )
+
+
+def placed(found: list[Entry]) -> list[Entry]:
+    """The entries with places and keys of their own."""
+    return [
+        Entry(one.kind, one.start_ts, one.commit_ts, Pointer(n % 9, n * 7), b"k" * n if one.key else b"")
+        for n, one in enumerate(found)
+    ]
+
+
+@given(entries, entries, st.booleans())
+def test_a_sorter_goes_on_from_its_dump_as_if_it_had_never_stopped(
+    before: list[Entry], after: list[Entry], trust: bool
+) -> None:
+    log = placed([*before, *after])
+    one = Sorter(trust_rollbacks=trust)
+    for entry in log[: len(before)]:
+        one.push(entry)
+    other = Sorter.load(one.dump(), trust_rollbacks=trust)
+    assert state(other) == state(one)
+    for entry in log[len(before) :]:
+        assert other.push(entry) is one.push(entry)
+        assert state(other) == state(one)
+
+
+@given(entries)
+def test_a_dump_with_doubts_is_released_where_rollbacks_are_trusted_now(found: list[Entry]) -> None:
+    log = placed(found)
+    doubted, trusted = Sorter(trust_rollbacks=False), Sorter()
+    for entry in log:
+        doubted.push(entry)
+        trusted.push(entry)
+    released = Sorter.load(doubted.dump())
+    assert released.max_ts == trusted.max_ts
+    assert (len(released), released.doubted_prewrites()) == (len(trusted), [])
 
 
 @dataclass(frozen=True)
