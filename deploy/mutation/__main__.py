@@ -42,7 +42,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _tried(module: Module, seconds: float) -> bool:
-    options = [*_OPTIONS, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
+    without = [f"--deselect={test}" for test in module.without]
+    options = [*_OPTIONS, *without, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", *options, *module.tests]
     return seconds <= 0 or not subprocess.run(command, cwd=module.root, env=environment, check=False).returncode

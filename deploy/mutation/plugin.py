@@ -63,6 +63,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     if killer := run.killer_of_nothing():
         raise session.Interrupted(f"without any change, a forked process fails: {killer}")
     run.try_all(time.monotonic() + session.config.option.mutate_seconds)
+    if killer := run.killer_of_nothing():
+        module.results.unlink()
+        raise session.Interrupted(f"behind the mutants, a process without any change fails: {killer}")
     return True
 
 

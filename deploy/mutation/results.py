@@ -6,6 +6,7 @@ import json
 import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _LISTS = Path("deploy") / "mutation"
@@ -13,11 +14,15 @@ _LISTS = Path("deploy") / "mutation"
 
 @dataclass(frozen=True)
 class Module:
-    """A module that decides, as in `modules.toml`: its `path` and the files of `tests` that must notice a change."""
+    """A module that decides, as in `modules.toml`: its `path` and the files of `tests` that must notice a change.
+
+    `without`: tests of these files that end a server of the session, which those behind them would miss.
+    """
 
     root: Path
     path: str
     tests: tuple[str, ...]
+    without: tuple[str, ...]
 
     @property
     def text(self) -> str:
@@ -38,7 +43,11 @@ class Module:
 
 def modules(root: Path = ROOT) -> list[Module]:
     """Every module that decides."""
-    return [Module(root, path, tuple(tests)) for path, tests in _list(root, "modules").items()]
+    found = []
+    for path, listed in _list(root, "modules").items():
+        tests = tuple(one for one in listed if "::" not in one)
+        found.append(Module(root, path, tests, tuple(one for one in listed if "::" in one)))
+    return found
 
 
 @dataclass
@@ -70,5 +79,6 @@ class Results:
         module.results.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
 
-def _list(root: Path, name: str) -> dict[str, dict[str, object]]:
-    return tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
+def _list(root: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((root / _LISTS / f"{name}.toml").read_text(encoding="utf-8"))
+    return found
