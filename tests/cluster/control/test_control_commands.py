@@ -192,7 +192,7 @@ def test_offline_pump_waits_for_the_consumers(
     assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
     assert "not yet: (5, " in capsys.readouterr().out
     awaited(lambda: "binlake-bank at 5" in str(pump.service.problems))
-    assert state_of(cluster, "pump1") == "closing"
+    awaited(lambda: state_of(cluster, "pump1") == "closing")
     cluster.registry.publish_drainer("binlake-bank", cluster.pd.tso())
     awaited(lambda: state_of(cluster, "pump1") == "offline")
     entry, taken = cluster.registry.pump("pump1"), cluster.registry.drainers()[0].max_commit_ts

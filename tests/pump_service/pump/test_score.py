@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pump_service.pump.score import Usage, Weights, score, usage
+from pump_service.pump.score import Usage, Weights, compute_score, measure_usage
 
 MIB = 1 << 20
 
@@ -38,7 +38,7 @@ def test_usage_is_what_the_system_says_of_load_disk_and_stored_bytes(
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     taken = sum(path.stat().st_blocks * 512 for path in (data_dir / "value").iterdir())
     assert taken >= 4 * MIB
-    assert usage(data_dir) == Usage(load=0.75, disk=0.75, stored=taken / (10_000 * 4096))
+    assert measure_usage(data_dir) == Usage(load=0.75, disk=0.75, stored=taken / (10_000 * 4096))
 
 
 def test_a_system_that_does_not_tell_its_cores_or_blocks_has_a_score(
@@ -48,13 +48,13 @@ def test_a_system_that_does_not_tell_its_cores_or_blocks_has_a_score(
     monkeypatch.setattr(os, "statvfs", lambda _path: disk)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    found = usage(data_dir)
+    found = measure_usage(data_dir)
     assert (found.load, found.disk) == (0.5, 1.0)
-    assert 1 <= score(found, Weights()) <= 100
+    assert 1 <= compute_score(found, Weights()) <= 100
 
 
 def test_binlogs_that_come_and_go_show_in_what_is_stored(data_dir: Path) -> None:
-    before = usage(data_dir).stored
+    before = measure_usage(data_dir).stored
     assert 0 < before < 1
     (data_dir / "value" / "001.vlog").unlink()
-    assert usage(data_dir).stored < before / 2
+    assert measure_usage(data_dir).stored < before / 2

@@ -216,7 +216,8 @@ def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
     for number, txn in enumerate(found):
         start = txn.begin * 100 + number
         logged = start + txn.prewrite * 100
-        commit_ts = logged + txn.commit * 100 + 50 - prefetch
+        # However early it is fetched, the clock has given the start_ts before.
+        commit_ts = max(start + 1, logged + txn.commit * 100 + 50 - prefetch)
         events.append((logged, number, p(start)))
         end = c(start, commit_ts) if txn.commits else r(start)
         events.append((logged + txn.commit * 100 + 51 + txn.send * 100, number, end))
