@@ -39,14 +39,14 @@ def key_owners(paths: LakePaths, db: str, table: str, keys: Sequence[str], until
 
     Reads the lake's whole history of these keys: for few of them.
     """
-    found: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
+    last_changes: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
     for start in range(0, len(keys), _KEYS_A_READ):
         wanted = set(keys[start : start + _KEYS_A_READ])
         rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(wanted))
         for place, key, owner in _changes(rows.to_pylist()):
-            if key in wanted and (key not in found or found[key][0] < place):
-                found[key] = (place, owner)
-    return {key: owner for key, (_, owner) in found.items()}
+            if key in wanted and (key not in last_changes or last_changes[key][0] < place):
+                last_changes[key] = (place, owner)
+    return {key: owner for key, (_, owner) in last_changes.items()}
 
 
 def _changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:

@@ -28,11 +28,11 @@ def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int
 def touched_tables_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[SegmentTable]:
     """The tables and segments of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
-    found: set[SegmentTable] = set()
+    touched: set[SegmentTable] = set()
     for batch in batches:
         segments = np.searchsorted(edges, np.asarray(batch.column(Mutation.COMMIT_TS)), side="right")
         columns = [pa.array(segments), batch.column(Mutation.DB), batch.column(Mutation.TABLE)]
         rows = pa.Table.from_arrays(columns, names=list(SegmentTable._fields))
         distinct = rows.group_by(list(SegmentTable._fields)).aggregate([]).to_pylist()
-        found |= {SegmentTable(**row) for row in distinct}
-    return sorted(found)
+        touched |= {SegmentTable(**row) for row in distinct}
+    return sorted(touched)

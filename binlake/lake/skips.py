@@ -38,15 +38,17 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
     landed = open_dataset(DeltaTable(paths.table(BINLOG.name))).to_table(
         columns=[Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND], filter=where
     )
-    found = sorted({(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()})
+    transactions = sorted(
+        {(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()}
+    )
     told = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
-    for commit_ts, start_ts, kind in found:
+    for commit_ts, start_ts, kind in transactions:
         if commit_ts in told:
             continue
         detail = {"commit_ts": str(commit_ts), "start_ts": str(start_ts), "kind": kind, "rule": RULE}
         windows.record(WindowEvent(STAGE, commit_ts - 1, commit_ts, "done", run_id=run_id, detail=detail))
         log.warning("transaction_skipped", **detail)
-    seen = {commit_ts for commit_ts, _, _ in found}
+    seen = {commit_ts for commit_ts, _, _ in transactions}
     for commit_ts in sorted(set(ignored) - seen):
         log.warning("ignored_commit_ts_not_found", commit_ts=str(commit_ts), rule=RULE)
     return [str(commit_ts) for commit_ts in sorted(seen)]

@@ -67,17 +67,17 @@ class LakeTable:
 
     def properties(self) -> dict[str, str]:
         """Delta's table properties, set at creation (hazards R-33)."""
-        found = {
+        properties = {
             "delta.deletedFileRetentionDuration": f"interval {self.kept_days} days",
             "delta.logRetentionDuration": f"interval {self.kept_days} days",
             "delta.checkpointInterval": "50",
         }
         if self.clustered_by:
-            found["parquet.block.size"] = str(GROUP_BYTES)
+            properties["parquet.block.size"] = str(GROUP_BYTES)
         if self.indexed:
-            found["delta.dataSkippingStatsColumns"] = ",".join(self.indexed)
+            properties["delta.dataSkippingStatsColumns"] = ",".join(self.indexed)
         # Times of versions that outlive a copy of the files; delta-rs does not write them.
-        return found | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
+        return properties | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
 
     def schema(self) -> str:
         """The columns as a Spark schema text (`a BIGINT, …`)."""

@@ -104,8 +104,8 @@ class WindowLog:
 
     def last_event(self, stages: Sequence[str]) -> EventRow | None:
         """The event of `stages` that was recorded last, whatever its state."""
-        found = self.last_events(stages, 1)
-        return found[0] if found else None
+        events = self.last_events(stages, 1)
+        return events[0] if events else None
 
     def last_events(self, stages: Sequence[str], count: int, states: Sequence[str] | None = None) -> list[EventRow]:
         """The `count` events of `stages` in one of `states` (None: any) that were recorded last, the last first."""
@@ -117,14 +117,14 @@ class WindowLog:
         Raises ImmutableWindow when they do not tile.
         """
         where = _done("land") if within is None else _done("land") & _overlaps(*within)
-        found = sorted({(row[Window.LO], row[Window.HI]) for row in self._table.rows((Window.LO, Window.HI), where)})
-        for (_, hi), (lo, _) in itertools.pairwise(found):
+        bounds = sorted({(row[Window.LO], row[Window.HI]) for row in self._table.rows((Window.LO, Window.HI), where)})
+        for (_, hi), (lo, _) in itertools.pairwise(bounds):
             if hi != lo:
                 raise ImmutableWindow(
                     f"landed windows are not contiguous: one ends at {hi}, the next starts at {lo}",
                     hint="the table `window` was written by hand or by two lakes; restore it",
                 )
-        return found
+        return bounds
 
     def landed_range(self) -> tuple[int, int] | None:
         """(lo of the first, hi of the last) landed window; None for an empty lake. Raises ImmutableWindow."""
@@ -175,8 +175,8 @@ class WindowLog:
     def start_option(self) -> str | None:
         """`initial-commit-ts` as it was when the lake began; None before that, or where it was not written down."""
         rows = self._table.rows((Window.DETAIL,), ds.field(Window.STAGE) == "start")
-        found = (json.loads(row[Window.DETAIL] or "{}").get("initial_commit_ts") for row in rows)
-        return next((text for text in found if text is not None), None)
+        options = (json.loads(row[Window.DETAIL] or "{}").get("initial_commit_ts") for row in rows)
+        return next((text for text in options if text is not None), None)
 
     def manifest(self, lo: int, hi: int) -> WindowManifest | None:
         """The sealed manifest of the window (lo, hi]; None when it is not landed."""

@@ -47,13 +47,13 @@ def effects_of(ddl: LandedDdl) -> list[Effect]:
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_written(table) for table in after}
-    found = [effect for table in after for effect in _writes(ddl.action, before, table)]
+    effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
     renamed, readable = _renamed(ddl)
-    found = [replace(effect, renamed=renamed, moment=moment) for effect in found]
+    effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if not readable:
-        found += [Effect("inexact", effect.table) for effect in found if effect.kind == "alter"]
-    return found + [Effect("drop", table) for table in before if _written(table) not in named]
+        effects += [Effect("inexact", effect.table) for effect in effects if effect.kind == "alter"]
+    return effects + [Effect("drop", table) for table in before if _written(table) not in named]
 
 
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:

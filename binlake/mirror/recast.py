@@ -18,12 +18,12 @@ def recast(
     """(`texts` of column `source` as texts of column `target`, why some could not be converted: the first of them)."""
     if cast_form(source) == cast_form(target):
         return list(texts), []
-    found: list[str | None] = []
+    converted: list[str | None] = []
     unknown: list[str] = []
     for text in texts:
         try:
-            found.append(cast_text(source, target, text, moment))
+            converted.append(cast_text(source, target, text, moment))
         except UnknownCast as error:
-            found.append(text)
+            converted.append(text)
             unknown = unknown or [str(error)]
-    return found, unknown
+    return converted, unknown

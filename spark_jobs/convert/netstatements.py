@@ -68,14 +68,14 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
 
 def count_and_fold(rows: pa.Table) -> pa.Table:
     """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
-    found = measure_sizes(rows)
+    sized = measure_sizes(rows)
     values = row_of_fold(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
     # A fold of zeros is that of no row.
     for name, value in zip(("count", "total", "xor"), values, strict=True):
-        column = np.zeros(found.num_rows, np.int64)
+        column = np.zeros(sized.num_rows, np.int64)
         column[:1] = value
-        found = found.append_column(name, pa.array(column))
-    return found
+        sized = sized.append_column(name, pa.array(column))
+    return sized
 
 
 def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Tables:
@@ -89,9 +89,9 @@ def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Table
 def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
     """Every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
     for number, rows in groupby(counted, key=lambda row: row[Change.SEGMENT]):
-        found = sum(row["rows"] for row in rows)
-        if found > most:
-            raise too_many_rows_error(window, number, found, most)
+        count = sum(row["rows"] for row in rows)
+        if count > most:
+            raise too_many_rows_error(window, number, count, most)
 
 
 def render_rows(rows: Rows, renderer: Renderer) -> Rows:

@@ -127,9 +127,9 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
         # Every change counts, so `change` has none of this window.
         rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
     else:
-        rendered, found = net_statements(ctx, window, target, limits, plain=plain)
-        _require_rows(given.compacted, found.count)
-        change = rowhash.digest_of(found)
+        rendered, fold = net_statements(ctx, window, target, limits, plain=plain)
+        _require_rows(given.compacted, fold.count)
+        change = rowhash.digest_of(fold)
     rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, digest_of_index(_index(rows)))
@@ -158,7 +158,7 @@ def _index(rows: Rows | None) -> list[dict[str, Any]]:
 
 def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or to the operator)."""
-    found, skipped = [], 0
+    batches, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
         try:
             batch, reason = make_ddl_batch(segment, ddl, target.db_type)
@@ -172,8 +172,8 @@ def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) ->
             skipped += 1
             log.info("ddl_skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
             continue
-        found.append(batch)
-    return found, skipped
+        batches.append(batch)
+    return batches, skipped
 
 
 def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:

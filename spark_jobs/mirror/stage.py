@@ -178,8 +178,8 @@ def _apply_here(rows: pa.Table, task: MirrorTask) -> Applied:
     ends = [0, *accumulate(sizes)]
     parts = [in_order.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda part: list(task(iter(part))), parts))
-    return _applied([row for batches in found for batch in batches for row in batch.to_pylist()])
+        results = list(pool.map(lambda part: list(task(iter(part))), parts))
+    return _applied([row for batches in results for batch in batches for row in batch.to_pylist()])
 
 
 def _applied(rows: Sequence[Mapping[str, Any]]) -> Applied:

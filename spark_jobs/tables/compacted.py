@@ -23,14 +23,14 @@ def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     own = ctx.handover.compacted(bounds)
     if own is not None:
         return own
-    found = read_newest(ctx, bounds)
-    if require_merged(ctx, bounds.lo, bounds.hi) != found.merged:
+    manifest = read_newest(ctx, bounds)
+    if require_merged(ctx, bounds.lo, bounds.hi) != manifest.merged:
         raise CheckpointConflict(
             "merge has derived this window anew with another result since compact ran",
             where={"window": bounds.window},
             hint="run compact again, then convert",
         )
-    return found
+    return manifest
 
 
 def read_newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
@@ -53,14 +53,14 @@ def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
     own = ctx.handover.compacted(bounds)
     if own is not None and own.digest() == apply.compact:
         return own
-    found = _with_digest(ctx, bounds, apply.compact)
-    if found is None:
+    manifest = _with_digest(ctx, bounds, apply.compact)
+    if manifest is None:
         raise DamagedManifest(
             "the compact manifest that the apply manifest refers to is missing or damaged",
             where={"window": bounds.window, "digest": apply.compact},
             hint=COMPACT_AGAIN,
         )
-    return found
+    return manifest
 
 
 def read_sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest | None) -> CompactManifest | None:
@@ -77,13 +77,13 @@ def was_derived(ctx: StageContext, bounds: Bounds) -> bool:
 
 
 def _events(ctx: StageContext, bounds: Bounds) -> list[EventRow]:
-    found = ctx.windows.events(stage="compact", state="done", within=(bounds.lo, bounds.hi), sealed=True)
-    return [event for event in found if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
+    events = ctx.windows.events(stage="compact", state="done", within=(bounds.lo, bounds.hi), sealed=True)
+    return [event for event in events if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
 
 
 def _with_digest(ctx: StageContext, bounds: Bounds, digest: str) -> CompactManifest | None:
-    found = (_readable(ctx, bounds, event) for event in reversed(_events(ctx, bounds)))
-    return next((manifest for manifest in found if manifest is not None and manifest.digest() == digest), None)
+    manifests = (_readable(ctx, bounds, event) for event in reversed(_events(ctx, bounds)))
+    return next((manifest for manifest in manifests if manifest is not None and manifest.digest() == digest), None)
 
 
 def _readable(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest | None:

@@ -56,14 +56,14 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
     if position.opened is None or position.window != (bounds.lo, bounds.hi):
         return None
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    found = next((manifest for manifest in written if manifest.digest() == position.opened.manifest), None)
-    if found is None:
+    sealed = next((manifest for manifest in written if manifest.digest() == position.opened.manifest), None)
+    if sealed is None:
         raise CheckpointConflict(
             "this window is open at the target with a manifest that the lake does not have",
             where={"window": bounds.window, "manifest": position.opened.manifest},
             hint="restore the state of the lake that opened it (Delta time travel of `window`)",
         )
-    if not found.change.startswith(rowhash.VERSION):
+    if not sealed.change.startswith(rowhash.VERSION):
         raise ImmutableWindow(
             "this window is open at the target, and an older version of Binlake sealed it: its digest of `change`"
             " cannot be compared with rows derived now",
@@ -71,12 +71,12 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
             hint="run `finalize` of this window alone, which applies it as it was sealed; or finish it with the version"
             " that sealed it",
         )
-    return found
+    return sealed
 
 
-def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
+def require_pinned(table: str, bounds: Bounds, pinned: str, derived: str) -> None:
     """Before a rewrite: the rows derived again are those pinned. Raises ImmutableWindow."""
-    if pinned != found:
+    if pinned != derived:
         raise ImmutableWindow(
             f"this window is open at the target, and `{table}` would differ from what was sealed",
             where={"window": bounds.window},
@@ -86,8 +86,8 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
 
 def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
-    found = fold_of(rows, columns)
-    return rowhash.digest_of(found), found.count
+    fold = fold_of(rows, columns)
+    return rowhash.digest_of(fold), fold.count
 
 
 NO_ROWS = rowhash.digest_of(rowhash.merge_folds([]))

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 _DISJOINT = "make the keys disjoint, or distinguish the tables by extract-table in `routes`"
 
-Found = tuple[Sequence[History], Iterable[pa.RecordBatch]]
+NewKeys = tuple[Sequence[History], Iterable[pa.RecordBatch]]
 """Histories by number, and ARRIVALS some at a time (`netchange.key_arrivals`)."""
 
 
@@ -57,16 +57,18 @@ def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> 
     if not ctx.rules.routes:
         return set()
     ends = [window.base, target_tables(ctx, window.bounds.hi)] if window.ddls else [window.base]
-    found = set()
+    shared = set()
     for name in touched:
         sources = {(source.db, source.name) for tables in ends for source in tables.sources_of(*name)}
         if len(sources) > 1 and not all(ctx.rules.routes.extracted(*source) for source in sources):
-            found.add(name)
-    return found
+            shared.add(name)
+    return shared
 
 
-def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, position: Position, *, strict: bool) -> int:
-    """How many keys came new to a target that had them, by whom is not known; `found`: in the window's shared tables.
+def require_own_keys(
+    ctx: StageContext, window: SinkWindow, new_keys: NewKeys, position: Position, *, strict: bool
+) -> int:
+    """How many keys came new to a target that had them, by whom is not known. `new_keys`: of shared tables.
 
     Raises SchemaError, with key and both tables, when one writes a key that is another's; and when `strict`, for a key
     that was there before the lake began. The target is asked only where it is at the window's lo.
@@ -74,7 +76,7 @@ def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, positi
     target = ctx.replication.sql_target()
     at_lo = position.window is None and next_start(ctx, position) == window.bounds.lo
     unknown: list[Arrival] = []
-    for arrivals in _rounds(found):
+    for arrivals in _rounds(new_keys):
         if at_lo:
             unknown += _not_explained(ctx, window, target, arrivals)
     # Behind an unclean end, and before the first window, rows of later commit_ts may be there: the arrivals' own.
@@ -86,12 +88,12 @@ def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, positi
     return len(unknown)
 
 
-def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, found: Found) -> None:
+def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: NewKeys) -> None:
     """As `require_own_keys`, of the mirrors alone. One that is above the window's lo was asked before it went there.
 
     A key that no change of the lake wrote has no owner. Raises SchemaError.
     """
-    for arrivals in _rounds(found):
+    for arrivals in _rounds(new_keys):
         for name, group in _by_table(arrivals):
             table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
             if table is None or mirror.position() > window.bounds.lo:
@@ -109,9 +111,9 @@ def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arri
     yield from itertools.groupby(named, key=lambda one: (one.db, one.table))
 
 
-def _rounds(found: Found) -> Iterator[list[Arrival]]:
+def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
     """Keys whose first change in the window adds a row. Raises SchemaError where two tables have one at a time."""
-    histories, batches = found
+    histories, batches = new_keys
     for batch in batches:
         arrivals = []
         for row in batch.to_pylist():

@@ -101,10 +101,10 @@ class LakeStatements:
             yield from self._in_order(segment)
             return
         where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
-        found = self._data.to_batches(
+        stored = self._data.to_batches(
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
-        for batch in found:
+        for batch in stored:
             yield from map(self._batch_of, batch.to_pylist())
 
     def _in_order(self, segment: int) -> Iterator[StatementBatch]:
@@ -116,8 +116,8 @@ class LakeStatements:
         )
         for first, last in _stretches(index):
             where = place & (ds.field(Statement.BATCH) >= first) & (ds.field(Statement.BATCH) <= last)
-            found = self._data.to_table(columns=list(_BATCH), filter=where)
-            yield from map(self._batch_of, found.sort_by(Statement.BATCH).to_pylist())
+            stretch = self._data.to_table(columns=list(_BATCH), filter=where)
+            yield from map(self._batch_of, stretch.sort_by(Statement.BATCH).to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index if row[Statement.SEGMENT] == number and row[Statement.PHASE] != Phase.DDL]
@@ -155,14 +155,14 @@ class LakeStatements:
     @cached_property
     def _bytes(self) -> dict[int, int]:
         """Bytes of text by segment: a pass over it, for who must know before it is applied."""
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
         for part in self._data.to_batches(
             columns=[Statement.SEGMENT, Statement.SQL], filter=where, batch_size=_READ_AHEAD
         ):
             for segment, texts in zip(part[Statement.SEGMENT].to_pylist(), part[Statement.SQL], strict=True):
-                found[segment] = found.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
-        return found
+                sizes[segment] = sizes.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
+        return sizes
 
 
 def read_statements(

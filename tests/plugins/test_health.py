@@ -180,7 +180,7 @@ def test_who_listens_is_asked_side_by_side_and_kept_for_a_while(monkeypatch: pyt
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
     asked: list[int] = []
-    monkeypatch.setattr(reachability, "listens", lambda _host, port, _s: asked.append(port) or port == target)
+    monkeypatch.setattr(reachability, "is_listening", lambda _host, port, _s: asked.append(port) or port == target)
     raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
                            "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
     for _ in range(2):
