@@ -16,7 +16,8 @@ from binlake.dialect.replacement import empties_table, replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action
 from binlake.statements.batch import INJECTED, PHASES, REPLACED, Phase, StatementBatch
-from binlake.target.definitions.definitions import Expected, Name, expect_after_ddl, expect_tables
+from binlake.target.definitions.definitions import Expected, expect_after_ddl, expect_tables
+from binlake.target.definitions.forms import Name
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.window.manifest import ApplyManifest
 

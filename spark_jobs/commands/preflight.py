@@ -27,7 +27,7 @@ from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.target import Session, read_checkpoint_ts
 from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import open_cluster
 from spark_jobs.job.context import Bounds, StageContext

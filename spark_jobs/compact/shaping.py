@@ -13,7 +13,8 @@ from binlake.config.model import Target
 from binlake.rows.schema import TableDef
 from binlake.target import Session
 from binlake.target.definitions.definitions import expect_tables, read_definitions
-from binlake.target.definitions.shape import Name, derive_shape, find_option
+from binlake.target.definitions.forms import Name
+from binlake.target.definitions.shape import derive_shape, find_option
 from binlake.window.shapes import Shapes, TableShape
 from spark_jobs.tables.sinks import SinkWindow
 

@@ -28,7 +28,8 @@ from binlake.statements import BatchLimits, StatementBatch
 from binlake.statements.digests import INDEX, digest_of_index
 from binlake.target import Position, Session
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import Name, digest_definitions, require_definitions
+from binlake.target.definitions.definitions import digest_definitions, require_definitions
+from binlake.target.definitions.forms import Name
 from binlake.window.cuts import make_ddl_batch, make_refusing_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest

@@ -25,7 +25,7 @@ from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.target import Position, Session
 from binlake.target.apply.presence import find_present_keys
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.pinned import next_start

@@ -11,7 +11,7 @@ from typing import Any
 from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import mysqltypes as t
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.session.session import Session
 
 Json = dict[str, Any]

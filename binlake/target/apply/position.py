@@ -18,7 +18,7 @@ from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.statements.literal import qualified
 from binlake.target.claim.aside import AsideTable, read_aside
 from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_open_progress
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 from binlake.target.session.tables import tables_exist

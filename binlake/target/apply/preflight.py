@@ -13,8 +13,8 @@ from binlake.config.model import Target, TargetTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.target.claim.aside import is_aside
-from binlake.target.definitions.definitions import Name, drift_error, expect_tables, read_definitions
-from binlake.target.definitions.forms import TableForm, expected_form
+from binlake.target.definitions.definitions import drift_error, expect_tables, read_definitions
+from binlake.target.definitions.forms import Name, TableForm, expected_form
 from binlake.target.definitions.shape import derive_shape, find_option, list_refusals
 from binlake.target.definitions.structure import StructureDifference, compare_structures
 from binlake.target.session.session import Session

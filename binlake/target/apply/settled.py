@@ -29,7 +29,7 @@ from binlake.target.claim.progress import (
     read_progress,
     require_owner,
 )
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.segments import Hook
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag

@@ -15,7 +15,7 @@ from binlake.rows.schema.names import fold_pair
 from binlake.statements.batch import StatementBatch, table_of_statement
 from binlake.statements.literal import qualified
 from binlake.target.claim.progress import Checkpoint, Progress
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 

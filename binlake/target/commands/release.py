@@ -65,25 +65,25 @@ def _read_refused_ddl(session: Session, target: Target, replication: str, commit
 
 def _require_untouched(session: Session, target: Target, progress: Progress) -> None:
     """Nothing of the DDL is at the target, and it would show if it were."""
-    intended = _intended(progress)
+    intent = _read_intent(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
     marker = RenameMarker.of(target.checkpoint_schema, progress.replication, progress.ddl_commit_ts or 0, last)
     if marker is not None and marker.verdict(session) == "before":
         return
-    now = read_evidence(session, target, intended.touched, intended.after)
-    before = intended.before
-    if marker is None and before is not None and judge(before, now, intended.after) == "before":
+    now = read_evidence(session, target, intent.touched, intent.after)
+    before = intent.before
+    if marker is None and before is not None and judge(before, now, intent.after) == "before":
         return
     raise CheckpointConflict(
         "the target is not as it was before the DDL, or cannot show it",
         where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts,
-               "tables": ", ".join(".".join(name).rstrip(".") for name in intended.touched)},
+               "tables": ", ".join(".".join(name).rstrip(".") for name in intent.touched)},
         hint="undo its effects by hand, or run finalize, which counts it as done where the target shows its "
         "result",
     )  # fmt: skip
 
 
-def _intended(progress: Progress) -> DdlIntent:
+def _read_intent(progress: Progress) -> DdlIntent:
     try:
         return DdlIntent.from_json(progress.ddl_expected or "")
     except (json.JSONDecodeError, KeyError, TypeError) as error:

@@ -21,7 +21,7 @@ from binlake.target.claim.progress import (
     require_owner,
     write_progress,
 )
-from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.forms import Name
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 

@@ -15,7 +15,8 @@ from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.execution import execute_ddl, is_half_converted
 from binlake.target.ddl.operatorproof import OperatorProof
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, judge, list_differences, read_evidence
-from binlake.target.definitions.definitions import Expected, Name, find_left_behind
+from binlake.target.definitions.definitions import Expected, find_left_behind
+from binlake.target.definitions.forms import Name
 from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import code_of
 from binlake.target.session.session import Session
@@ -228,31 +229,31 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
 
 def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
     """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
-    intended = _read_intent(run)
+    intent = _read_intent(run)
     if is_half_converted(run.session, plan.touched, ddl.sql):
         return True
     if plan.repeatable and plan.expected_after is None:
         # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
         return True
     verdict = _judge_now(run, plan, ddl, marker)
-    if intended.refused and (verdict == "before" or _is_still_needed(run, plan, intended)):
+    if intent.refused and (verdict == "before" or _is_still_needed(run, plan, intent)):
         # Nothing of it ran, so what is there now is what it starts from, whoever repaired it.
         _write_intent(run, plan, ddl, marker)
         return True
     if verdict != "unknown":
         return verdict == "before"
-    if plan.repeatable and intended.before is not None and not intended.before.shows:
+    if plan.repeatable and intent.before is not None and not intent.before.shows:
         # Nothing wrote since the intent, so running it twice leaves what running it once does.
         return True
-    raise _unclear_error(run, plan, intended.before)
+    raise _unclear_error(run, plan, intent.before)
 
 
-def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intended: DdlIntent) -> bool:
+def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intent: DdlIntent) -> bool:
     """Of a DDL that was refused: nobody did it by hand, and definitions can tell that."""
     if plan.expected_after is not None and plan.expected_after.is_in_rows_alone:
         return False
     now = _read_evidence_now(run, plan)
-    return now.shows or (intended.before is not None and now.texts == intended.before.texts)
+    return now.shows or (intent.before is not None and now.texts == intent.before.texts)
 
 
 def _read_intent(run: ApplyRun) -> DdlIntent:

@@ -18,7 +18,8 @@ from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import qualified
 from binlake.statements.preserve import copy_prefix
 from binlake.target.ddl.proof import Evidence, Verdict, judge
-from binlake.target.definitions.definitions import Name, read_create_statement
+from binlake.target.definitions.definitions import read_create_statement
+from binlake.target.definitions.forms import Name
 from binlake.target.session.session import Session
 
 log = structlog.get_logger()

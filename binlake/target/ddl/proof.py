@@ -21,12 +21,12 @@ from binlake.statements.literal import qualified
 from binlake.statements.preserve import copy_prefix
 from binlake.target.definitions.definitions import (
     Expected,
-    Name,
     compare_definitions,
     digest_definitions,
     read_definitions,
     read_table_numbers,
 )
+from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 

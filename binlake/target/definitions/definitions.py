@@ -24,6 +24,7 @@ from binlake.statements.literal import qualified
 from binlake.target.definitions.forms import (
     ColumnForm,
     IndexForm,
+    Name,
     TableForm,
     expected_form,
     list_missing_indexes,
@@ -35,9 +36,6 @@ from binlake.target.definitions.structure import compare_structures
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 from binlake.target.session.tables import engine_without_transactions
-
-Name = tuple[str, str]
-"""(database, table); an empty table means the database."""
 
 
 @dataclass(frozen=True)

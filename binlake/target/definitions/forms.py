@@ -20,6 +20,9 @@ from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.names import fold_name
 from binlake.statements.writtencolumns import is_computed
 
+Name = tuple[str, str]
+"""(database, table); an empty table means the database."""
+
 
 @dataclass(frozen=True)
 class ColumnForm:

@@ -12,10 +12,10 @@ from binlake.errors import TargetRefused
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import qualified, quote_name
+from binlake.target.definitions.forms import Name
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 
-Name = tuple[str, str]
 Emptied = Mapping[Name, tuple[str, ...]]
 """Tables without rows: (db, table) -> the partitions that have none; () = the whole table."""
 

@@ -9,11 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from binlake.config.model import Target, TargetTable
 from binlake.rules.patterns import drainer_pattern
-from binlake.target.definitions.forms import TableForm
+from binlake.target.definitions.forms import Name, TableForm
 from binlake.target.definitions.structure import StructureDifference, compare_structures, find_shared_identity
 from binlake.window.shapes import TableShape
-
-Name = tuple[str, str]
 
 
 def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
