@@ -61,7 +61,7 @@ class Alter:
 
     def conversions(self, specs: Sequence[Sequence[Token]]) -> list[Conversion]:
         """What the specs convert. Raises Unmappable for what cannot be converted here."""
-        found: list[Conversion] = []
+        conversions: list[Conversion] = []
         for place, spec in enumerate(specs):
             names = _renaming(spec)
             source = self.before.column(names[0]) if names else None
@@ -69,40 +69,40 @@ class Alter:
             if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
                 continue
             expression = cast_expression(quote_name(source.name), source, target, self.session, self.dialect)
-            found.append(Conversion(place, source, target, expression))
-        return found
+            conversions.append(Conversion(place, source, target, expression))
+        return conversions
 
-    def statements(self, specs: list[list[Token]], found: Sequence[Conversion]) -> tuple[str, ...]:
-        """The statements whose specs, mapped, make the conversions `found`: at least one. Raises Unmappable."""
-        if not any(one.expression for one in found):
-            plain = self._settings(found)
+    def statements(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> tuple[str, ...]:
+        """The statements whose specs, mapped, make `conversions`: at least one. Raises Unmappable."""
+        if not any(one.expression for one in conversions):
+            plain = self._settings(conversions)
             alter = render([*self.head, *join_list(specs)])
             return (*plain, alter, *((_RESTORE,) if plain else ()))
         lenient = (_KEEP, f"SET SESSION sql_mode = {quote(_mode(self.dialect))}")
-        return (*lenient, *self._computed(specs, found), _RESTORE)
+        return (*lenient, *self._computed(specs, conversions), _RESTORE)
 
-    def _settings(self, found: Sequence[Conversion]) -> tuple[str, ...]:
+    def _settings(self, conversions: Sequence[Conversion]) -> tuple[str, ...]:
         """What makes the target's session convert like the source's; nothing where no session decides."""
-        if all(_is_plain(one) for one in found):
+        if all(_is_plain(one) for one in conversions):
             return ()
         settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_mode(self.dialect))}"]
-        if any(needs_zone(one.source, one.target) for one in found):
-            settings.append(f"time_zone = {quote(_zone(found[0].target, self.session, self.dialect))}")
+        if any(needs_zone(one.source, one.target) for one in conversions):
+            settings.append(f"time_zone = {quote(_zone(conversions[0].target, self.session, self.dialect))}")
         sets = [_KEEP, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
-        if any(needs_day(one.source, one.target) for one in found):
+        if any(needs_day(one.source, one.target) for one in conversions):
             if not self.session.day:
                 raise Unmappable("a TIME that becomes a date: the day on which the source converted it is not known")
             # Noon is the same day in the session's zone, which is +00:00 or the one set before.
             sets.append(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(self.session.day + ' 12:00:00')})")
         return tuple(sets)
 
-    def _computed(self, specs: list[list[Token]], found: Sequence[Conversion]) -> list[str]:
+    def _computed(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
-        remade = self._remade(specs, [one.target.name for one in found])
+        remade = self._remade(specs, [one.target.name for one in conversions])
         dropped: list[list[Token]] = [spaced_tokens(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
-        for one in found:
+        for one in conversions:
             expression = one.expression or _by_itself(one, self.session)
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
             kind = f"{_type(one.target, self.dialect)} NULL DEFAULT NULL"
@@ -131,16 +131,16 @@ class Alter:
         }
         there = {fold_name(index.name) for index in self.before.indexes} - gone
         wanted = {index.name for index in _indexes_of(self.after, names)}
-        found = []
+        indexes = []
         for index in self.after.indexes:
             name = fold_name(index.name)
             # One of an expression has a hidden column; it has none of those converted.
             plain = all(self.after.column(part.name) for part in index.columns)
             if index.state == PUBLIC and plain and name in renamed:
-                found.append((renamed[name], index))
+                indexes.append((renamed[name], index))
             elif index.name in wanted and name in there:
-                found.append((index.name, index))
-        return found
+                indexes.append((index.name, index))
+        return indexes
 
 
 def _is_plain(one: Conversion) -> bool:
@@ -173,10 +173,10 @@ def _by_itself(one: Conversion, session: SourceSession) -> str:
 def _indexes_of(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
     """Indexes that a dropped column would take with it."""
     wanted = {name.lower() for name in names}
-    found = [i for i in after.indexes if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
-    if any(index.primary for index in found):
+    touched = [i for i in after.indexes if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
+    if any(index.primary for index in touched):
         raise Unmappable("a change of values in the primary key")
-    return found
+    return touched
 
 
 def _is_of_index(spec: Sequence[Token], word: str) -> bool:

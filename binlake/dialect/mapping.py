@@ -93,28 +93,32 @@ def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
 
 
 def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
-    found = classify_tokens(tokens)
-    tokens = put_stored_bounds(tokens, _altered(found, ddl))
-    reason = _skip_reason(tokens, found, ddl, dialect)
+    statement = classify_tokens(tokens)
+    tokens = put_stored_bounds(tokens, _altered(statement, ddl))
+    reason = _skip_reason(tokens, statement, ddl, dialect)
     if reason:
         return MappedDdl((), reason)
     try:
-        mapped = _with_own_defaults(tokens, found, ddl) if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
-        if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
-            return MappedDdl((), _nothing_left(tokens[found.rest :], ddl, dialect))
-        text = _texts(mapped, found, ddl, dialect)
+        mapped = (
+            _with_own_defaults(tokens, statement, ddl)
+            if dialect == "tidb"
+            else _mapped(tokens, statement, ddl, dialect)
+        )
+        if statement.kind is Kind.ALTER_TABLE and not mapped[statement.rest :]:
+            return MappedDdl((), _nothing_left(tokens[statement.rest :], ddl, dialect))
+        text = _texts(mapped, statement, ddl, dialect)
     except Unmappable as error:
         raise inexpressible(ddl, dialect, error.clause) from None
-    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_home(found, ddl))}",)
+    use = () if _on_database(statement.kind) or not ddl.db else (f"USE {quote_name(_home(statement, ddl))}",)
     return MappedDdl((*use, *text))
 
 
-def _texts(mapped: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> tuple[str, ...]:
+def _texts(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> tuple[str, ...]:
     """The statements of one DDL: what values it fills in or converts is what the source's session made of them."""
-    if found.kind is not Kind.ALTER_TABLE:
+    if statement.kind is not Kind.ALTER_TABLE:
         return (render(mapped),)
-    head, specs = mapped[: found.rest], split_list(mapped[found.rest :])
-    before, after = _table(ddl.before, found, ddl), _altered(found, ddl)
+    head, specs = mapped[: statement.rest], split_list(mapped[statement.rest :])
+    before, after = _table(ddl.before, statement, ddl), _altered(statement, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _added(ddl)
     clock = find_fill_times(added)
@@ -143,24 +147,24 @@ def _added(ddl: RoutedDdl) -> list[ColumnInfo]:
     return [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
 
 
-def _altered(found: Classified, ddl: RoutedDdl) -> TableDef | None:
+def _altered(statement: Classified, ddl: RoutedDdl) -> TableDef | None:
     """The definition behind the DDL of the table that its text names."""
-    if not found.tables:
+    if not statement.tables:
         return None
-    return _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+    return _table(ddl.after, statement, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
 
 
-def _with_own_defaults(tokens: list[Token], found: Classified, ddl: RoutedDdl) -> list[Token]:
+def _with_own_defaults(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
     """For a target that speaks TiDB's SQL: its session has another zone than the source's."""
-    table = _altered(found, ddl)
-    if table is None or found.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+    table = _altered(statement, ddl)
+    if table is None or statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
         return tokens
-    if found.kind is Kind.ALTER_TABLE:
-        specs = [_spec_with_own_default(part, table) for part in split_list(tokens[found.rest :])]
-        return [*tokens[: found.rest], *join_list(specs)]
-    end = find_closing(tokens, found.rest)
-    parts = [_own_column(part, table) for part in split_list(tokens[found.rest + 1 : end])]
-    return [*tokens[: found.rest + 1], *join_list(parts), *tokens[end:]]
+    if statement.kind is Kind.ALTER_TABLE:
+        specs = [_spec_with_own_default(part, table) for part in split_list(tokens[statement.rest :])]
+        return [*tokens[: statement.rest], *join_list(specs)]
+    end = find_closing(tokens, statement.rest)
+    parts = [_own_column(part, table) for part in split_list(tokens[statement.rest + 1 : end])]
+    return [*tokens[: statement.rest + 1], *join_list(parts), *tokens[end:]]
 
 
 def _spec_with_own_default(part: list[Token], table: TableDef) -> list[Token]:
@@ -182,8 +186,8 @@ def _set_default(part: list[Token], table: TableDef) -> list[Token]:
     return put_stored_set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
 
 
-def _home(found: Classified, ddl: RoutedDdl) -> str:
-    return session_db(found, ddl.before.tables, ddl.db)
+def _home(statement: Classified, ddl: RoutedDdl) -> str:
+    return session_db(statement, ddl.before.tables, ddl.db)
 
 
 def _plain(query: str, dialect: Dialect) -> list[Token]:
@@ -206,16 +210,16 @@ _SKIPPED_SPECS = {
 }
 
 
-def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:
+def _skip_reason(tokens: Sequence[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:
     if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
         return "rows of a global temporary table are not in the binlog"
-    if found.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _on_expression_index(tokens, ddl, dialect):
+    if statement.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _on_expression_index(tokens, ddl, dialect):
         return _NO_EXPRESSION_INDEX
-    if found.kind is not Kind.ALTER_TABLE:
+    if statement.kind is not Kind.ALTER_TABLE:
         return ""
-    rest = tokens[found.rest :]
+    rest = tokens[statement.rest :]
     if rest and rest[0].is_word(*_SKIPPED_SPECS):
         return _SKIPPED_SPECS[rest[0].text.upper()]
     if rest and rest[0].is_word("SET") and any(token.is_word("TIFLASH") for token in rest):
@@ -229,20 +233,20 @@ def _is_temporary(tokens: Sequence[Token], ddl: RoutedDdl) -> bool:
     return defined or (tokens[0].is_word("CREATE") and len(tokens) > 1 and tokens[1].is_word("GLOBAL"))
 
 
-def _mapped(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    kind = found.kind
-    if kind is Kind.OTHER or not (found.tables or kind is Kind.ALTER_DATABASE):
+def _mapped(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    kind = statement.kind
+    if kind is Kind.OTHER or not (statement.tables or kind is Kind.ALTER_DATABASE):
         raise Unmappable(render(tokens[:3]))
     if kind in (Kind.CREATE_SEQUENCE, Kind.ALTER_SEQUENCE, Kind.DROP_SEQUENCE) and dialect == "mysql":
         raise Unmappable("SEQUENCE")
     if kind is Kind.CREATE_TABLE:
-        return _create_table(tokens, found, ddl, dialect)
+        return _create_table(tokens, statement, ddl, dialect)
     if kind is Kind.ALTER_TABLE:
-        return _alter_table(tokens, found, ddl, dialect)
+        return _alter_table(tokens, statement, ddl, dialect)
     if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE):
-        return _database(tokens, found, ddl, dialect)
+        return _database(tokens, statement, ddl, dialect)
     if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE):
-        return _drop(tokens, found, ddl)
+        return _drop(tokens, statement, ddl)
     if kind is Kind.CREATE_VIEW:
         return _view(tokens)
     if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
@@ -250,9 +254,9 @@ def _mapped(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dia
     return tokens
 
 
-def _create_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    table = _table(ddl.after, found, ddl)
-    start = found.rest
+def _create_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    table = _table(ddl.after, statement, ddl)
+    start = statement.rest
     end = find_closing(tokens, start)
     parts = split_list(tokens[start + 1 : end])
     plain = [drop_checks(part) if table is not None else part for part in parts]
@@ -267,17 +271,17 @@ def _create_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialec
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
 
-def _alter_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    table = _altered(found, ddl)
+def _alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    table = _altered(statement, ddl)
     _require_same_key(ddl, table, dialect)
-    before = _table(ddl.before, found, ddl)
-    parts = [part for spec in split_list(tokens[found.rest :]) for part in _apart(spec)]
+    before = _table(ddl.before, statement, ddl)
+    parts = [part for spec in split_list(tokens[statement.rest :]) for part in _apart(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_spec(part, table, dialect) for part in kept]
     specs += [[*spaced_tokens("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
     specs += check_specs(before, table, dialect) if table is not None else []
-    return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
+    return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec])]
 
 
 def _apart(spec: list[Token]) -> list[list[Token]]:
@@ -342,23 +346,23 @@ def _column_part(part: list[Token]) -> list[Token] | None:
     return part[at:] if at < len(part) and part[at].kind in kinds else None
 
 
-def _database(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
-    options = map_clauses(tokens[found.rest :], dialect)
-    named = found.tables[0][1] if found.tables else ddl.db
+def _database(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
+    options = map_clauses(tokens[statement.rest :], dialect)
+    named = statement.tables[0][1] if statement.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
-    if found.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
+    if statement.kind is Kind.CREATE_DATABASE and database is not None and lacks_charset(options):
         options = [*_charset_words(database, dialect), *options]
     # Without a name it means the session's database, which at the target is any.
-    name = [] if found.tables else spaced_tokens(quote_name(named))
-    return [*tokens[: found.rest], *name, *options]
+    name = [] if statement.tables else spaced_tokens(quote_name(named))
+    return [*tokens[: statement.rest], *name, *options]
 
 
-def _drop(tokens: list[Token], found: Classified, ddl: RoutedDdl) -> list[Token]:
+def _drop(tokens: list[Token], statement: Classified, ddl: RoutedDdl) -> list[Token]:
     """`DROP TABLE a, b` gives a job per table, each with the whole text: only the job's own are dropped (R-28)."""
     own = {fold_pair((table.db, table.name)) for table in ddl.before.tables} or {fold_pair((ddl.db, ddl.table))}
-    named = [(db or ddl.db, name) for db, name in found.tables]
+    named = [(db or ddl.db, name) for db, name in statement.tables]
     kept = [qualified(db, name) for db, name in named if fold_pair((db, name)) in own]
-    return tokens if len(named) == 1 or not kept else [*tokens[: found.rest], *tokenize(" " + ", ".join(kept))]
+    return tokens if len(named) == 1 or not kept else [*tokens[: statement.rest], *tokenize(" " + ", ".join(kept))]
 
 
 def _view(tokens: list[Token]) -> list[Token]:
@@ -383,8 +387,8 @@ def _without_online(tokens: list[Token]) -> list[Token]:
     return kept
 
 
-def _table(side: Definitions, found: Classified, ddl: RoutedDdl) -> TableDef | None:
-    db, name = found.tables[0]
+def _table(side: Definitions, statement: Classified, ddl: RoutedDdl) -> TableDef | None:
+    db, name = statement.tables[0]
     wanted = fold_pair((db or ddl.db, name))
     return next((table for table in side.tables if fold_pair((table.db, table.name)) == wanted), None)
 

@@ -46,9 +46,9 @@ class NameSpan:
     new: bool = False
 
 
-def session_db(found: Classified, before: Collection[TableDef], job_db: str) -> str:
+def session_db(statement: Classified, before: Collection[TableDef], job_db: str) -> str:
     """The database that bare names mean. A rename into another database has the new one in its job."""
-    bare = {fold_name(name) for db, name in found.tables if not db}
+    bare = {fold_name(name) for db, name in statement.tables if not db}
     homes = {table.db for table in before if fold_name(table.name) in bare}
     return homes.pop() if len(homes) == 1 else job_db
 
@@ -78,16 +78,16 @@ def put_target_names(query: str, default_db: str, names: StatementNames, own: Co
 
 def _put_target_names(tokens: list[Token], default_db: str, names: StatementNames, own: set[NameRef]) -> list[Token]:
     """The same tokens where every name is the target's."""
-    found = classify_tokens(tokens)
-    put = _own_parts(tokens, found, default_db, own)
+    statement = classify_tokens(tokens)
+    put = _own_parts(tokens, statement, default_db, own)
     spans = find_names(put)
     named = _named_in_order(spans, default_db, names)
-    view = found.kind is Kind.CREATE_VIEW
+    view = statement.kind is Kind.CREATE_VIEW
     said = all(_full_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
-    if said and put is tokens and not (view and view_differs(put[found.rest :], default_db, names.table)):
+    if said and put is tokens and not (view and view_differs(put[statement.rest :], default_db, names.table)):
         return tokens
     if view:
-        put = [*put[: found.rest], *view_names(put[found.rest :], default_db, names.table)]
+        put = [*put[: statement.rest], *view_names(put[statement.rest :], default_db, names.table)]
     put = list(put)
     for span, name in zip(reversed(spans), reversed(named), strict=True):
         put[span.start : span.end] = _renamed(put, span, name)
@@ -117,16 +117,20 @@ def _full_as_written(span: NameSpan, default_db: str) -> NameRef:
 
 def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
     """Where a statement (tokens without comments) names tables and databases; a view's SELECT left out."""
-    found = classify_tokens(tokens)
-    if found.kind is Kind.OTHER:
+    statement = classify_tokens(tokens)
+    if statement.kind is Kind.OTHER:
         return []
-    if found.kind in DATABASES:
-        return [NameSpan(found.rest - 1, found.rest, found.tables[0], "database")] if found.tables else []
-    if found.kind in _DROPS or found.kind is Kind.RENAME_TABLE:
-        return list(_listed(tokens, found.rest))
-    makes = found.kind in _MAKES
-    main = [NameSpan(found.rest - (3 if name[0] else 1), found.rest, name, new=makes) for name in found.tables]
-    return [*main, *_inside(tokens, found)]
+    if statement.kind in DATABASES:
+        return (
+            [NameSpan(statement.rest - 1, statement.rest, statement.tables[0], "database")] if statement.tables else []
+        )
+    if statement.kind in _DROPS or statement.kind is Kind.RENAME_TABLE:
+        return list(_listed(tokens, statement.rest))
+    makes = statement.kind in _MAKES
+    main = [
+        NameSpan(statement.rest - (3 if name[0] else 1), statement.rest, name, new=makes) for name in statement.tables
+    ]
+    return [*main, *_inside(tokens, statement)]
 
 
 def _renamed(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
@@ -147,17 +151,17 @@ def _listed(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
         at = after + 1
 
 
-def _inside(tokens: Sequence[Token], found: Classified) -> Iterator[NameSpan]:
+def _inside(tokens: Sequence[Token], statement: Classified) -> Iterator[NameSpan]:
     """Names behind the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
-    rest = found.rest
-    if found.kind is Kind.CREATE_TABLE_LIKE:
+    rest = statement.rest
+    if statement.kind is Kind.CREATE_TABLE_LIKE:
         yield from _name_at(tokens, rest + (2 if tokens[rest].is_mark("(") else 1))
-    if found.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+    if statement.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
         return
     for at in range(rest, len(tokens)):
         if tokens[at].is_word("REFERENCES"):
             yield from _name_at(tokens, at + 1)
-    if found.kind is Kind.ALTER_TABLE:
+    if statement.kind is Kind.ALTER_TABLE:
         yield from _in_specs(tokens, rest)
 
 
@@ -177,9 +181,9 @@ def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
         yield from _name_at(tokens, at + 1, new=spec[0].is_word("RENAME"))
 
 
-def names_beside_altered(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
+def names_beside_altered(tokens: Sequence[Token], statement: Classified) -> list[NameRef]:
     """The tables that an ALTER TABLE has beside its own: its new name, and that of which it takes a partition."""
-    return [span.named for span in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
+    return [span.named for span in _in_specs(tokens, statement.rest)] if statement.kind is Kind.ALTER_TABLE else []
 
 
 def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[NameSpan]:
@@ -188,13 +192,13 @@ def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator
         yield NameSpan(at, after, name, new=new)
 
 
-def _own_parts(tokens: list[Token], found: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
+def _own_parts(tokens: list[Token], statement: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
     """DROP and RENAME lists without the parts that name something else than `own`."""
-    if not own or (found.kind not in _DROPS and found.kind is not Kind.RENAME_TABLE):
+    if not own or (statement.kind not in _DROPS and statement.kind is not Kind.RENAME_TABLE):
         return tokens
-    parts = split_list(tokens[found.rest :])
+    parts = split_list(tokens[statement.rest :])
     kept = [part for part in parts if all(_full(name, default_db) in own for name in _names_of(part))]
-    return [*tokens[: found.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
+    return [*tokens[: statement.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
 
 
 def _names_of(part: Sequence[Token]) -> list[NameRef]:

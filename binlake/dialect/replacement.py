@@ -30,29 +30,29 @@ class Injection:
 
 def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
     """commit_ts -> statement, without a semicolon at its end. Raises ConfigError for what cannot be one."""
-    found: dict[int, str] = {}
+    replacements: dict[int, str] = {}
     for entry in config:
         commit_ts = int(entry.commit_ts)
         where = {"ddl-replacement": entry.commit_ts, "sql": entry.sql[:200]}
-        if commit_ts in found:
+        if commit_ts in replacements:
             raise ConfigError("two replacements for one commit_ts", where=where)
-        found[commit_ts] = _one_ddl(
+        replacements[commit_ts] = _one_ddl(
             entry.sql,
             "replacement",
             where,
             "for anything else: run it at the target by hand and name the commit_ts in filter.ignore-txn-commit-ts",
         )
-    return found
+    return replacements
 
 
 def injections_of(config: Iterable[DdlInjection]) -> tuple[Injection, ...]:
     """By commit_ts; those of one commit_ts as they are written. Raises ConfigError for what cannot be one."""
-    found = []
+    injections = []
     for entry in config:
         where = {"ddl-injection": entry.commit_ts, "sql": entry.sql[:200]}
         hint = "run anything else at the target by hand, while the window waits at window.stop-at"
-        found.append(Injection(int(entry.commit_ts), _one_ddl(entry.sql, "injection", where, hint), entry.db))
-    return tuple(sorted(found, key=lambda injection: injection.commit_ts))
+        injections.append(Injection(int(entry.commit_ts), _one_ddl(entry.sql, "injection", where, hint), entry.db))
+    return tuple(sorted(injections, key=lambda injection: injection.commit_ts))
 
 
 def _one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
@@ -73,22 +73,22 @@ def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
     tokens = _tokens(sql)
     if not tokens:
         return ()
-    found = classify_tokens(tokens)
-    if found.kind in DATABASES:
-        return tuple((name, "") for _, name in found.tables)
-    return tuple((own or db, name) for own, name in (*found.tables, *names_beside_altered(tokens, found)))
+    statement = classify_tokens(tokens)
+    if statement.kind in DATABASES:
+        return tuple((name, "") for _, name in statement.tables)
+    return tuple((own or db, name) for own, name in (*statement.tables, *names_beside_altered(tokens, statement)))
 
 
 def empties_table(sql: str) -> bool:
     """True for TRUNCATE TABLE: running it twice in a row does what once does."""
-    found = _classified(sql)
-    return found is not None and found.kind is Kind.TRUNCATE_TABLE
+    statement = _classified(sql)
+    return statement is not None and statement.kind is Kind.TRUNCATE_TABLE
 
 
 def altered_table(sql: str, db: str) -> Name | None:
     """The one table that a statement changes in its place, `db` for a bare name; None where it does something else."""
-    found = _classified(sql)
-    if found is None or found.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
+    statement = _classified(sql)
+    if statement is None or statement.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
         return None
     names = replaced_names(sql, db)
     return names[0] if len(names) == 1 else None
@@ -96,8 +96,8 @@ def altered_table(sql: str, db: str) -> Name | None:
 
 def makes_or_drops_table(sql: str) -> bool:
     """True for CREATE and DROP TABLE: that it ran shows by a table that exists or not."""
-    found = _classified(sql)
-    return found is not None and found.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
+    statement = _classified(sql)
+    return statement is not None and statement.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
 
 
 def put_table_name(sql: str, db: str, table: Name, other: Name) -> str:
@@ -122,8 +122,8 @@ class _Instead:
 
 def needs_database(sql: str) -> bool:
     """True when bare names of the statement mean tables of the DDL's database."""
-    found = _classified(sql)
-    return found is not None and found.kind not in DATABASES
+    statement = _classified(sql)
+    return statement is not None and statement.kind not in DATABASES
 
 
 def _classified(sql: str) -> Classified | None:

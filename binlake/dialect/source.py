@@ -47,15 +47,15 @@ def standard_text(query: str, job_query: str, known: Known) -> str:
         return query
     if query != job_query:
         return query if "\\" not in query else render(_escaped(tokenize_restored(query)))
-    found = {text for quoting in _MODES for text in _read(query, quoting, known)}
-    if len(found) != 1:
+    forms = {text for quoting in _MODES for text in _read(query, quoting, known)}
+    if len(forms) != 1:
         raise SchemaError(
             "the sql_mode in which a DDL was written cannot be determined"
-            if found
+            if forms
             else "a DDL's text fits no sql_mode",
             where={"query": query[:200]},
         )
-    return found.pop()
+    return forms.pop()
 
 
 def needs_standard(query: str, job_query: str) -> bool:
@@ -79,19 +79,19 @@ def _read(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
 
 
 def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
-    found = classify_tokens([token for token in tokens if token.kind is not TokenKind.COMMENT])
-    if found.kind is Kind.OTHER or not found.tables:
+    statement = classify_tokens([token for token in tokens if token.kind is not TokenKind.COMMENT])
+    if statement.kind is Kind.OTHER or not statement.tables:
         return False
     quoted = [token for token in tokens if token.text[:1] == '"']
     # A view's SELECT has names of its own; its first name tells.
-    named = quoted[:1] if found.kind is Kind.CREATE_VIEW else quoted
+    named = quoted[:1] if statement.kind is Kind.CREATE_VIEW else quoted
     if quoting.ansi and (not quoted or any(fold_name(token.value) not in known.names for token in named)):
         return False
     strings = [token for token in tokens if token.kind is TokenKind.STRING]
     doubtful = [t for t in strings if t.text[0] == '"' or "\\" in t.text]
     if not quoting.backslashes and not any("\\" in token.text for token in strings):
         return False
-    return found.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
+    return statement.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
 
 
 def _escaped(tokens: Iterable[Token]) -> list[Token]:

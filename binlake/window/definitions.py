@@ -163,31 +163,31 @@ class WindowDefinitions:
         place = bisect_right(changes, commit_ts, key=lambda change: change[0])
         if place:
             return changes[place - 1][1]
-        found = self._base.find(db, table)
-        return found if found is None or self._shown is None else self._shown(found)
+        definition = self._base.find(db, table)
+        return definition if definition is None or self._shown is None else self._shown(definition)
 
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
         """The definition for the segment [since, until): that at its start, else the first inside it.
 
         A DDL that a filter skips opens no segment, so what it creates appears inside one. Raises SchemaError.
         """
-        found = self._within(db, table, since, until)
-        if found is None:
+        definition = self._within(db, table, since, until)
+        if definition is None:
             raise SchemaError(
                 "rows of a table that has no definition at their place",
                 where={"table": f"{db}.{table}", "since": since, "until": until},
                 hint="the lake's schema history is damaged; derive the window again from merge",
             )
-        return found
+        return definition
 
     def exists_within(self, db: str, table: str, since: int, until: int) -> bool:
         """True when the table exists somewhere in [since, until)."""
         return self._within(db, table, since, until) is not None
 
     def _within(self, db: str, table: str, since: int, until: int) -> TableDef | None:
-        found = self.at(db, table, since)
-        if found is not None:
-            return found
+        definition = self.at(db, table, since)
+        if definition is not None:
+            return definition
         changes = self._changes.get(fold_pair((db, table)), [])
         place = bisect_left(changes, since, key=lambda change: change[0])
         return next((new for ts, new in changes[place:] if ts < until and new is not None), None)
@@ -227,5 +227,5 @@ def cell_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTa
 
 def key_defaults_of(definition: TableDef) -> dict[str, str | None]:
     """What a row written before ADD COLUMN holds in each column of the table's identity (tidb-binlog 5.5)."""
-    found = ((name, definition.column(name)) for name in definition.identity().columns)
-    return {name: None if column is None else filled_text(column) for name, column in found}
+    columns = ((name, definition.column(name)) for name in definition.identity().columns)
+    return {name: None if column is None else filled_text(column) for name, column in columns}

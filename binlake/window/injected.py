@@ -20,28 +20,28 @@ def add_injections(
 ) -> list[LandedDdl]:
     """`planned` of the window (lo, hi] with those of `injections` that fall into it; `version`: schema's at lo."""
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
-    found: list[LandedDdl] = []
+    rows: list[LandedDdl] = []
     for ddl in planned:
         # What cuts the window may stand before its commit_ts; what does not is no bound for what is behind it.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
-            found.append(_row_before(found, planned, due.pop(0), version))
-        made = sum(other.decision == "injected" for other in found)
-        found.append(replace(ddl, segment=ddl.segment + made))
+            rows.append(_row_before(rows, planned, due.pop(0), version))
+        made = sum(other.decision == "injected" for other in rows)
+        rows.append(replace(ddl, segment=ddl.segment + made))
     for injection in due:
-        found.append(_row_before(found, planned, injection, version))
-    return found
+        rows.append(_row_before(rows, planned, injection, version))
+    return rows
 
 
 def _row_before(
-    found: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
+    rows: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
 ) -> LandedDdl:
-    """The row of `injection` behind all `found`. Rows that ran ahead of a later DDL are behind it too."""
+    """The row of `injection` behind all `rows`. Rows that ran ahead of a later DDL are behind it too."""
     behind = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
     return LandedDdl(
         commit_ts=injection.commit_ts,
         since=min([injection.commit_ts, *behind]),
         start_ts=0,
-        schema_version=max([version, *(ddl.schema_version for ddl in found)]),
+        schema_version=max([version, *(ddl.schema_version for ddl in rows)]),
         job_id=0,
         action=0,
         db=injection.db,
@@ -52,6 +52,6 @@ def _row_before(
         reason="",
         before=NOTHING,
         after=NOTHING,
-        segment=found[-1].segment + 1 if found else 1,
+        segment=rows[-1].segment + 1 if rows else 1,
         alert=_ALERT,
     )

@@ -85,29 +85,29 @@ def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Ca
         seen = max(pump.max_commit_ts, known.watermark if known else 0)
         return Member(pump.node_id, pump.host, pump.state, seen, uuid)
     try:
-        found = probe(pump.host)
+        answer = probe(pump.host)
     except SourceUnavailable as error:
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, f"unreachable: {error.message}")
     except BinlakeError as error:
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
-    watermark = max(pump.max_commit_ts, found.max_commit_ts)
-    problem = _describe_other_pump(pump, found) or _find_problem(uuid, found, lo)
-    counters = Counters(found.late_commits, found.early_commits, found.status_queries, found.lost_commit_ts)
-    begun = Begun(found.unmatched, found.oldest_start_ts, found.last_error)
-    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters, begun)
+    watermark = max(pump.max_commit_ts, answer.max_commit_ts)
+    problem = _describe_other_pump(pump, answer) or _find_problem(uuid, answer, lo)
+    counters = Counters(answer.late_commits, answer.early_commits, answer.status_queries, answer.lost_commit_ts)
+    begun = Begun(answer.unmatched, answer.oldest_start_ts, answer.last_error)
+    return Member(pump.node_id, pump.host, pump.state, watermark, answer.store_uuid or uuid, problem, counters, begun)
 
 
-def _describe_other_pump(pump: NodeStatus, found: Probe) -> str:
-    if found.node_id and found.node_id != pump.node_id:
-        return f"its address {pump.host} is served by {found.node_id}"
+def _describe_other_pump(pump: NodeStatus, answer: Probe) -> str:
+    if answer.node_id and answer.node_id != pump.node_id:
+        return f"its address {pump.host} is served by {answer.node_id}"
     return ""
 
 
-def _find_problem(uuid: str, found: Probe, lo: int) -> str:
-    if uuid and found.store_uuid and uuid != found.store_uuid:
-        return f"its data directory is another one (store {found.store_uuid}, remembered {uuid})"
-    if found.gc_ts > 0 and found.gc_ts >= lo:
-        return f"it has collected binlogs up to {found.gc_ts}: it has lost the range after {lo}"
+def _find_problem(uuid: str, answer: Probe, lo: int) -> str:
+    if uuid and answer.store_uuid and uuid != answer.store_uuid:
+        return f"its data directory is another one (store {answer.store_uuid}, remembered {uuid})"
+    if answer.gc_ts > 0 and answer.gc_ts >= lo:
+        return f"it has collected binlogs up to {answer.gc_ts}: it has lost the range after {lo}"
     return ""
 
 

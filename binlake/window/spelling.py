@@ -26,13 +26,13 @@ class Spelling:
 
     def source_table(self, db: str, table: str, *, new: bool = False) -> Name:
         """(db, table) at the source. A `new` table is spelled as it is written, and so is an unknown one."""
-        found = None if new else self.before.find(db, table) or self.after.find(db, table)
-        return (found.db, found.name) if found is not None else (self.source_database(db), table)
+        known = None if new else self.before.find(db, table) or self.after.find(db, table)
+        return (known.db, known.name) if known is not None else (self.source_database(db), table)
 
     def source_database(self, db: str) -> str:
         """The database at the source."""
-        found = self.before.database(db) or self.after.database(db)
-        return db if found is None else found.name
+        known = self.before.database(db) or self.after.database(db)
+        return db if known is None else known.name
 
     def table(self, db: str, table: str, *, new: bool = False) -> Name:
         """(db, table) at the target. Raises ConfigError."""
@@ -50,6 +50,6 @@ class Spelling:
 
     def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
         """The names of a job; a rename has its new database and its old table, so only its definitions show it."""
-        found = next((one for one in touched if fold_pair((one.db, one.name)) == fold_pair((db, table))), None)
-        named = found or next((one for one in touched if fold_name(one.name) == fold_name(table)), None)
+        exact = next((one for one in touched if fold_pair((one.db, one.name)) == fold_pair((db, table))), None)
+        named = exact or next((one for one in touched if fold_name(one.name) == fold_name(table)), None)
         return self.source_database(db), named.name if named else table

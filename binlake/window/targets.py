@@ -90,8 +90,8 @@ class TargetTables:
 
     def sources(self, table: TableDef) -> list[TableDef]:
         """All tables of the source that share the target of `table`, by id."""
-        found = self._of(table)
-        return [found[key] for key in sorted(found)]
+        sources = self._of(table)
+        return [sources[key] for key in sorted(sources)]
 
     def neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
         """`sources` of each of `tables` that is replicated, by its id; nothing without routes."""
@@ -101,8 +101,8 @@ class TargetTables:
     def sources_of(self, db: str, table: str) -> list[TableDef]:
         """The source's tables that share the target's `db`.`table` (case-insensitive), by id."""
         if not self._naming.rules.routes:
-            found = self._state.find(db, table)
-            return [found] if found is not None else []
+            known = self._state.find(db, table)
+            return [known] if known is not None else []
         shared = self._sources.get(fold_pair((db, table)), {})
         return [shared[key] for key in sorted(shared)]
 
@@ -110,8 +110,8 @@ class TargetTables:
         """The definition of the target's `db`.`table` (case-insensitive), or None."""
         if not self._naming.rules.routes:
             return self._state.find(db, table)
-        found = self._sources.get(fold_pair((db, table)))
-        return merge_definitions([self._naming.definition(source) for source in found.values()]) if found else None
+        sources = self._sources.get(fold_pair((db, table)))
+        return merge_definitions([self._naming.definition(source) for source in sources.values()]) if sources else None
 
     def names(self) -> list[Name]:
         """(db, table) of every table that is replicated, by the target's name, sorted."""
@@ -122,19 +122,19 @@ class TargetTables:
         """The definitions of all targets that are replicated."""
         if not self._naming.rules.routes:
             return self._naming.kept(self._state.tables())
-        shared = (list(found.values()) for found in self._sources.values() if found)
+        shared = (list(sources.values()) for sources in self._sources.values() if sources)
         return [merge_definitions([self._naming.definition(source) for source in sources]) for sources in shared]
 
     def shared(self) -> list[list[TableDef]]:
         """The source's tables of each target that has more than one."""
-        return [list(found.values()) for found in self._sources.values() if len(found) > 1]
+        return [list(sources.values()) for sources in self._sources.values() if len(sources) > 1]
 
     def into(self, database: str) -> set[str]:
         """The source's databases that go into the target's `database`, themselves or by a table; in lower case."""
         target = fold_name(database)
-        found = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
+        databases = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
         shared = (tables for (db, _), tables in self._sources.items() if db == target)
-        return found | {fold_name(table.db) for tables in shared for table in tables.values()}
+        return databases | {fold_name(table.db) for tables in shared for table in tables.values()}
 
     def _of(self, table: TableDef) -> dict[int, TableDef]:
         return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})

@@ -105,7 +105,7 @@ class Pulled:
         contents: dict[int, set[str]] = defaultdict(set)
         for row in self._rows.ask(_Contents(frozenset(shared))).to_pylist():
             contents[row[Binlog.COMMIT_TS]].add(row["content"])
-        return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
+        return min((ts for ts, contents_of_ts in contents.items() if len(contents_of_ts) > 1), default=None)
 
     def ddls(self, bounds: Bounds) -> list[WindowDdl]:
         """The DDL binlogs of `bounds`, each once, in commit order, still without their jobs."""
@@ -115,8 +115,8 @@ class Pulled:
 
     def first_row(self, since: int, version: int = 0) -> int | None:
         """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
-        found: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
-        return found
+        least: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
+        return least
 
     def transactions(self, bounds: Bounds) -> Rows:
         """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
@@ -151,10 +151,10 @@ def _find_shared(owners: pa.Table) -> dict[int, list[str]]:
     order = np.argsort(ts, kind="stable")
     again = np.flatnonzero(np.diff(ts[order]) == 0)
     rows = np.unique(order[np.concatenate((again, again + 1))])
-    found: dict[int, list[str]] = defaultdict(list)
+    pumps: dict[int, list[str]] = defaultdict(list)
     for one, pump in zip(ts[rows].tolist(), owners[Binlog.PUMP].take(pa.array(rows)).to_pylist(), strict=True):
-        found[one].append(pump)
-    return dict(found)
+        pumps[one].append(pump)
+    return dict(pumps)
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,10 @@ class _Contents:
         wanted = np.isin(np.asarray(rows[Binlog.COMMIT_TS]), list(self.commit_ts)) & (
             np.asarray(rows[Binlog.CHUNK]) == 0
         )
-        found = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
-        values = zip(*(found[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD)), strict=True)
+        wanted_rows = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
+        values = zip(
+            *(wanted_rows[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD)), strict=True
+        )
         return local_table([(ts, content or content_of(payload)) for ts, content, payload in values], self.answer)
 
 
@@ -255,15 +257,15 @@ class _Transactions:
     answer: ClassVar = BINLOG.schema()
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        found = _transactions(rows, self.bounds)
+        transactions = _transactions(rows, self.bounds)
         if self.left_out:
-            ts, doubled = np.asarray(found[Binlog.COMMIT_TS]), np.zeros(found.num_rows, np.bool_)
+            ts, doubled = np.asarray(transactions[Binlog.COMMIT_TS]), np.zeros(transactions.num_rows, np.bool_)
             for pump, own in self.left_out.items():
-                doubled |= np.isin(ts, own) & _flags(pc.equal(found[Binlog.PUMP], pump))
-            found = found.filter(pa.array(~doubled))
-        days = (np.asarray(found[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
-        found = found.append_column(Binlog.COMMIT_DATE, pa.array(days.astype(np.int32)).cast(pa.date32()))
-        return found.select(BINLOG.column_names())
+                doubled |= np.isin(ts, own) & _flags(pc.equal(transactions[Binlog.PUMP], pump))
+            transactions = transactions.filter(pa.array(~doubled))
+        days = (np.asarray(transactions[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
+        transactions = transactions.append_column(Binlog.COMMIT_DATE, pa.array(days.astype(np.int32)).cast(pa.date32()))
+        return transactions.select(BINLOG.column_names())
 
 
 def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
@@ -281,8 +283,8 @@ def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.
 
 
 def _within(ts: NDArray[np.int64], bounds: Bounds) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (ts > bounds.lo) & (ts <= bounds.hi)
-    return found
+    inside: NDArray[np.bool_] = (ts > bounds.lo) & (ts <= bounds.hi)
+    return inside
 
 
 def _flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:

@@ -59,9 +59,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
     landed_ts = ctx.windows.landed_ts()
-    found = next((window for window in ctx.windows.landed((bounds.lo, bounds.lo + 1)) if window[0] == bounds.lo), None)
-    if found is not None:
-        return ctx.windows.manifest(*found)
+    landed = next((window for window in ctx.windows.landed((bounds.lo, bounds.lo + 1)) if window[0] == bounds.lo), None)
+    if landed is not None:
+        return ctx.windows.manifest(*landed)
     if landed_ts is not None and bounds.lo != landed_ts:
         raise ImmutableWindow(
             f"the window does not start at the landed ts {landed_ts}",
@@ -77,11 +77,11 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
             "landed_rows_not_verified", window=sealed.window, reason="sealed by an older version, with another digest"
         )
         return
-    found = read_landed(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.fits_driver(sealed.bytes))
-    if found.digest != sealed.digest:
+    landed = read_landed(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.fits_driver(sealed.bytes))
+    if landed.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",
-            where={"window": sealed.window, "sealed": sealed.digest[:12], "found": found.digest[:12]},
+            where={"window": sealed.window, "sealed": sealed.digest[:12], "found": landed.digest[:12]},
             hint="`binlog` was changed after landing: restore it by Delta time travel",
         )
 
@@ -111,19 +111,19 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"
-    found, written = NONE, 0
+    landed, written = NONE, 0
     if window.entities or may_have_rows(ctx.paths, BINLOG, above):
         rows = window.pulled.transactions(bounds)
         written = overwrite(rows, ctx.paths, BINLOG, above, note)
-        found = landed_of(rows)
+        landed = landed_of(rows)
     SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
-    if found.rows != written:
+    if landed.rows != written:
         raise IncompleteWindow(
-            f"{found.rows} rows had to be written to `binlog`, but {written} were",
+            f"{landed.rows} rows had to be written to `binlog`, but {written} were",
             where={"window": bounds.window},
             hint="the stage can run again; only Binlake may commit to its tables",
         )
-    return _manifest(ctx, cluster, found, window), members, window.is_cut
+    return _manifest(ctx, cluster, landed, window), members, window.is_cut
 
 
 def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
@@ -182,16 +182,16 @@ def _pull(cluster: Cluster, members: list[Member], bounds: Bounds) -> PumpPull:
 
 
 def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
-    found = pulled.conflict(bounds)
-    if found is not None:
+    conflict_ts = pulled.conflict(bounds)
+    if conflict_ts is not None:
         raise ConflictingBinlogs(
             "two pumps have different content for the same commit_ts",
-            where={"window": bounds.window, "commit_ts": found},
+            where={"window": bounds.window, "commit_ts": conflict_ts},
             hint="one of the pumps is damaged or of another cluster: compare them with PullBinlogs; nothing was landed",
         )
 
 
-def _manifest(ctx: StageContext, cluster: Cluster, found: Landed, window: _Complete) -> WindowManifest:
+def _manifest(ctx: StageContext, cluster: Cluster, landed: Landed, window: _Complete) -> WindowManifest:
     return WindowManifest(
         replication=ctx.replication.name,
         cluster_id=cluster.cluster_id,
@@ -199,12 +199,12 @@ def _manifest(ctx: StageContext, cluster: Cluster, found: Landed, window: _Compl
         hi=window.bounds.hi,
         config_hash=ctx.replication.data_hash(),
         members=window.proofs,
-        dml=found.dml,
-        ddls=found.ddls,
-        chunks=found.chunks,
-        bytes=found.bytes,
+        dml=landed.dml,
+        ddls=landed.ddls,
+        chunks=landed.chunks,
+        bytes=landed.bytes,
         schema_version=window.jobs.schema_version,
-        digest=found.digest,
+        digest=landed.digest,
     )
 
 

@@ -48,19 +48,20 @@ ARRIVALS = pa.schema(
 
 def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
     """The number of each history of keyed `cells`."""
-    found = dict.fromkeys((cell.db, cell.table, cell.columns) for cell in cells if cell.identity != "row")
-    return {history: number for number, history in enumerate(found)}
+    numbered = dict.fromkeys((cell.db, cell.table, cell.columns) for cell in cells if cell.identity != "row")
+    return {history: number for number, history in enumerate(numbered)}
 
 
 def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[History, int]) -> pa.Table:
     """STEPS of the rows of `batch` (of `mutation`, with SOURCE) in keyed `cells`. Raises SchemaError."""
     parts = []
-    for found in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
-        runs = runs_of(events := events_of(found), found)
+    for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+        runs = runs_of(events := events_of(rows_of_cell), rows_of_cell)
         if runs.writers is None:
             continue
         history = pa.repeat(
-            pa.scalar(numbers[found.cell.db, found.cell.table, found.cell.columns], pa.int32()), len(runs)
+            pa.scalar(numbers[rows_of_cell.cell.db, rows_of_cell.cell.table, rows_of_cell.cell.columns], pa.int32()),
+            len(runs),
         )
         places = [pa.array(column, pa.int64()) for column in runs.first.columns]
         own = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]

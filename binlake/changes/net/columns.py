@@ -52,9 +52,11 @@ def net_changes(
     """
     parts = [
         net_of(
-            reduce_runs(runs_of(events_of(found), found if routed else None)), found.cell, strict=found.cell in strict
+            reduce_runs(runs_of(events_of(rows_of_cell), rows_of_cell if routed else None)),
+            rows_of_cell.cell,
+            strict=rows_of_cell.cell in strict,
         )
-        for found in cell_rows(batch_of_table(rows), cells)
+        for rows_of_cell in cell_rows(batch_of_table(rows), cells)
     ]
     return pa.concat_tables([NET.empty_table(), *parts])
 
@@ -127,12 +129,12 @@ def _require_possible(runs: Runs, cell: Cell) -> None:
 def batch_of_table(rows: pa.Table) -> pa.RecordBatch:
     """`rows` as one batch. Raises Permanent where a column is more than one can hold (2 GiB of text)."""
     try:
-        found = rows.combine_chunks().to_batches()
+        batches = rows.combine_chunks().to_batches()
     except pa.ArrowInvalid as error:
         raise _too_large(rows) from error
-    if len(found) > 1:
+    if len(batches) > 1:
         raise _too_large(rows)
-    return found[0] if found else pa.RecordBatch.from_pylist([], schema=rows.schema)
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
 def _too_large(rows: pa.Table) -> Permanent:

@@ -116,27 +116,27 @@ def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints
         yield (texts[0][db], texts[1][table]), rows
 
 
-def events_of(found: CellRows) -> Events:
+def events_of(rows_of_cell: CellRows) -> Events:
     """What the rows do to their keys. Raises SchemaError for a NULL in a key."""
-    old_rows, old_keys = found.keys(found.before)
-    new_rows, new_keys = found.keys(found.after)
-    count = len(found.rows)
-    if len(old_rows) and len(new_rows) and found.cell.identity != "row":
+    old_rows, old_keys = rows_of_cell.keys(rows_of_cell.before)
+    new_rows, new_keys = rows_of_cell.keys(rows_of_cell.after)
+    count = len(rows_of_cell.rows)
+    if len(old_rows) and len(new_rows) and rows_of_cell.cell.identity != "row":
         old_rows, old_keys, kept = _moved(count, (old_rows, old_keys), (new_rows, new_keys))
     else:
         kept = np.zeros(count, np.bool_)
     at = np.concatenate([old_rows, new_rows])
     ends = np.zeros(len(at), np.bool_)
     ends[: len(old_rows)] = True
-    rows, stays = found.rows[at], kept[at] & ~ends
-    positions = found.positions()
+    rows, stays = rows_of_cell.rows[at], kept[at] & ~ends
+    positions = rows_of_cell.positions()
     return Events(
-        cell=found.cell,
+        cell=rows_of_cell.cell,
         keys=_joined(old_keys, new_keys),
         positions=positions if len(at) == count and (at == np.arange(count)).all() else positions.take(at),
         rows=rows,
-        before=found.before,
-        after=found.after,
+        before=rows_of_cell.before,
+        after=rows_of_cell.after,
         old=np.where(ends | stays, rows, ABSENT),
         new=np.where(ends, ABSENT, rows),
         ends=ends,

@@ -46,23 +46,23 @@ class Images:
         Images of one definition have their columns in one order: the others alone are searched entry by entry.
         """
         starts, sizes = self.starts[rows], self.sizes[rows]
-        found = np.full(len(rows), ABSENT, np.int64)
+        entries = np.full(len(rows), ABSENT, np.int64)
         filled = np.flatnonzero(sizes)
         if not filled.size:
-            return found
+            return entries
         first = self._names.slice(starts[filled[0]], sizes[filled[0]])
         place = pc.index(first, name).as_py()
         left = filled
         if place >= 0:
             fit = filled[sizes[filled] > place]
             hit = np.asarray(pc.equal(self._names.take(pa.array(starts[fit] + place)), name))
-            found[fit[hit]] = starts[fit[hit]] + place
-            left = filled[found[filled] == ABSENT]
+            entries[fit[hit]] = starts[fit[hit]] + place
+            left = filled[entries[filled] == ABSENT]
         if left.size:
             owners, numbers = _ranges(starts[left], sizes[left])
             hit = np.flatnonzero(np.asarray(pc.equal(self._names.take(pa.array(numbers)), name)))
-            found[left[owners[hit]]] = numbers[hit]
-        return found
+            entries[left[owners[hit]]] = numbers[hit]
+        return entries
 
     def texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
         """The texts of `entries`, and `filled` for those that are ABSENT."""

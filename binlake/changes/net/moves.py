@@ -23,12 +23,12 @@ ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
 def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
     parts = [MOVES.empty_table()]
-    for found in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
-        events = events_of(found)
+    for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+        events = events_of(rows_of_cell)
         ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
         # One row has one event, or two where it moves its key.
         _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
-        place = (pa.scalar(found.cell.segment, pa.int32()), found.cell.db, found.cell.table)
+        place = (pa.scalar(rows_of_cell.cell.segment, pa.int32()), rows_of_cell.cell.db, rows_of_cell.cell.table)
         at = events.positions.take(ended[old])
         keys = [events.keys.take(pa.array(one)) for one in (ended[old], came[new])]
         columns = [pa.array(column, pa.int64()) for column in at.columns]
@@ -41,10 +41,10 @@ def origins_of(moved: pa.Table) -> pa.Table:
     """ORIGINS of the tables and segments of which `moved` has all moves."""
     parts = [ORIGINS.empty_table()]
     for (segment, db, table), rows in _by_cell(moved):
-        found = trace_origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
+        origins = trace_origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
         place = (pa.scalar(segment, pa.int32()), db, table)
-        own = [pa.repeat(value, len(found)) for value in place]
-        keys = [pa.array(texts, pa.string()) for texts in (list(found), list(found.values()))]
+        own = [pa.repeat(value, len(origins)) for value in place]
+        keys = [pa.array(texts, pa.string()) for texts in (list(origins), list(origins.values()))]
         parts.append(pa.Table.from_arrays([*own, *keys], schema=ORIGINS))
     return pa.concat_tables(parts)
 

@@ -63,26 +63,26 @@ class Groups:
         return self._edge(positions.order, among)
 
     def _edge(self, numbers: Ints, among: Bools | None) -> Ints:
-        found = np.full(self.count, ABSENT, np.int64)
+        edges = np.full(self.count, ABSENT, np.int64)
         numbers = numbers if among is None else numbers[among[numbers]]
         # Of several that are put into one place the last one stays.
-        found[self.codes[numbers]] = numbers
-        return found
+        edges[self.codes[numbers]] = numbers
+        return edges
 
     def sums(self, values: Ints) -> Ints:
         """The sum of whole numbers of each key."""
-        found = np.zeros(self.count, np.int64)
-        np.add.at(found, self.codes, values)
-        return found
+        sums = np.zeros(self.count, np.int64)
+        np.add.at(sums, self.codes, values)
+        return sums
 
     def least(self, values: Ints) -> Ints:
         """The least of each key."""
-        found = np.full(self.count, np.iinfo(np.int64).max, np.int64)
-        np.minimum.at(found, self.codes, values)
-        return found
+        least = np.full(self.count, np.iinfo(np.int64).max, np.int64)
+        np.minimum.at(least, self.codes, values)
+        return least
 
     def most(self, values: Ints) -> Ints:
         """The greatest of each key."""
-        found = np.full(self.count, np.iinfo(np.int64).min, np.int64)
-        np.maximum.at(found, self.codes, values)
-        return found
+        most = np.full(self.count, np.iinfo(np.int64).min, np.int64)
+        np.maximum.at(most, self.codes, values)
+        return most

@@ -105,7 +105,7 @@ class Runs:
         )
 
 
-def runs_of(events: Events, found: CellRows | None = None) -> Runs:
+def runs_of(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
     """A run for each of `events`; with its writers when the rows of the cell (with SOURCE) are given."""
     count, at = len(events.keys), events.positions
     return Runs(
@@ -119,13 +119,13 @@ def runs_of(events: Events, found: CellRows | None = None) -> Runs:
         mutations=np.ones(count, np.int64),
         old=Shown(events.before, events.old),
         new=Shown(events.after, events.new),
-        writers=None if found is None else _writers(found, events.rows),
+        writers=None if rows_of_cell is None else _writers(rows_of_cell, events.rows),
     )
 
 
-def _writers(found: CellRows, rows: Ints) -> Writers:
+def _writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
     own, at = np.unique(rows, return_inverse=True)
-    taken = found.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(own))
+    taken = rows_of_cell.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(own))
     names = pc.binary_join_element_wise(taken.column("source_db"), taken.column("source_table"), ".")
     known, codes = _number_texts([names])
     numbers, ids = codes[0][at], np.asarray(taken.column("table_id"))[at]
