@@ -193,6 +193,13 @@ class WindowDefinitions:
         return next((new for ts, new in changes[place:] if ts < until and new is not None), None)
 
 
+class SegmentBounds(NamedTuple):
+    """The commit_ts of a segment are since <= commit_ts < until."""
+
+    since: int
+    until: int
+
+
 @dataclass(frozen=True)
 class Segments:
     """The window (lo, hi] cut at the commit_ts of DDLs: `starts` ascending; the k-th start opens segment k."""
@@ -205,11 +212,11 @@ class Segments:
         """The segment of `commit_ts`; that of a DDL itself is the one it opens."""
         return bisect_right(self.starts, commit_ts)
 
-    def bounds(self, segment: int) -> tuple[int, int]:
-        """(since, until): the commit_ts of the segment are since <= commit_ts < until."""
+    def bounds(self, segment: int) -> SegmentBounds:
+        """Those of the segment with this number."""
         since = self.starts[segment - 1] if segment else self.lo + 1
         until = self.starts[segment] if segment < len(self.starts) else self.hi + 1
-        return since, until
+        return SegmentBounds(since, until)
 
 
 def definition_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> TableDef:

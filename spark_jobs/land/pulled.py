@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -167,20 +167,21 @@ class _Survey:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         return local_table(
-            [(pump, *_part(rows, pump, self.bounds)) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()], self.answer
+            [(pump, *astuple(_part_of(rows, pump, self.bounds))) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()],
+            self.answer,
         )
 
 
-def _part(rows: pa.Table, pump: str, bounds: Bounds) -> tuple[int, int, int, int]:
+def _part_of(rows: pa.Table, pump: str, bounds: Bounds) -> PumpPart:
     own = _flags(pc.equal(rows[Binlog.PUMP], pump))
     ts, version = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.SCHEMA_VERSION])
     is_proof, is_ddl = (_flags(pc.equal(rows[Binlog.KIND], kind)) & own for kind in ("proof", "ddl"))
     first = own & ~is_proof & _within(ts, bounds) & (np.asarray(rows[Binlog.CHUNK]) == 0)
-    return (
-        int(ts[is_proof].max(initial=0)),
-        int(first.sum()),
-        int((first & is_ddl).sum()),
-        int(version[first & ~is_ddl].max(initial=0)),
+    return PumpPart(
+        proof=int(ts[is_proof].max(initial=0)),
+        entities=int(first.sum()),
+        ddls=int((first & is_ddl).sum()),
+        schema_version=int(version[first & ~is_ddl].max(initial=0)),
     )
 
 

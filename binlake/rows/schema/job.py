@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.actions import UNSUPPORTED, Action, JobState
@@ -113,11 +113,19 @@ def _ready_ts(data: Json) -> int:
     return max(_began_ts(data), *times)
 
 
-def read_job_version(data: Json) -> tuple[int, int, int]:
-    """(id, schema version, FinishedTS) of a job's JSON; version 0 = it did not take effect. Raises SchemaError."""
+class JobVersion(NamedTuple):
+    """What orders a job among others; `version` 0 = it did not take effect."""
+
+    job_id: int
+    version: int
+    finished_ts: int
+
+
+def read_job_version(data: Json) -> JobVersion:
+    """That of a job's JSON, without parsing the rest. Raises SchemaError."""
     try:
         binlog = data.get("binlog") or {}
         version = int(binlog.get("SchemaVersion") or 0) if int(data["state"]) in _EFFECTIVE else 0
-        return int(data["id"]), version, int(binlog.get("FinishedTS") or 0)
+        return JobVersion(int(data["id"]), version, int(binlog.get("FinishedTS") or 0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SchemaError(f"a DDL job cannot be read: {error!r}", where={"job": str(data)[:80]}) from error

@@ -79,7 +79,7 @@ class JobSpool:
 def _records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
     for raw in jobs:
         # Only what decides the order is read here: the rest of a long history is parsed once, when it is folded.
-        job_id, version, finished = read_job_version(raw)
-        if version:
+        order = read_job_version(raw)
+        if order.version:
             text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
-            yield job_id, version, finished, zlib.compress(text.encode(), 1)
+            yield *order, zlib.compress(text.encode(), 1)

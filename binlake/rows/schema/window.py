@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,14 @@ def sort_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[WindowDdl]:
     return sorted(ddls, key=lambda ddl: (ddl.since_above(lo), ddl.commit_ts))
 
 
+class SchemaSpan(NamedTuple):
+    """Rows with since <= commit_ts < until are decoded with `schema`."""
+
+    since: int
+    until: int
+    schema: SchemaState
+
+
 class WindowSchemas:
     """Schema states of one window: segment 0 is `base`, the k-th real DDL (from 1) as sorted opens segment k.
 
@@ -98,11 +106,11 @@ class WindowSchemas:
         """Number of segments: 1 + real DDLs."""
         return len(self._states)
 
-    def spans(self) -> Iterator[tuple[int, int, SchemaState]]:
-        """(since, until, schema): rows with since <= commit_ts < until are decoded in it, in order, all of them."""
+    def spans(self) -> Iterator[SchemaSpan]:
+        """All of the window, in order."""
         edges = [0, *self._starts, _END]
         for number, state in enumerate(self._states):
-            yield edges[number], edges[number + 1], state
+            yield SchemaSpan(edges[number], edges[number + 1], state)
 
     def segment_of(self, commit_ts: int) -> int:
         """The segment that holds `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or a later one."""
