@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable
+from typing import ClassVar, cast
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
@@ -15,7 +16,7 @@ from binlake.config.model import Target
 from binlake.errors import Fenced, LeaseHeld, TargetUnavailable
 from binlake.target import Session
 from binlake.target.claim.claim import LeaseKeeper
-from binlake.target.claim.fence import Fence, _lock_name, take_fence
+from binlake.target.claim.fence import Fence, LeaseHolder, _lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -203,3 +204,98 @@ def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
     assert again.rows("SELECT IS_USED_LOCK(%s)", (name,)) == [(again.connection_id,)]
     with pytest.raises(TargetUnavailable):
         lost.rows("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "holder"),
+    [
+        ("host:7:9", LeaseHolder("host", 7, 9)),
+        ("fe80::1:7:9", LeaseHolder("fe80::1", 7, 9)),
+        ("host:x:9", None),
+        ("host:7:x", None),
+        ("host:7", None),
+        ("", None),
+    ],
+)
+def test_a_holder_is_read_from_what_it_wrote_and_from_nothing_else(text: str, holder: LeaseHolder | None) -> None:
+    assert LeaseHolder.parse(text) == holder
+    assert holder is None or str(holder) == text
+
+
+def lease(server: MariaDb) -> tuple[int, str, object]:
+    return rows(server, f"SELECT epoch, owner, lease_until FROM {SCHEMA}.binlake_lease")[0]
+
+
+def test_a_renewed_lease_is_seen_by_others_at_once_and_a_lost_one_is_not_renewed(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    one = sessions()
+    fence = take_fence(one, target, NAME)
+    run_out(mariadb)
+    before = lease(mariadb)
+    assert fence.renew(one) is True
+    after = lease(mariadb)
+    assert after[:2] == before[:2]
+    assert rows(mariadb, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
+    # Nothing of it stays locked: a take-over may look.
+    assert rows(mariadb, f"SELECT 1 FROM {SCHEMA}.binlake_lease FOR UPDATE NOWAIT") == [(1,)]
+    execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch + 1")
+    later = lease(mariadb)
+    assert fence.renew(one) is False
+    assert lease(mariadb) == later
+    fence.abandon()
+
+
+def test_a_claim_is_forgotten_by_an_older_copy_of_the_server_only(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    one = sessions()
+    take_fence(one, target, NAME).release(one)
+    fence = take_fence(one, target, NAME)
+    assert fence.is_forgotten(one) is False
+    execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch + 1")
+    assert fence.is_forgotten(one) is False
+    execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch - 2")
+    assert fence.is_forgotten(one) is True
+    execute(mariadb, f"DELETE FROM {SCHEMA}.binlake_lease")
+    assert fence.is_forgotten(one) is True
+    fence.abandon()
+
+
+def test_each_connection_of_a_holder_proves_by_a_row_of_its_own(
+    target: Target, sessions: Callable[[], Session]
+) -> None:
+    one, two = sessions(), sessions()
+    two.execute("SET SESSION innodb_lock_wait_timeout = 1")
+    fence = take_fence(one, target, NAME)
+    worker = fence.of_worker(2)
+    assert worker == Fence(SCHEMA, NAME, fence.epoch, fence.lease_s, 2)
+    one.begin()
+    two.begin()
+    # Neither waits for the other, and each counts its own transactions.
+    assert (fence.prove(one), worker.prove(two)) == (1, 1)
+    two.commit()
+    two.begin()
+    assert worker.prove(two) == 2
+    two.rollback()
+    one.rollback()
+    fence.release(one)
+
+
+def test_a_name_that_somebody_else_takes_again_is_not_waited_for_twice(target: Target) -> None:
+    class Taken:
+        """A server on which another session always holds the name, and is gone when it is to be ended."""
+
+        connection_id = 1
+        asked: ClassVar[list[str]] = []
+
+        def value(self, sql: str, _arguments: object) -> int:
+            self.asked.append(sql)
+            return 0
+
+        def rows(self, *_: object) -> list[tuple[None]]:
+            return [(None,)]
+
+    with pytest.raises(LeaseHeld, match="another session took the holder's name"):
+        Fence(SCHEMA, NAME, 1, target.lease_s).register(cast(Session, Taken()))
+    assert len(Taken.asked) == 2
