@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import ClassVar, cast
 
+import pymysql
 import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_stopped, signal_me, wait_until
@@ -299,3 +300,47 @@ def test_a_name_that_somebody_else_takes_again_is_not_waited_for_twice(target: T
     with pytest.raises(LeaseHeld, match="another session took the holder's name"):
         Fence(SCHEMA, NAME, 1, target.lease_s).register(cast(Session, Taken()))
     assert len(Taken.asked) == 2
+
+
+def test_a_release_that_does_not_reach_the_server_holds_nobody_back_here(
+    target: Target, sessions: Callable[[], Session]
+) -> None:
+    one, two = sessions(), sessions()
+    fence = take_fence(one, target, NAME)
+    two.kill(one.connection_id)
+    with pytest.raises(TargetUnavailable):
+        fence.release(one)
+    # The lease stands, and names this process, which has given it up.
+    take_fence(two, target, NAME).release(two)
+
+
+def test_a_release_gives_up_lease_and_name_of_its_own_epoch_only(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    one, two = sessions(), sessions()
+    name = _lock_name(target.checkpoint_schema, NAME)
+    fence = take_fence(one, target, NAME)
+    assert lease(mariadb)[1] != ""
+    fence.release(one)
+    assert lease(mariadb)[1] == ""
+    assert rows(mariadb, "SELECT IS_USED_LOCK(%s)", (name,)) == [(None,)]
+    newer = take_fence(two, target, NAME)
+    fence.release(one)
+    assert lease(mariadb)[1] != ""
+    newer.release(two)
+
+
+def test_from_its_look_at_the_lease_to_the_new_epoch_no_other_claim_may_look(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def look(*_: object) -> None:
+        with pytest.raises(pymysql.err.OperationalError) as error:
+            rows(mariadb, f"SELECT 1 FROM {SCHEMA}.binlake_lease WHERE task = '{NAME}' FOR UPDATE NOWAIT")
+        refused.append(str(error.value))
+
+    monkeypatch.setattr("binlake.target.claim.fence._end_sessions", look)
+    one = sessions()
+    take_fence(one, target, NAME).release(one)
+    assert ["Lock wait timeout exceeded" in one for one in refused] == [True]
