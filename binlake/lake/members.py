@@ -29,7 +29,7 @@ class MemberTable:
     def known(self) -> dict[str, RememberedMember]:
         """What was remembered last of each node."""
         rows = self._rows().items()
-        return {node: RememberedMember(**{k: v for k, v in row.items() if k != "at_ms"}) for node, row in rows}
+        return {node: RememberedMember(**{k: v for k, v in row.items() if k != PumpMember.AT_MS}) for node, row in rows}
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy."""
