@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
-    """PD's clock, or what stands in for it."""
+    """PD's clock, or its substitute."""
 
     def tso(self, count: int = 1) -> int:
         """The last of `count` fresh timestamps. Raises SourceUnavailable."""

@@ -1,6 +1,6 @@
 """`make lint`: style, types, import rules, and that what is made from something else still fits it.
 
-`python -m deploy.checks` runs all checks and tells how each ended; `proto` and `docs` make what two of them compare.
+`python -m deploy.checks` runs all checks and prints how each ended; `proto` and `docs` write what two of them compare.
 """
 
 from __future__ import annotations
@@ -189,9 +189,10 @@ def check_citations() -> None:
 
 
 def check_links() -> None:
-    """Links of the pages lead somewhere, the site lists each page once, and no table holds a paragraph."""
+    """Links and paths on the pages exist, the site lists each page once, and no table holds a paragraph."""
     found = [
         *(f"broken link: {link}" for link in docslinks.dead_links(ROOT)),
+        *(f"no such file: {path}" for path in docslinks.dead_paths(ROOT)),
         *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.unlisted(ROOT)),
         *(f"a paragraph in a table cell: {place}" for place in docslinks.long_cells(ROOT)),
     ]

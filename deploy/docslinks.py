@@ -1,4 +1,4 @@
-"""Links of pages for people: each leads to a file and a heading that exist, and each page stands in the site's list.
+"""Links and paths on pages for people: each leads to something that exists, and each page is in the site's list.
 
 What takes seconds to build (`make docs-site`) is looked at here in milliseconds, so that `make lint` always does.
 """
@@ -21,6 +21,8 @@ LONGEST_CELL = 350
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
+_PATH = re.compile(r"`((?:binlake|pump_service|spark_jobs|plugins|dags|deploy|tests|bench|sql|proto)/[\w./*-]*)`")
+_FILE = re.compile(r"`(\w+\.(?:py|proto))`")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 
 
@@ -35,11 +37,29 @@ def dead_links(root: Path) -> list[str]:
 
 
 def unlisted(root: Path) -> list[str]:
-    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of it that are no page."""
+    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of it that are not a page."""
     site = tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]
     named = Counter(_entries(site["nav"]))
     there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
     return sorted({*(there ^ named.keys()), *(name for name, times in named.items() if times > 1)})
+
+
+def dead_paths(root: Path) -> list[str]:
+    """`page:line: path` of each file or folder of the repository that is named and missing; `*` fits any name."""
+    known = {path.name for room in _rooms(root) for path in room.rglob("*.*")}
+    return [
+        f"{page.relative_to(root)}:{number}: {path}"
+        for page in _pages(root)
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1)
+        for path in [
+            *(path for path in _PATH.findall(line) if not any(root.glob(path.rstrip("/")))),
+            *(name for name in _FILE.findall(line) if name not in known),
+        ]
+    ]
+
+
+def _rooms(root: Path) -> list[Path]:
+    return [folder for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
 
 
 def long_cells(root: Path) -> list[str]:

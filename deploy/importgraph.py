@@ -15,7 +15,7 @@ Edges = Mapping[str, set[str]]
 
 
 def import_edges() -> dict[str, set[str]]:
-    """By module of ours: the modules of ours that it imports."""
+    """By module of the repository: the modules of the repository that it imports."""
     graph = grimp.build_graph(*ROOTS, exclude_type_checking_imports=False, cache_dir=None)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 

@@ -65,13 +65,13 @@ class Audit:
         self._log = log or WindowLog(paths)
         self._versions = MirrorVersions(paths)
 
-    def range(self) -> tuple[int, int]:
+    def merged_range(self) -> tuple[int, int]:
         """(lo, hi] whose row changes the lake has: landed and merged. Raises LostRange for an empty lake."""
-        lo, hi = self.landed()
+        lo, hi = self.landed_range()
         merged = self._log.reached("merge")
         return lo, min(hi, lo if merged is None else merged)
 
-    def landed(self) -> tuple[int, int]:
+    def landed_range(self) -> tuple[int, int]:
         """(lo, hi] whose transactions are in the lake. Raises LostRange for an empty one."""
         found = self._log.landed_range()
         if found is None:
@@ -86,7 +86,7 @@ class Audit:
         A change that moves the row to or from another key is in the history of both. Raises LostRange when the lake
         does not hold that range, SchemaError for a table without any definition in it, ConfigError for a wrong key.
         """
-        after, upto = self.within(after, upto)
+        after, upto = self.clip_range(after, upto)
         definitions = self.definitions(db, table, after, upto)
         found = where_keys(key_texts(definitions, key))
         return read_changes(self.paths, after, upto, where_definitions(definitions) & found)
@@ -95,16 +95,16 @@ class Audit:
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
         """`row_history`, and what the same rows did before they came to this key and after they left it."""
-        after, upto = self.within(after, upto)
+        after, upto = self.clip_range(after, upto)
         found = {change.place: change for change in self.row_history(db, table, key, after=after, upto=upto)}
         own = key_texts(self.definitions(db, table, after, upto), key)
         moves = [change for change in found.values() if change.new_key is not None]
         for change in moves:
             back = change.new_key in own
-            found |= {other.place: other for other in self._elsewhere(change, after, upto, back=back)}
+            found |= {other.place: other for other in self._life_under_other_key(change, after, upto, back=back)}
         return [found[place] for place in sorted(found)]
 
-    def _elsewhere(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
+    def _life_under_other_key(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
         """What a row did under its other key: before the `move`, or (not `back`) behind it, over further moves."""
         key, place = (move.key if back else move.new_key), move.place
         while key is not None:
@@ -125,7 +125,7 @@ class Audit:
         self, db: str, table: str, key: Sequence[str | None], *, upto: int | None, count: int, budget: Budget, most: int
     ) -> Slice:
         """The newest of what `row_history` gives, within `budget`, as `seek.newest`. Raises as it does."""
-        after, upto = self.within(-1, upto)
+        after, upto = self.clip_range(-1, upto)
         definitions = self.definitions(db, table, after, upto)
         where = where_definitions(definitions) & where_keys(key_texts(definitions, key))
         return find_newest(self.paths, after, upto, where, count, budget, most)
@@ -137,31 +137,31 @@ class Audit:
 
         With `count` of its row changes (None: all) from number `first` (from 0) on. Raises OutOfTime with a `budget`.
         """
-        return find_transaction(self.paths, self._log, ts, self.landed(), first, count, budget)
+        return find_transaction(self.paths, self._log, ts, self.landed_range(), first, count, budget)
 
     def table_as_of(self, db: str, table: str, ts: int) -> TableAsOf:
         """The rows of the table after everything at or below `ts`. Raises LostRange or SchemaError.
 
         LostRange: `ts` is not landed yet, or lies before the first state that the lake has of this table.
         """
-        self.within(-1, ts)
+        self.clip_range(-1, ts)
         definition = self.tables_at(ts).find(db, table)
         if definition is None or definition.kind != "table":
             raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
         # Names are compared as the source does: without case.
         db, table = definition.db, definition.name
-        base = self.base(db, table, ts)
+        base = self.base_version(db, table, ts)
         rows = self._base_rows(definition, base)
-        later = read_changes(self.paths, self.since(base, ts), ts, where_table(db, table))
+        later = read_changes(self.paths, self.changes_since(base, ts), ts, where_table(db, table))
         events = [change.event() for change in later]
         net = net_changes(events, definition.identity(), key_defaults_of(definition))
-        changed = _patched(definition, rows, net)
+        changed = _apply_net(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
 
-    def in_part(self, ts: int) -> dict[tuple[str, str], str]:
+    def tables_in_part(self, ts: int) -> dict[tuple[str, str], str]:
         """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""
-        begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed()[0]).names()}
+        begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed_range()[0]).names()}
         versions = self._versions.latest(ts)
         found = {}
         for db, table in self.tables_at(ts).names():
@@ -172,25 +172,25 @@ class Audit:
                 found[db, table] = version.inexact
         return {name: why for name, why in found.items() if why}
 
-    def base(self, db: str, table: str, ts: int) -> MirrorVersion:
+    def base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
         """The mirror's version to start from for the state at `ts`: what follows is in `mutation`. Raises LostRange."""
-        self.within(-1, ts)
-        return self.known_base(db, table, ts)
+        self.clip_range(-1, ts)
+        return self.known_base_version(db, table, ts)
 
-    def known_base(self, db: str, table: str, ts: int) -> MirrorVersion:
-        """As `base`, for a `ts` that `within` has passed."""
+    def known_base_version(self, db: str, table: str, ts: int) -> MirrorVersion:
+        """As `base_version`, for a `ts` that `clip_range` has accepted."""
         base = self._versions.at(db, table, ts)
         if base is None or base.dropped:
-            base = self._untouched(db, table)
+            base = self._empty_at_start(db, table)
         self._require_followed(base, ts)
         return base
 
-    def since(self, base: MirrorVersion, ts: int) -> int:
-        """The commit_ts behind which row changes are to be read for the state at `ts`, as late as known.
+    def changes_since(self, base: MirrorVersion, ts: int) -> int:
+        """The commit_ts after which row changes are to be read for the state at `ts`, as late as known.
 
         A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
         """
-        behind = self.behind(base)
+        behind = self.changes_behind(base)
         if behind < base.hi or base.delta_version < 0:
             return behind
         later = self._versions.after(base.db, base.table, ts)
@@ -200,8 +200,8 @@ class Audit:
     def _mirrored(self) -> int:
         return self._log.reached("mirror") or 0
 
-    def behind(self, base: MirrorVersion) -> int:
-        """The commit_ts behind which row changes are not in `base`.
+    def changes_behind(self, base: MirrorVersion) -> int:
+        """The commit_ts after which row changes are not in `base`.
 
         Its hi, but for the version right behind a DDL that rows ran ahead of: those came after it.
         """
@@ -210,25 +210,27 @@ class Audit:
             return base.hi
         return min(ddl.since for ddl in ahead) - 1
 
-    def stored(self, base: MirrorVersion) -> Iterator[pa.RecordBatch]:
+    def read_base(self, base: MirrorVersion) -> Iterator[pa.RecordBatch]:
         """The rows of a version of a mirror, batch by batch. Raises LostRange when it is beyond the retention."""
         if base.delta_version < 0:
             return
         try:
-            yield from self.state(base).to_batches(batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
+            yield from self.read_rows_of(base).to_batches(
+                batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+            )
         except (DeltaError, FileNotFoundError) as error:
-            raise self.gone(base) from error
+            raise self.version_gone_error(base) from error
 
-    def within(self, after: int, upto: int | None) -> tuple[int, int]:
+    def clip_range(self, after: int, upto: int | None) -> tuple[int, int]:
         """(after, upto] cut to what the lake holds. Raises LostRange when it asks for what the lake does not have."""
-        first, last = self.range()
+        first, last = self.merged_range()
         upto = last if upto is None else upto
         if upto > last:
             hint = "wait until the next window is merged, or ask for an earlier time"
-            raise LostRange(f"the lake ends at {_moment(last)}", where={"ts": upto}, hint=hint)
+            raise LostRange(f"the lake ends at {_ts_with_time(last)}", where={"ts": upto}, hint=hint)
         if upto < first:
             hint = "earlier changes are not in this lake"
-            raise LostRange(f"the lake starts at {_moment(first)}", where={"ts": upto}, hint=hint)
+            raise LostRange(f"the lake starts at {_ts_with_time(first)}", where={"ts": upto}, hint=hint)
         return max(after, first), upto
 
     def tables_at(self, ts: int) -> TargetTables:
@@ -245,9 +247,9 @@ class Audit:
                     hint="run the stage mirror, then run this again",
                 )
 
-    def _untouched(self, db: str, table: str) -> MirrorVersion:
+    def _empty_at_start(self, db: str, table: str) -> MirrorVersion:
         """A table without a mirror yet: empty at the lake's start, unless the lake starts in the middle of its life."""
-        first = self.range()[0]
+        first = self.merged_range()[0]
         return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
 
     def _base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
@@ -255,25 +257,25 @@ class Audit:
             return []
         at = self.tables_at(base.hi).find(base.db, base.table) or definition
         try:
-            rows = self.state(base).to_table()
+            rows = self.read_rows_of(base).to_table()
         except (DeltaError, FileNotFoundError) as error:
-            raise self.gone(base) from error
+            raise self.version_gone_error(base) from error
         texts = mirror_texts(at, rows)
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
-    def state(self, base: MirrorVersion) -> pa.dataset.Dataset:
+    def read_rows_of(self, base: MirrorVersion) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError for a version beyond the mirror's retention."""
         return open_dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
 
-    def gone(self, base: MirrorVersion) -> LostRange:
+    def version_gone_error(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone; says from when on there are states."""
         versions = self._versions.of(base.db, base.table)
         versions = [version for version in versions if version.hi >= base.hi]
         # Files go from the oldest version on, so a few looks find the first that is whole.
         first = bisect.bisect_left(versions, True, key=self._readable)
         readable = (
-            f"states of this table are available from {_moment(versions[first].hi)} on"
+            f"states of this table are available from {_ts_with_time(versions[first].hi)} on"
             if first < len(versions)
             else "no state of this table is available"
         )
@@ -285,7 +287,7 @@ class Audit:
 
     def _readable(self, version: MirrorVersion) -> bool:
         try:
-            for fragment in self.state(version).get_fragments():
+            for fragment in self.read_rows_of(version).get_fragments():
                 fragment.count_rows()
         except (DeltaError, FileNotFoundError):
             return False
@@ -293,7 +295,7 @@ class Audit:
 
     def definition(self, db: str, table: str) -> TableDef:
         """The last definition that the table had. Raises SchemaError when it had none, LostRange for an empty lake."""
-        return self.definitions(db, table, *self.within(-1, None))[-1]
+        return self.definitions(db, table, *self.clip_range(-1, None))[-1]
 
     def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
         """Every definition that the table had in (after, upto]. Raises SchemaError when it had none."""
@@ -306,11 +308,11 @@ class Audit:
         return tables
 
 
-def _moment(ts: int) -> str:
+def _ts_with_time(ts: int) -> str:
     return f"{ts} ({tso.to_datetime(ts).isoformat(timespec='milliseconds')})"
 
 
-def _patched(definition: TableDef, rows: list[Row], net: Sequence[Any]) -> list[Row]:
+def _apply_net(definition: TableDef, rows: list[Row], net: Sequence[Any]) -> list[Row]:
     """`rows` after net changes, sorted by key."""
     columns = definition.identity().columns
     by_key: dict[str, list[Row]] = {}

@@ -58,23 +58,23 @@ class Preview:
         return self.base.inexact
 
 
-def preview(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
+def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
     """`count` rows of the table `name` (db, table) after everything at or below `ts`.
 
     Raises as Audit.table_as_of, LostRange when too much changed since the mirror's state before `ts`, and OutOfTime.
     """
-    audit.within(-1, ts)
+    audit.clip_range(-1, ts)
     definition = audit.tables_at(ts).find(*name)
     if definition is None or definition.kind != "table":
         raise SchemaError("there is no such table at that time", where={"table": ".".join(name), "ts": ts})
-    base = audit.base(definition.db, definition.name, ts)
-    net, changes = _changed(audit, log, definition, base, ts, budget)
+    base = audit.base_version(definition.db, definition.name, ts)
+    net, changes = _net_changes_since(audit, log, definition, base, ts, budget)
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))
     rows = list(itertools.islice(changed, count + 1))
     try:
-        unchanged, full = _unchanged(audit, definition, base, net, count + 1 - len(rows))
+        unchanged, full = _rows_left_as_they_are(audit, definition, base, net, count + 1 - len(rows))
     except (DeltaError, FileNotFoundError) as error:
-        raise audit.gone(base) from error
+        raise audit.version_gone_error(base) from error
     rows += unchanged
     columns = tuple(column.name for column in definition.row_columns)
     key = definition.identity().columns
@@ -82,11 +82,11 @@ def preview(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count:
     return Preview(ts, columns, tuple(shown), len(rows) > count or not full, changes, base, tuple(key))
 
 
-def _changed(
+def _net_changes_since(
     audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
 ) -> tuple[list[NetChange], int]:
     """Net changes of the table between `base` and `ts`, and the number of row changes that make them."""
-    since = audit.behind(base)
+    since = audit.changes_behind(base)
     mirrored = log.newest(("mirror",), 1, ts, ("done",))
     if mirrored and mirrored[0]["hi"] >= base.hi:
         # Up to there the table changed no more: else it had a newer version.
@@ -105,7 +105,7 @@ def _changed(
     return net_changes(events, definition.identity(), key_defaults_of(definition)), len(events)
 
 
-def _unchanged(
+def _rows_left_as_they_are(
     audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
 ) -> tuple[list[Row], bool]:
     """`count` rows of `base` that `net` leaves as they are; False when they are fewer for their size."""
@@ -115,8 +115,8 @@ def _unchanged(
     gone = {change.key: change.copies if change.identity == "row" else None for change in net if change.op != "insert"}
     found: list[Row] = []
     size = 0
-    for batch in _batches(audit.state(base), layout):
-        left = list(_left(batch, layout, gone))
+    for batch in _batches(audit.read_rows_of(base), layout):
+        left = list(_without_keys(batch, layout, gone))
         found, size = found + left, size + (batch.nbytes if left else 0)
         if len(found) >= count or size > _MOST_BYTES:
             return found[:count], len(found) >= count
@@ -138,7 +138,7 @@ def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _left(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
+def _without_keys(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
     """The rows of `batch` without those in `gone`: all of a key (None), or so many of it, which are counted down."""
     texts = mirror_texts(layout, pa.Table.from_batches([batch]))
     for key, *values in zip(batch.column(Mirror.ROWKEY).to_pylist(), *texts.values(), strict=True):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from binlake.base.redaction import show_row_values
 from binlake.config.model import Replication
-from binlake.config.problems import notifier_problems, problems
+from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -27,10 +27,10 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     With secrets, it also decides whether errors of this process show values of rows (binlake.base.redaction).
     """
     path = Path(path)
-    replication = _read(path)
-    found = problems(replication)
+    replication = _read_model(path)
+    found = find_problems(replication)
     if found:
-        raise _senseless(found, path)
+        raise _problems_error(found, path)
     if not secrets:
         return replication
     show_row_values(replication.show_row_values)
@@ -45,15 +45,15 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
 def check_replication(path: str | Path) -> Replication:
     """As `load_replication` without secrets, with all that can be judged on this machine. Raises ConfigError."""
     path = Path(path)
-    replication = _read(path)
-    found = [*problems(replication), *notifier_problems(replication)]
+    replication = _read_model(path)
+    found = [*find_problems(replication), *find_notifier_problems(replication)]
     if found:
-        raise _senseless(found, path)
+        raise _problems_error(found, path)
     _require_rules(replication, path)
     return replication
 
 
-def _read(path: Path) -> Replication:
+def _read_model(path: Path) -> Replication:
     try:
         raw = read_toml(path)
     except FileNotFoundError:
@@ -67,10 +67,10 @@ def _read(path: Path) -> Replication:
     try:
         return Replication.model_validate(raw)
     except ValidationError as error:
-        raise readable(error, Replication, path) from None
+        raise readable_error(error, Replication, path) from None
 
 
-def _senseless(found: list[str], path: Path) -> ConfigError:
+def _problems_error(found: list[str], path: Path) -> ConfigError:
     return ConfigError("; ".join(found), where={"file": path}, hint="see docs/reference/configuration.md")
 
 
@@ -82,7 +82,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
 
 
-def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
+def readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
     """One clear error for the first thing that `model` refuses: the key, and what is allowed."""
     # A key with a slip of the pen is often one that is missing, too: the slip says more.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
@@ -121,16 +121,16 @@ def _require_rules(replication: Replication, path: Path) -> None:
 def _with_secrets(replication: Replication, path: Path) -> Replication:
     target, sql = replication.target, replication.source.sql
     if target is not None:
-        password = _secret("target.password", target.password, path)
+        password = _resolve_secret("target.password", target.password, path)
         replication = replication.model_copy(update={"target": target.model_copy(update={"password": password})})
     if sql is not None:
-        password = _secret("source.sql.password", sql.password, path)
+        password = _resolve_secret("source.sql.password", sql.password, path)
         source = replication.source.model_copy(update={"sql": sql.model_copy(update={"password": password})})
         replication = replication.model_copy(update={"source": source})
     return replication
 
 
-def _secret(key: str, text: str, path: Path) -> str:
+def _resolve_secret(key: str, text: str, path: Path) -> str:
     if not text.startswith("env:"):
         return text
     name = text[4:]

@@ -24,13 +24,13 @@ _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
 _NAME = re.compile(r"[^\x00-\x1f`/\\. ][^\x00-\x1f`/\\]{0,63}")
 
 
-def problems(replication: Replication) -> list[str]:
+def find_problems(replication: Replication) -> list[str]:
     """Each a line: the key, what it says, what it may say."""
     parts = (_timestamps, _addresses, _secrets, _places, _patterns, _schedules, _seconds)
     return [line for part in parts for line in part(replication)]
 
 
-def notifier_problems(replication: Replication) -> list[str]:
+def find_notifier_problems(replication: Replication) -> list[str]:
     """Notifiers that cannot be imported here, or are nothing to call."""
     found = []
     for key, rule in _notifiers(replication):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from binlake.dialect.collations import DEFAULT_COLLATIONS
-from binlake.rules.evaluate import same, without_trailing_spaces
+from binlake.rules.evaluate import keep_text, without_trailing_spaces
 
 # Each word: a character that stands for itself, and those that weigh the same in utf8mb4_general_ci. All others weigh
 # what their code point is, those beyond the first plane U+FFFD (a test asks a server for each).
@@ -71,13 +71,13 @@ def weigher(collation: str) -> Callable[[str], str] | None:
         return padded_general_ci if collation.startswith("utf8") else None
     if not collation.endswith("_bin"):
         return None
-    return same if collation.endswith("0900_bin") else without_trailing_spaces
+    return keep_text if collation.endswith("0900_bin") else without_trailing_spaces
 
 
 def letter_weigher(collation: str) -> Callable[[str], str] | None:
     """What LIKE compares, letter by letter and without padding; None = not known."""
     known = weigher(collation)
-    return None if known is None else general_ci if collation.endswith("general_ci") else same
+    return None if known is None else general_ci if collation.endswith("general_ci") else keep_text
 
 
 def has_order(collation: str) -> bool:

@@ -39,7 +39,7 @@ def value_at(path: tuple[str | int, ...], text: str) -> Any:
             if leg >= len(value):
                 return None
             value = value[leg]
-        elif leg:  # Of what is no array, [0] is the value itself.
+        elif leg:  # [0] of a value that is not an array is the value itself.
             return None
     return JSON_NULL if value is None else value
 
@@ -51,18 +51,18 @@ def equals(wanted: str | float, value: Any) -> bool:
     return isinstance(value, _Number) and float(value) == wanted
 
 
-def unquoted(value: Any) -> str:
+def unquote(value: Any) -> str:
     """->>: a text as it is, all else as the document shows it."""
-    return value if type(value) is str else _shown(value)
+    return value if type(value) is str else _document_text(value)
 
 
-def _shown(value: Any) -> str:
+def _document_text(value: Any) -> str:
     if isinstance(value, _Number):
         return str(value)
     if isinstance(value, str):
         return quote_json(value)
     if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
+        return f"[{', '.join(map(_document_text, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{quote_json(key)}: {_shown(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{quote_json(key)}: {_document_text(part)}" for key, part in value.items()) + "}"
     return "null" if value is None or value is JSON_NULL else "true" if value else "false"

@@ -37,7 +37,7 @@ def read(at: int, convert: Callable[[str], Any], row: Row) -> Any:
     return None if text is None else convert(text)
 
 
-def through(change: Callable[[Any], Any], inner: Program, row: Row) -> Any:
+def apply_unless_null(change: Callable[[Any], Any], inner: Program, row: Row) -> Any:
     """`change` of a value that is not NULL."""
     value = inner(row)
     return None if value is None else change(value)
@@ -46,7 +46,7 @@ def through(change: Callable[[Any], Any], inner: Program, row: Row) -> Any:
 # Canonical texts as values
 
 
-def same(text: str) -> str:
+def keep_text(text: str) -> str:
     """The text itself."""
     return text
 
@@ -110,7 +110,7 @@ def calculate(act: Callable[[Any, Any], Any], left: Program, right: Program, row
     return None if found != found else found
 
 
-def exactly(act: Callable[[Decimal, Decimal], Decimal], a: int | Decimal, b: int | Decimal) -> Decimal:
+def calculate_exactly(act: Callable[[Decimal, Decimal], Decimal], a: int | Decimal, b: int | Decimal) -> Decimal:
     """`act` of two exact numbers of which one is a DECIMAL."""
     return act(Decimal(a), Decimal(b))
 
@@ -143,12 +143,12 @@ def real_mod(a: float, b: float) -> float | None:
     return math.fmod(a, b) if b and math.isfinite(a) else None
 
 
-DECIMAL_ADD = partial(exactly, _EXACT.add)
-DECIMAL_SUB = partial(exactly, _EXACT.subtract)
-DECIMAL_MUL = partial(exactly, _EXACT.multiply)
+DECIMAL_ADD = partial(calculate_exactly, _EXACT.add)
+DECIMAL_SUB = partial(calculate_exactly, _EXACT.subtract)
+DECIMAL_MUL = partial(calculate_exactly, _EXACT.multiply)
 
 
-def negated(value: int | float | Decimal) -> Any:
+def negate(value: int | float | Decimal) -> Any:
     """-x; a Decimal keeps all its digits."""
     return _EXACT.minus(value) if isinstance(value, Decimal) else -value
 
@@ -161,12 +161,12 @@ def size_of(value: int | float | Decimal) -> Any:
 # Conditions: 1, 0 or NULL
 
 
-def true(value: Any) -> bool | None:
+def is_true(value: Any) -> bool | None:
     """A number as a condition."""
     return None if value is None else bool(value)
 
 
-def compared(act: Callable[[Any, Any], bool], left: Program, right: Program, row: Row) -> bool | None:
+def compare_values(act: Callable[[Any, Any], bool], left: Program, right: Program, row: Row) -> bool | None:
     """A comparison; NULL when one side is."""
     a = left(row)
     if a is None:
@@ -175,17 +175,17 @@ def compared(act: Callable[[Any, Any], bool], left: Program, right: Program, row
     return None if b is None else act(a, b)
 
 
-def same_or_null(left: Program, right: Program, row: Row) -> bool:
+def compare_null_safe(left: Program, right: Program, row: Row) -> bool:
     """a <=> b."""
     a, b = left(row), right(row)
     return a is b if a is None or b is None else bool(a == b)
 
 
-def both(parts: Sequence[Program], row: Row) -> bool | None:
+def evaluate_and(parts: Sequence[Program], row: Row) -> bool | None:
     """AND."""
     found: bool | None = True
     for part in parts:
-        value = true(part(row))
+        value = is_true(part(row))
         if value is False:
             return False
         if value is None:
@@ -193,11 +193,11 @@ def both(parts: Sequence[Program], row: Row) -> bool | None:
     return found
 
 
-def either(parts: Sequence[Program], row: Row) -> bool | None:
+def evaluate_or(parts: Sequence[Program], row: Row) -> bool | None:
     """OR."""
     found: bool | None = False
     for part in parts:
-        value = true(part(row))
+        value = is_true(part(row))
         if value:
             return True
         if value is None:
@@ -205,15 +205,15 @@ def either(parts: Sequence[Program], row: Row) -> bool | None:
     return found
 
 
-def exactly_one(left: Program, right: Program, row: Row) -> bool | None:
+def evaluate_xor(left: Program, right: Program, row: Row) -> bool | None:
     """XOR."""
-    a, b = true(left(row)), true(right(row))
+    a, b = is_true(left(row)), is_true(right(row))
     return None if a is None or b is None else a is not b
 
 
-def inverted(inner: Program, row: Row) -> bool | None:
+def evaluate_not(inner: Program, row: Row) -> bool | None:
     """NOT."""
-    value = true(inner(row))
+    value = is_true(inner(row))
     return None if value is None else not value
 
 
@@ -224,15 +224,15 @@ def is_null(inner: Program, row: Row) -> bool:
 
 def is_truth(wanted: bool, inner: Program, row: Row) -> bool:
     """IS TRUE, IS FALSE."""
-    return true(inner(row)) is wanted
+    return is_true(inner(row)) is wanted
 
 
-def chosen(condition: Program, yes: Program, no: Program, row: Row) -> Any:
+def evaluate_if(condition: Program, yes: Program, no: Program, row: Row) -> Any:
     """IF(condition, yes, no)."""
-    return yes(row) if true(condition(row)) else no(row)
+    return yes(row) if is_true(condition(row)) else no(row)
 
 
-def first_known(parts: Sequence[Program], row: Row) -> Any:
+def evaluate_coalesce(parts: Sequence[Program], row: Row) -> Any:
     """COALESCE."""
     return next((value for value in (part(row) for part in parts) if value is not None), None)
 
@@ -268,7 +268,7 @@ def _upper(char: str) -> str:
     return title if len(title) == 1 else char
 
 
-def trimmed(what: str, leading: bool, trailing: bool, text: str) -> str:
+def trim(what: str, leading: bool, trailing: bool, text: str) -> str:
     """TRIM: `what` removed as often as it occurs at those ends."""
     if not what:
         return text

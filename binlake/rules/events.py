@@ -14,7 +14,7 @@ from typing import Literal
 from binlake.base.sections.rules import EventRule
 from binlake.errors import ConfigError, Permanent
 from binlake.rows.schema.actions import Action
-from binlake.rules.patterns import Pattern, expression, wildcard
+from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
 
 DML = ("insert", "update", "delete")
 ALTER_TABLE = "alter table"
@@ -99,7 +99,7 @@ class _Rule:
 
     @classmethod
     def of(cls, config: EventRule) -> _Rule:
-        words = tuple(_word(event) for event in config.events)
+        words = tuple(_normalized_event(event) for event in config.events)
         if config.action == "Do" and not words:
             raise ConfigError(
                 "a rule of the action Do without events lets nothing through",
@@ -108,10 +108,10 @@ class _Rule:
             )
         sql = "|".join(f"(?:{pattern})" for pattern in config.sql_pattern)
         return cls(
-            wildcard(config.schema_pattern),
-            wildcard(config.table_pattern) if config.table_pattern else None,
+            compile_wildcard(config.schema_pattern),
+            compile_wildcard(config.table_pattern) if config.table_pattern else None,
             words,
-            expression(sql, sql) if sql else None,
+            compile_regex(sql, sql) if sql else None,
             config.action,
         )
 
@@ -120,12 +120,12 @@ class _Rule:
 
     def drops(self, event: str, text: str) -> bool:
         """True when this rule drops the event. Raises Permanent for the action Error."""
-        checks = [self._named(event)] if event else []
+        checks = [self._require_event_name(event)] if event else []
         if text and self.sql is not None:
             checks.append(self.sql.matches(text))
         return next((True for named in checks if named == (self.action != "Do")), False)
 
-    def _named(self, event: str) -> bool:
+    def _require_event_name(self, event: str) -> bool:
         kind = "dml" if event in DML else "ddl"
         for word in self.words:
             if word in ("all", f"all {kind}"):
@@ -188,7 +188,7 @@ def _ranked(rules: Sequence[tuple[EventRule, _Rule]]) -> list[_Rule]:
     return sorted((rule for _, rule in rules), key=lambda rule: rule.table is not None)
 
 
-def _word(event: str) -> str:
+def _normalized_event(event: str) -> str:
     word = event.lower().strip()
     if word not in KNOWN:
         close = difflib.get_close_matches(word, KNOWN, n=1)

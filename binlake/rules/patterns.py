@@ -25,21 +25,21 @@ class Pattern:
 
 def drainer_pattern(text: str) -> Pattern:
     """A name of the drainer's lists. Raises ConfigError."""
-    return expression(text[1:] if text.startswith("~") else f"^(?:{text})$", text)
+    return compile_regex(text[1:] if text.startswith("~") else f"^(?:{text})$", text)
 
 
-def wildcard(text: str) -> Pattern:
+def compile_wildcard(text: str) -> Pattern:
     """A pattern of DM's rules. Raises ConfigError."""
     if text.startswith("~"):
-        return expression(text[1:], text)
+        return compile_regex(text[1:], text)
     if "*" in text[:-1]:
         raise ConfigError(
             "`*` may only end a pattern", where={"pattern": text}, hint="write a regular expression: a leading ~"
         )
-    return expression(f"^{''.join(map(_part, re.findall(_PARTS, text, re.DOTALL)))}$", text)
+    return compile_regex(f"^{''.join(map(_regex_of_part, re.findall(_PARTS, text, re.DOTALL)))}$", text)
 
 
-def expression(regex: str, text: str) -> Pattern:
+def compile_regex(regex: str, text: str) -> Pattern:
     """`regex`, searched anywhere; `text` is what the configuration says. Raises ConfigError."""
     try:
         return Pattern(re.compile(regex, re.IGNORECASE))
@@ -52,7 +52,7 @@ def expression(regex: str, text: str) -> Pattern:
 _PARTS = r"\[[^\]]+\]|."
 
 
-def _part(part: str) -> str:
+def _regex_of_part(part: str) -> str:
     if part in ("*", "?"):
         return ".*" if part == "*" else "."
     if len(part) == 1:

@@ -106,7 +106,7 @@ class Reader:
         left, right = self.value(node.this), self.value(node.expression)
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
             return condition_term(partial(ev.is_truth, True, _json_equal(left, right)))
-        return condition_term(partial(ev.same_or_null, *pair(left, right, self._bytewise, ordered=False)))
+        return condition_term(partial(ev.compare_null_safe, *pair(left, right, self._bytewise, ordered=False)))
 
     def _compared(self, kind: type[exp.Expr], left: Term, right: Term) -> ev.Program:
         equality = kind in (exp.EQ, exp.NEQ)
@@ -114,8 +114,8 @@ class Reader:
             if not equality:
                 raise Unsupported("JSON values cannot be ordered here: use the text (->>)")
             found = _json_equal(left, right)
-            return found if kind is exp.EQ else partial(ev.inverted, found)
-        return partial(ev.compared, _COMPARISONS[kind], *pair(left, right, self._bytewise, ordered=not equality))
+            return found if kind is exp.EQ else partial(ev.evaluate_not, found)
+        return partial(ev.compare_values, _COMPARISONS[kind], *pair(left, right, self._bytewise, ordered=not equality))
 
     def between(self, node: exp.Between) -> Term:
         """x BETWEEN a AND b."""
@@ -126,7 +126,7 @@ class Reader:
             raise Unsupported("an exact number is BETWEEN exact numbers here")
         require_one_collation(value, low, high)
         return condition_term(
-            partial(ev.both, (self._compared(exp.GTE, value, low), self._compared(exp.LTE, value, high)))
+            partial(ev.evaluate_and, (self._compared(exp.GTE, value, low), self._compared(exp.LTE, value, high)))
         )
 
     def within(self, node: exp.In) -> Term:
@@ -138,18 +138,18 @@ class Reader:
             raise Unsupported("IN does not take a JSON value: compare it by =, or its text by ->>")
         members = [self.value(part) for part in node.expressions]
         require_one_collation(value, *members)
-        return condition_term(partial(ev.either, tuple(self._compared(exp.EQ, value, one) for one in members)))
+        return condition_term(partial(ev.evaluate_or, tuple(self._compared(exp.EQ, value, one) for one in members)))
 
     def logic(self, node: exp.Binary) -> Term:
         """AND, OR, XOR."""
         parts = self.condition(node.this), self.condition(node.expression)
         if isinstance(node, exp.Xor):
-            return condition_term(partial(ev.exactly_one, *parts))
-        return condition_term(partial(ev.both if isinstance(node, exp.And) else ev.either, parts))
+            return condition_term(partial(ev.evaluate_xor, *parts))
+        return condition_term(partial(ev.evaluate_and if isinstance(node, exp.And) else ev.evaluate_or, parts))
 
     def negation(self, node: exp.Not) -> Term:
         """NOT x."""
-        return condition_term(partial(ev.inverted, self.condition(node.this)))
+        return condition_term(partial(ev.evaluate_not, self.condition(node.this)))
 
     def test(self, node: exp.Is) -> Term:
         """x IS NULL, IS TRUE, IS FALSE."""
@@ -162,20 +162,22 @@ class Reader:
     def like(self, node: exp.Like) -> Term:
         """x LIKE 'pattern', x NOT LIKE 'pattern'."""
         value, collation, pattern = self._matched(node)
-        weigh = ev.same if self._bytewise else letter_weigher(collation)
+        weigh = ev.keep_text if self._bytewise else letter_weigher(collation)
         if weigh is None:
             weigh_of(collation, bytewise=False)
             raise AssertionError("a collation that can be weighed has letters")
-        text = value.program if weigh is ev.same else partial(ev.through, weigh, value.program)
-        found = partial(ev.through, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
-        return condition_term(partial(ev.inverted, found) if node.args.get("negate") else found)
+        text = value.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, value.program)
+        found = partial(ev.apply_unless_null, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
+        return condition_term(partial(ev.evaluate_not, found) if node.args.get("negate") else found)
 
     def regexp(self, node: exp.RegexpLike) -> Term:
         """x REGEXP 'pattern'."""
         value, collation, pattern = self._matched(node)
         if not self._bytewise and not collation.endswith("_bin"):
             raise Unsupported(f"REGEXP is by code points here, not by {collation}: write `… COLLATE utf8mb4_bin`")
-        return condition_term(partial(ev.through, partial(ev.matches, regexp_pattern(pattern)), value.program))
+        return condition_term(
+            partial(ev.apply_unless_null, partial(ev.matches, regexp_pattern(pattern)), value.program)
+        )
 
     def _matched(self, node: exp.Binary) -> tuple[Term, str, str]:
         """(the text, its collation, the pattern)."""
@@ -206,8 +208,8 @@ class Reader:
         """-x."""
         inner = number(self.value(node.this))
         if inner.literal is not None:
-            return constant(ev.negated(inner.literal), inner.kind, inner.scale)  # type: ignore[arg-type]
-        return Term(partial(ev.through, ev.negated, inner.program), inner.kind, scale=inner.scale)
+            return constant(ev.negate(inner.literal), inner.kind, inner.scale)  # type: ignore[arg-type]
+        return Term(partial(ev.apply_unless_null, ev.negate, inner.program), inner.kind, scale=inner.scale)
 
     def nested(self, node: exp.Paren) -> Term:
         """(x)."""
@@ -246,10 +248,10 @@ class Reader:
         inner = self.value(node.this)
         if inner.kind != "document":
             raise Unsupported(f"`{node.this.sql('mysql')}` is not a JSON column")
-        found = partial(ev.through, partial(doc.value_at, path_legs(node.expression)), inner.program)
+        found = partial(ev.apply_unless_null, partial(doc.value_at, path_legs(node.expression)), inner.program)
         if isinstance(node, exp.JSONExtract):
             return Term(found, "json")
-        text = partial(ev.through, doc.unquoted, found)
+        text = partial(ev.apply_unless_null, doc.unquote, found)
         return Term(text, "text", charset="utf8mb4", collation="utf8mb4_bin")
 
     def choice(self, node: exp.If) -> Term:
@@ -257,17 +259,17 @@ class Reader:
         if node.args.get("false") is None:
             raise Unsupported("IF takes three arguments")
         found, (yes, no) = alike([self.value(node.args["true"]), self.value(node.args["false"])])
-        return replace(found, program=partial(ev.chosen, self.condition(node.this), yes, no), literal=None)
+        return replace(found, program=partial(ev.evaluate_if, self.condition(node.this), yes, no), literal=None)
 
     def first(self, node: exp.Coalesce) -> Term:
         """COALESCE(a, b) and IFNULL(a, b)."""
         found, programs = alike([self.value(part) for part in (node.this, *node.expressions)])
-        return replace(found, program=partial(ev.first_known, tuple(programs)), literal=None)
+        return replace(found, program=partial(ev.evaluate_coalesce, tuple(programs)), literal=None)
 
     def absolute(self, node: exp.Abs) -> Term:
         """ABS(x)."""
         inner = number(self.value(node.this))
-        return Term(partial(ev.through, ev.size_of, inner.program), inner.kind, scale=inner.scale)
+        return Term(partial(ev.apply_unless_null, ev.size_of, inner.program), inner.kind, scale=inner.scale)
 
     def cased(self, node: exp.Expr) -> Term:
         """LOWER, UPPER."""
@@ -287,20 +289,20 @@ class Reader:
         found = ends.get(str(node.args.get("position") or "").upper())
         if found is None:
             raise Unsupported(f"`{node.sql('mysql')}` is not supported")
-        return _changed(inner, partial(ev.trimmed, what, *found))
+        return _changed(inner, partial(ev.trim, what, *found))
 
     def length(self, node: exp.Length) -> Term:
         """LENGTH in bytes, CHAR_LENGTH in characters."""
         inner = self.value(node.this)
         if inner.kind == "binary":
-            return Term(partial(ev.through, len, inner.program), "int")
+            return Term(partial(ev.apply_unless_null, len, inner.program), "int")
         if inner.kind != "text":
             raise Unsupported(f"the length of a {inner.kind} is not supported")
         if not node.args.get("binary"):
-            return Term(partial(ev.through, len, inner.program), "int")
+            return Term(partial(ev.apply_unless_null, len, inner.program), "int")
         if inner.charset not in UTF8:
             raise Unsupported("the bytes of a text are counted in utf8 and utf8mb4 only: use CHAR_LENGTH")
-        return Term(partial(ev.through, ev.byte_length, inner.program), "int")
+        return Term(partial(ev.apply_unless_null, ev.byte_length, inner.program), "int")
 
     def function(self, node: exp.Anonymous) -> Term:
         """FIND_IN_SET('name', set)."""
@@ -311,7 +313,7 @@ class Reader:
         weights = [general_ci(one) for one in names.set_names]
         if not isinstance(name.literal, str) or name.literal not in names.set_names or len(set(weights)) < len(weights):
             raise Unsupported("FIND_IN_SET needs a name of the SET, spelled as there, and a column of type SET")
-        return Term(partial(ev.through, partial(ev.place_in, name.literal), names.program), "place")
+        return Term(partial(ev.apply_unless_null, partial(ev.place_in, name.literal), names.program), "place")
 
     def _text(self, node: exp.Expr) -> Term:
         inner = self.value(node)
@@ -321,7 +323,7 @@ class Reader:
 
 
 def _changed(inner: Term, change: Callable[[str], str]) -> Term:
-    made = replace(inner, program=partial(ev.through, change, inner.program), literal=None)
+    made = replace(inner, program=partial(ev.apply_unless_null, change, inner.program), literal=None)
     return replace(made, ordinal=None, named=False, set_names=())
 
 
@@ -340,7 +342,7 @@ def _json_equal(left: Term, right: Term) -> ev.Program:
         found = float(plain_number(str(given)) if not isinstance(given, float) else given)
     else:
         raise Unsupported("a JSON value is compared with a constant number or text here")
-    return partial(ev.through, partial(doc.equals, found), value.program)
+    return partial(ev.apply_unless_null, partial(doc.equals, found), value.program)
 
 
 @dataclass(frozen=True)

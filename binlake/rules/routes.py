@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from binlake.base.sections.rules import RouteRule
 from binlake.errors import ConfigError
-from binlake.rules.patterns import Pattern, expression, wildcard
+from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Routes:
 
     def __init__(self, rules: Sequence[RouteRule], source: str = "") -> None:
         self._source = source
-        self._rules = [_Rule(rule, wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
+        self._rules = [_Rule(rule, compile_wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
         self._known: dict[tuple[str, str], RouteRule | None] = {}
         _require_distinct(rules)
         for rule in rules:
             for regex, _, _ in _extractors(rule, "", "", ""):
-                expression(regex, regex)
+                compile_regex(regex, regex)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -64,7 +64,7 @@ class Routes:
         if rule is None:
             return ()
         found = _extractors(rule, table, db, self._source)
-        return tuple(Extracted(column, _captured(regex, text)) for regex, column, text in found)
+        return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in found)
 
     def _rule(self, db: str, table: str) -> RouteRule | None:
         if (db, table) not in self._known:
@@ -86,7 +86,7 @@ class Routes:
 
 
 def _table_pattern(rule: RouteRule) -> Pattern | None:
-    return wildcard(rule.table_pattern) if rule.table_pattern else None
+    return compile_wildcard(rule.table_pattern) if rule.table_pattern else None
 
 
 def _require_distinct(rules: Sequence[RouteRule]) -> None:
@@ -110,6 +110,6 @@ def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple
     return found
 
 
-def _captured(regex: str, text: str) -> str:
+def _captured_text(regex: str, text: str) -> str:
     match = re.search(regex, text)
     return "".join(group or "" for group in match.groups()) if match else ""

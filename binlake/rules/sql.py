@@ -24,7 +24,7 @@ _CALLED = frozenset({
     "IN", "IF", "IFNULL", "COALESCE", "LOWER", "LCASE", "UPPER", "UCASE", "TRIM", "LTRIM", "RTRIM", "ABS", "LENGTH",
     "CHAR_LENGTH", "CHARACTER_LENGTH", "FIND_IN_SET", "MOD", "ISNULL", "JSON_EXTRACT", "REGEXP_LIKE",
 })  # fmt: skip
-"""Before a parenthesis that is no group."""
+"""Before a parenthesis that is not a group."""
 
 
 def parse(text: str) -> exp.Expr:
@@ -74,7 +74,7 @@ def _count(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
 
 
 def _require_parentheses(node: exp.Expr) -> None:
-    """Operators that sqlglot or a reader may bind unlike MySQL stand in parentheses. Raises Unsupported."""
+    """Operators that sqlglot or a reader may bind unlike MySQL are put in parentheses. Raises Unsupported."""
     parts = [part for part in node.iter_expressions() if isinstance(part, (*_COMPARING, *_JOINING, exp.Not))]
     if isinstance(node, (*_COMPARING, *_CALCULATING)):
         loose = [part for part in parts if part.arg_key != "expressions"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from binlake.base.sections.rules import BlockAllowList, Filter
 from binlake.base.sections.values import TableName
-from binlake.rules.patterns import Pattern, drainer_pattern, wildcard
+from binlake.rules.patterns import Pattern, compile_wildcard, drainer_pattern
 
 
 class TableChoice(abc.ABC):
@@ -58,10 +58,10 @@ class BlockAllow(TableChoice):
 
     def __init__(self, config: BlockAllowList) -> None:
         super().__init__()
-        self._do_dbs = [wildcard(name) for name in config.do_dbs]
-        self._do_tables = _pairs(config.do_tables, wildcard)
-        self._ignore_dbs = [wildcard(name) for name in config.ignore_dbs]
-        self._ignore_tables = _pairs(config.ignore_tables, wildcard)
+        self._do_dbs = [compile_wildcard(name) for name in config.do_dbs]
+        self._do_tables = _pairs(config.do_tables, compile_wildcard)
+        self._ignore_dbs = [compile_wildcard(name) for name in config.ignore_dbs]
+        self._ignore_tables = _pairs(config.ignore_tables, compile_wildcard)
 
     def _judge(self, db: str, table: str) -> bool:
         return self._keeps_db(db) and (not table or self._keeps_table(db, table))

@@ -85,7 +85,7 @@ def column_term(column: ColumnInfo, at: int) -> Term:
     if column.is_binary:
         return Term(partial(ev.read, at, bytes.fromhex), "binary")
     collation = collation_of(column.charset, column.collate)
-    text = Term(partial(ev.read, at, ev.same), "text", charset=column.charset.lower(), collation=collation)
+    text = Term(partial(ev.read, at, ev.keep_text), "text", charset=column.charset.lower(), collation=collation)
     if column.tp in (t.ENUM, t.SET):
         return _named(text, column, at)
     return text
@@ -108,7 +108,7 @@ _PLAIN_COLUMNS: tuple[tuple[frozenset[int], Kind, Callable[[str], object]], ...]
     (t.DATES, "date", ev.moment),
     (t.MOMENTS, "moment", ev.moment),
     (frozenset({t.DURATION}), "time", ev.time),
-    (frozenset({t.JSON}), "document", ev.same),
+    (frozenset({t.JSON}), "document", ev.keep_text),
 )
 
 
@@ -126,7 +126,7 @@ def number(term: Term) -> Term:
         return Term(term.ordinal, "int")
     if isinstance(term.literal, str):
         return constant(float(plain_number(term.literal)), "real")
-    return Term(partial(ev.through, ev.leading_number, term.program), "real")
+    return Term(partial(ev.apply_unless_null, ev.leading_number, term.program), "real")
 
 
 def plain_number(text: str) -> int | Decimal:
@@ -141,7 +141,7 @@ def plain_number(text: str) -> int | Decimal:
 
 def as_real(term: Term) -> ev.Program:
     """The program of a number as DOUBLE."""
-    return term.program if term.kind == "real" else partial(ev.through, ev.real, term.program)
+    return term.program if term.kind == "real" else partial(ev.apply_unless_null, ev.real, term.program)
 
 
 def numbers_alike(terms: Sequence[Term]) -> list[ev.Program]:
@@ -219,7 +219,7 @@ def _texts(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Pr
 def _weighed(term: Term, weigh: Callable[[str], str]) -> ev.Program:
     if isinstance(term.literal, str):
         return partial(ev.constant, weigh(term.literal))
-    return term.program if weigh is ev.same else partial(ev.through, weigh, term.program)
+    return term.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, term.program)
 
 
 def common_collation(*terms: Term) -> str:
@@ -240,7 +240,7 @@ def require_one_collation(*terms: Term) -> None:
 
 def weigh_of(collation: str, bytewise: bool) -> Callable[[str], str]:
     """What texts weigh; `bytewise` where the source compares all of them by bytes. Raises Unsupported."""
-    found = ev.same if bytewise else weigher(collation)
+    found = ev.keep_text if bytewise else weigher(collation)
     if found is None:
         raise Unsupported(
             f"what is equal in the collation {collation} is not known here: compare by code points with"
@@ -291,7 +291,7 @@ def _time_literal(kind: str, text: str) -> int | str:
     return ev.moment(text)
 
 
-# Values that stand for one another
+# Values that are equal to one another
 
 
 def alike(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:

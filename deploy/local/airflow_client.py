@@ -39,7 +39,7 @@ class AirflowClient:
             time.sleep(0.5)
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
-        """Let the schedule of the DAG rest, or go on."""
+        """Pause or unpause the DAG."""
         self.http.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
 
     def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:

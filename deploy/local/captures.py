@@ -33,9 +33,9 @@ from binlake.rows.codec.latin1 import InvalidText
 from binlake.rules import Rules
 from binlake.target import Session
 from deploy.local.cluster import CaptureCluster, capture_cluster
-from deploy.local.commitlog import planned, read_log, tables_in_doubt
+from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
 from deploy.local.direct import DirectReplay
-from deploy.local.handwork import Handworks, handworks
+from deploy.local.handwork import Handworks, plan_handwork
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
 from spark_jobs.job.context import StageContext, StageResult
@@ -106,7 +106,7 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
         with closing(Session(target)) as session:
             rules = Rules(invalid_text=_invalid_text(capture), second_writes="once")
-            hands = handworks(planned(log), capture.states(), tables_in_doubt(log))
+            hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
             replay = DirectReplay(log, session, hands, new_collation=_new_collation(capture), rules=rules)
             for state in read_expected_states(capture):
                 replay.advance(state.commit_ts)
@@ -114,7 +114,7 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
                 if not _compare(capture, state, server, outcome):
                     return
 
-    return _timed(capture, "direct", server, work)
+    return _run_timed(capture, "direct", server, work)
 
 
 def run_capture(
@@ -135,7 +135,7 @@ def run_capture(
     def work(outcome: Outcome) -> None:
         states = sample(list(read_expected_states(capture)), most_states)
         commits = read_log(capture)
-        hands = handworks(planned(commits), capture.states(), tables_in_doubt(commits))
+        hands = plan_handwork(plan_ddl(commits), capture.states(), tables_in_doubt(commits))
         with capture_cluster(capture, folder, pumps=pumps) as cluster:
             outcome.transactions = int(cluster.replay["transactions"])
             outcome.replay_seconds = float(cluster.replay["seconds"])
@@ -153,10 +153,10 @@ def run_capture(
             ctx = StageContext(Replication.model_validate(settings), capture.name, make_spark)
             _through_windows(capture, server, ctx, outcome, states, hands)
 
-    return _timed(capture, "windows", server, work)
+    return _run_timed(capture, "windows", server, work)
 
 
-def _timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome], None]) -> Outcome:
+def _run_timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome], None]) -> Outcome:
     began = time.monotonic()
     outcome = Outcome(capture.name, path, recorded=sum(1 for _ in capture.states()))
     server.wipe()
@@ -251,16 +251,18 @@ def run_all(
     """Every capture by both paths, a line each and what was exempt or done by hand; the exit status."""
     outcomes: list[Outcome] = []
     for capture in captures:
-        outcomes.append(_told(run_direct(capture, server)))
+        outcomes.append(_print_notes(run_direct(capture, server)))
         with tempfile.TemporaryDirectory(prefix=f"binlake-{capture.name}-") as folder:
-            outcomes.append(_told(run_capture(capture, server, make_spark, Path(folder), most_states=most_states)))
+            outcomes.append(
+                _print_notes(run_capture(capture, server, make_spark, Path(folder), most_states=most_states))
+            )
     differing = sorted({outcome.name for outcome in outcomes if not outcome.equal})
     total = len({outcome.name for outcome in outcomes})
     print(f"{total} captures, {len(differing)} differ" + (f": {', '.join(differing)}" if differing else ""))
     return 1 if differing else 0
 
 
-def _told(outcome: Outcome) -> Outcome:
+def _print_notes(outcome: Outcome) -> Outcome:
     print(outcome.line(), flush=True)
     for name, count in sorted(outcome.exemptions.items()):
         print(f"    exempt {count:>6} x {name}", flush=True)

@@ -72,6 +72,6 @@ def tables_in_doubt(log: CommitLog) -> set[str]:
     return set(batch.stats.taken_once)
 
 
-def planned(log: CommitLog) -> list[LandedDdl]:
+def plan_ddl(log: CommitLog) -> list[LandedDdl]:
     """All DDL of a capture, as one window plans them."""
     return plan_ddls(SchemaState(), log.ddls, log.jobs, RULES)

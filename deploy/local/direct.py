@@ -1,7 +1,7 @@
 """A capture applied to a target by core functions alone, without pumps, lake or Spark: seconds instead of minutes.
 
 Decode, net change, statement text and DDL mapping are the pipeline's own functions, in its own order; left out is what
-carries rows between them. Equality is told by `binlake.compare`, which reads the target by plain SQL.
+carries rows between them. Equality is decided by `binlake.compare`, which reads the target by plain SQL.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from binlake.target.session.session import Session
 from binlake.window.cuts import make_ddl_batch
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, key_defaults_of, use_bytewise_collations
-from deploy.local.commitlog import RULES, CommitLog, planned
-from deploy.local.handwork import Handworks, handworks
+from deploy.local.commitlog import RULES, CommitLog, plan_ddl
+from deploy.local.handwork import Handworks, plan_handwork
 
 
 @dataclass
@@ -60,7 +60,7 @@ class DirectReplay:
     ) -> None:
         self._log = log
         self._new_collation = new_collation
-        self.hands = handworks(planned(log)) if hands is None else hands
+        self.hands = plan_handwork(plan_ddl(log)) if hands is None else hands
         self._rules = replace(rules, replacements=self.hands.replaced)
         self._target = Target.model_validate({"db-type": "mariadb", "tables": self.hands.accepted})
         self._session = session

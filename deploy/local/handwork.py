@@ -66,7 +66,9 @@ class Handworks:
         return [work.about for work in due if work.about]
 
 
-def handworks(planned: Iterable[LandedDdl], states: Iterable[StateAt] = (), doubted: Collection[str] = ()) -> Handworks:
+def plan_handwork(
+    planned: Iterable[LandedDdl], states: Iterable[StateAt] = (), doubted: Collection[str] = ()
+) -> Handworks:
     """The handwork that the DDL of a capture need, in commit order, on MariaDB.
 
     `states`: what the source recorded, `doubted`: the tables of which the binlogs do not tell all.
@@ -78,7 +80,7 @@ def handworks(planned: Iterable[LandedDdl], states: Iterable[StateAt] = (), doub
     replaced: dict[int, str] = {}
     accepted: list[dict[str, Any]] = []
     for ddl in planned:
-        works += _copied_anew(ddl, recorded, doubted)
+        works += _copy_again(ddl, recorded, doubted)
         lost = _lost_defaults(ddl)
         if lost:
             replaced[ddl.commit_ts] = _in_utf8mb4(ddl)
@@ -150,12 +152,12 @@ def _works(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable
         kept_after, former = dropped[table.id]
         kept, was, now = (KEPT_IN, f"kept_{table.id}"), (former.db, former.name), (table.db, table.name)
         own = f"CREATE DATABASE IF NOT EXISTS {quote_name(KEPT_IN)}"
-        yield Handwork(kept_after, (own, *_copied(was, kept, former)), "")
-        back += _copied(kept, now, table)
+        yield Handwork(kept_after, (own, *_copy_statements(was, kept, former)), "")
+        back += _copy_statements(kept, now, table)
     yield Handwork(ddl.commit_ts - 1, (*made, *back), ddl.query)
 
 
-def _copied(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tuple[str, ...]:
+def _copy_statements(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tuple[str, ...]:
     names = ", ".join(quote_name(column.name) for column in written_columns(table, "mariadb"))
     return (
         f"CREATE OR REPLACE TABLE {qualified(*to)} LIKE {qualified(*source)}",
@@ -163,7 +165,7 @@ def _copied(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tu
     )
 
 
-def _copied_anew(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
+def _copy_again(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
     """What `ddl` leaves in doubt, from the first state behind it that has the rows."""
     marked = [f"{table.db}.{table.name}" for table in ddl.after.tables if table.reorganized is not None]
     for name in doubted if ddl.decision == "apply" else ():
@@ -172,10 +174,10 @@ def _copied_anew(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[
         found = ((state.commit_ts, one) for state in states for one in state.contents if one["table"] == name)
         ts, recorded = next((one for one in found if one[0] >= ddl.commit_ts), (0, {"absent": True}))
         if not recorded.get("absent"):
-            yield Handwork(ts, tuple(_filled(recorded)), f"{name} copied anew behind {ddl.query}")
+            yield Handwork(ts, tuple(_fill_statements(recorded)), f"{name} copied anew behind {ddl.query}")
 
 
-def _filled(recorded: Mapping[str, Any]) -> Iterable[str]:
+def _fill_statements(recorded: Mapping[str, Any]) -> Iterable[str]:
     name, virtual = qualified(recorded["schema"], recorded["name"]), set(recorded.get("virtual") or ())
     taken = [number for number, column in enumerate(recorded["columns"]) if column not in virtual]
     columns = ", ".join(quote_name(recorded["columns"][number]) for number in taken)

@@ -1,7 +1,7 @@
-"""Ports of the loopback address: nothing of ours listens anywhere else.
+"""Ports of the loopback address: the servers of tests and demo listen nowhere else.
 
 A server binds the port it was given seconds later. So that nobody has taken it by then, it lies outside the range from
-which the kernel serves outgoing connections and whoever asks for any port, and in a block that is this process's own.
+which the kernel gives ports to outgoing connections and on request, and in a block that is this process's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _claims: list[socket.socket] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different TCP ports that nobody listens on now; no process of ours is given one of them again."""
+    """`count` different TCP ports that nobody listens on now; no other process of a test run gets one of them."""
     with _lock:
         return [next(_free) for _ in range(count)]
 
@@ -85,11 +85,11 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _anew() -> None:
+def _forget_blocks() -> None:
     global _free, _lock
     _free, _lock = _ports(), threading.Lock()
 
 
 _free = _ports()
 # A fork has blocks of its own.
-os.register_at_fork(after_in_child=_anew)
+os.register_at_fork(after_in_child=_forget_blocks)

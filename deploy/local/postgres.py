@@ -19,7 +19,7 @@ from typing import Any
 import psycopg2
 
 from deploy.local.ports import HOST, free_port
-from deploy.local.process import Child, ProcessError, switched_to
+from deploy.local.process import Child, ProcessError, account_arguments
 from deploy.setup.debian import library_path
 from deploy.setup.postgres import ROOT, install
 
@@ -124,7 +124,7 @@ class Postgres:
             capture_output=True,
             text=True,
             check=False,
-            **switched_to(self._account),
+            **account_arguments(self._account),
         )
         if done.returncode:
             raise ProcessError(f"{program} failed: {done.stderr.strip()[-1500:]}")

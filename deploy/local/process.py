@@ -49,7 +49,7 @@ class Child:
         self._command = [str(word) for word in command]
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
-        self._account = switched_to(account)
+        self._account = account_arguments(account)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -112,8 +112,8 @@ class Child:
         return self.folder / f"{self.name}.process"
 
 
-def switched_to(account: tuple[int, int] | None) -> dict[str, Any]:
-    """What `subprocess` is told so that a program runs as `account`, with no other group of this process's user."""
+def account_arguments(account: tuple[int, int] | None) -> dict[str, Any]:
+    """Arguments of `subprocess` so that a program runs as `account`, with no other group of this process's user."""
     return {} if account is None else {"user": account[0], "group": account[1], "extra_groups": []}
 
 
@@ -128,7 +128,7 @@ def members(leader: int) -> list[psutil.Process]:
             found.update({child.pid: child for child in process.children(recursive=True)})
         except psutil.NoSuchProcess:
             continue
-    return [process for process in found.values() if alive(process)]
+    return [process for process in found.values() if is_alive(process)]
 
 
 def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
@@ -141,8 +141,8 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             reap()
-            # A program that is told to end may still start others: look again each time.
-            known = {pid: process for pid, process in known.items() if alive(process)}
+            # A program that is ending may still start others: look again each time.
+            known = {pid: process for pid, process in known.items() if is_alive(process)}
             fresh = {process.pid: process for process in members(leader) if process.pid not in known}
             _send(fresh.values(), how)
             known |= fresh
@@ -189,7 +189,7 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
     """Whether it still runs; one that only waits to be reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

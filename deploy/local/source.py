@@ -101,7 +101,7 @@ class CaptureSource(Source):
         self._write("replay", "capture", "replay", str(self._capture.path), *speed)
 
     def fed(self) -> dict[str, Any] | None:
-        """What the replay told at its end (binlogs, transactions, seconds, ...); None while it goes on."""
+        """What the replay printed at its end (binlogs, transactions, seconds, ...); None while it runs."""
         return self._told('{"capture"')
 
 
@@ -116,5 +116,5 @@ class WorkloadSource(Source):
         self._write("workload", "workload", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--writers", "4")
 
     def fed(self) -> dict[str, Any] | None:
-        """What the load told at its end (committed, rows, last_commit_ts, ...); None while it goes on."""
+        """What the load printed at its end (committed, rows, last_commit_ts, ...); None while it runs."""
         return self._told("{")

@@ -116,7 +116,7 @@ def warm_up(url: str, scratch: Path) -> None:
     spark = SparkSession.builder.remote(url).create()
     try:
         rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
-        mapped = rows.mapInArrow(_same, rows.schema)
+        mapped = rows.mapInArrow(_echo_batches, rows.schema)
         for _ in range(2):
             mapped.write.format("delta").mode("overwrite").save(table)
         again = spark.read.format("delta").load(table)
@@ -126,12 +126,12 @@ def warm_up(url: str, scratch: Path) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _echo_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
 def environment() -> dict[str, str]:
     """What the server's process needs beside this one's environment."""
-    # Python workers import the same modules as whoever sends the job: this environment and this checkout.
+    # Python workers import the same modules as the client: this environment and this checkout.
     root = str(Path(__file__).resolve().parents[2])
     return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": root}

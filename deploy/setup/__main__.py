@@ -34,7 +34,7 @@ _CHAINS: tuple[tuple[Part, ...], ...] = (
 
 
 def main(arguments: list[str]) -> int:
-    """Install every part; the exit status: 1 when one of them failed, which is told in a line of its own."""
+    """Install every part; the exit status: 1 when one of them failed, with a line that names it."""
     began = time.monotonic()
     chains = (
         _CHAINS

@@ -55,7 +55,7 @@ def staged(target: Path) -> Iterator[Path]:
     """A folder that becomes `target` (by one rename) when the block ends well; to be used under `only_one`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for torn in target.parent.glob(f"{target.name}-setup-*"):
-        # Of a run that was killed: whoever has the lock is the only one at work.
+        # Left by a run that was killed: the holder of the lock is the only one at work.
         shutil.rmtree(torn)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-setup-") as scratch:
         tree = Path(scratch) / "tree"

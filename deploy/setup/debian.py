@@ -1,4 +1,4 @@
-"""Debian packages without root: downloaded by apt into a private place and unpacked below a folder of ours."""
+"""Debian packages without root: downloaded by apt into a private place and unpacked below `.local`."""
 
 from __future__ import annotations
 

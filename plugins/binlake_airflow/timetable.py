@@ -36,6 +36,6 @@ class BackfillIntervals(CronDataIntervalTimetable):
 
 def range_of_times(start: datetime, end: datetime) -> tuple[int, int]:
     """The range (lo, hi] of commit_ts of the time [start, end)."""
-    # Airflow's times are pendulum's, whose differences are no plain ones.
+    # Airflow's times are pendulum's, whose differences are not plain timedeltas.
     lo, hi = (tso.from_datetime(datetime.fromtimestamp(moment.timestamp(), UTC)) for moment in (start, end))
     return lo - 1, hi - 1

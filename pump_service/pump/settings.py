@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.config.load import read_toml, readable
+from binlake.config.load import read_toml, readable_error
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
@@ -230,7 +230,7 @@ def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.
     try:
         return PumpFile.model_validate(values)
     except ValidationError as error:
-        raise readable(error, PumpFile, args.config or "flags and PUMP_* variables") from None
+        raise readable_error(error, PumpFile, args.config or "flags and PUMP_* variables") from None
 
 
 def to_config(settings: PumpFile) -> PumpConfig:

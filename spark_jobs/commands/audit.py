@@ -96,7 +96,7 @@ def _row(paths: LakePaths, args: argparse.Namespace) -> int:
     found = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
     found = found[-1:] if args.at is not None else found
     if not found:
-        first, last = audit.range()
+        first, last = audit.merged_range()
         print(f"no change of this row in ({max(first, after)}, {last if upto is None else upto}]; the lake holds "
               f"({first}, {last}]", file=sys.stderr)  # fmt: skip
     shown = _with_passages(paths, found)
@@ -176,7 +176,7 @@ def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     found = audit.transaction(args.ts)
     if found is None:
-        first, last = audit.range()
+        first, last = audit.merged_range()
         print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)
         return NOT_FOUND
     if args.output == "json":

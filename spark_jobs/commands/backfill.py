@@ -19,12 +19,12 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
-from binlake.repair.backfill.repair import held, repair_range
+from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import lineage_of
 from spark_jobs.commands.rebuild import rebuild, replay
-from spark_jobs.commands.verify import mended, record
+from spark_jobs.commands.verify import repair_lineage, record_result
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import describe_table
@@ -69,7 +69,7 @@ class BackfillCommand:
             "replay": lambda: _replay(replication, args),
             "rollback": lambda: [_rollback(replication, args)],
         }[args.action]
-        results = run_and_report(args, lambda: _alone(replication, act))
+        results = run_and_report(args, lambda: _run_under_lock(replication, act))
         show_results(args, results)
         return DIFFERENT if any(result.state == "changed" for result in results) else 0
 
@@ -98,7 +98,7 @@ def _require_range(args: argparse.Namespace) -> None:
         args.from_ts, args.to_ts = one - 1, one
 
 
-def _alone(replication: Replication, act: Callable[[], list[StageResult]]) -> list[StageResult]:
+def _run_under_lock(replication: Replication, act: Callable[[], list[StageResult]]) -> list[StageResult]:
     with lake_lock(LakePaths.of(replication), "backfill", wait_s=0):
         return act()
 
@@ -121,7 +121,7 @@ def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
     detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown, "aside": done.aside}
     detail["checkpoint"] = str(done.commit_ts)
     progress.finish(detail)
-    return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail | mended(done))
+    return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail | repair_lineage(done))
 
 
 def _replay(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
@@ -131,20 +131,20 @@ def _replay(replication: Replication, args: argparse.Namespace) -> list[StageRes
 
 
 def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult:
-    plan, rows = _rolled_back(replication, args)
+    plan, rows = _roll_back(replication, args)
     run_id = args.run_id or f"rollback-{uuid.uuid4().hex[:12]}"
     state = "written" if args.write_to == "file" else "done"
     detail = {"keys": plan.keys, "write_to": args.write_to, "forced": args.force, "later": len(plan.later)}
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
-    record(replication, result, run_id)
+    record_result(replication, result, run_id)
     written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
     return replace(result, detail=detail | lineage_of(wrote=map(describe_table, written)))
 
 
-def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:
+def _roll_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:
     if args.write_to == "source":
         return rollback_source(replication, args.from_ts, args.to_ts, force=args.force)
-    with held(replication, args.wait) as target:
+    with hold_target(replication, args.wait) as target:
         if args.write_to == "target":
             return rollback_target(replication, args.from_ts, args.to_ts, target, force=args.force)
         if args.file is None:

@@ -101,10 +101,10 @@ def maintain(ctx: StageContext) -> list[Maintained]:
         *((table.name, partial(_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
         ("mirror", lambda: _mirrors(ctx)),
     ]
-    return [_timed(name, step) for name, step in steps]
+    return [_run_step(name, step) for name, step in steps]
 
 
-def _timed(name: str, step: Callable[[], Maintained]) -> Maintained:
+def _run_step(name: str, step: Callable[[], Maintained]) -> Maintained:
     began = time.monotonic()
     found = step()
     done = replace(found, seconds=time.monotonic() - began)

@@ -89,12 +89,12 @@ def _schema(replication: Replication) -> SchemaState:
     history = SchemaHistory(LakePaths.of(replication))
     landed = WindowLog(LakePaths.of(replication)).landed_range()
     if landed is None:
-        return _sources_own(replication)
+        return _read_source_schema(replication)
     checkpoint = read_checkpoint_ts(replication, replication.source.expected_cluster)
     return history.state_at(landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1]))
 
 
-def _sources_own(replication: Replication) -> SchemaState:
+def _read_source_schema(replication: Replication) -> SchemaState:
     """The schema where the replication will start, asked of the source."""
     with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
         initial = int(replication.initial_commit_ts)

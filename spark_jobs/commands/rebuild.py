@@ -1,7 +1,7 @@
 """Windows that have passed, derived again, or applied to another target: the stages of the pipeline with old bounds.
 
 Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives what was there unless rules, a fixed row or
-another version of Binlake say otherwise; which it was is told by digests.
+another version of Binlake say otherwise; digests show which it was.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> l
     for cut in progress.left():
         began = time.monotonic()
         window = Bounds(*ctx.windows.landed(cut)[0])
-        result = _compared(ctx, window, (MUTATION, DDL), lambda window=window: [run_stage("merge", ctx, window)])  # type: ignore[misc]
+        result = _compare_digests(ctx, window, (MUTATION, DDL), lambda window=window: [run_stage("merge", ctx, window)])  # type: ignore[misc]
         if through == "convert":
             result = _with_sink(ctx, window, result)
         result = replace(result, seconds=time.monotonic() - began)
@@ -56,7 +56,7 @@ def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageR
     sealed = ctx.windows.sealed_windows(window.hi)
     if not sealed:
         return merged
-    found = _compared(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
+    found = _compare_digests(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
     state = "changed" if "changed" in (merged.state, found.state) else "same"
     return replace(merged, state=state, detail={**merged.detail, **found.detail})
 
@@ -68,7 +68,7 @@ def _sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
     return [compacted, run_stage("convert", ctx, Bounds(compacted.lo, compacted.hi))]
 
 
-def _compared(
+def _compare_digests(
     ctx: StageContext, bounds: Bounds, tables: tuple[LakeTable, ...], derive: Callable[[], list[StageResult]]
 ) -> StageResult:
     versions = {table.name: DeltaTable(ctx.paths.table(table.name)).version() for table in tables}
@@ -140,14 +140,16 @@ def replace_stops(replication: Replication, to: int) -> Replication:
 
 def _require_other(live: Replication, ctx: StageContext) -> None:
     into = ctx.replication
-    if into.target is None or (live.target is not None and _place(live.target) == _place(into.target)):
+    if into.target is None or (
+        live.target is not None and _target_address(live.target) == _target_address(into.target)
+    ):
         raise ConfigError(
             "a replay needs a target of its own",
             hint="the live target is brought to its checkpoint by `backfill repair`",
         )
 
 
-def _place(target: Target) -> tuple[str, int, str]:
+def _target_address(target: Target) -> tuple[str, int, str]:
     return target.host, target.port, target.checkpoint_schema
 
 

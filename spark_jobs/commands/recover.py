@@ -61,11 +61,11 @@ class RecoverCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Recover, and print what was done. Raises BinlakeError."""
-        _show(run_and_report(args, lambda: _recovered(args)), args.output)
+        _show(run_and_report(args, lambda: _run_recover(args)), args.output)
         return 0
 
 
-def _recovered(args: argparse.Namespace) -> list[StageResult]:
+def _run_recover(args: argparse.Namespace) -> list[StageResult]:
     replication = load_replication(args.replication)
     return recover(replication, lambda own: _context(own, args), log_dir=args.log_dir, roll_forward=args.roll_forward)
 
@@ -97,7 +97,9 @@ def recover(
         results, source = _from_relay(replication, verdict, log_dir, roll_forward=roll_forward), "relay"
     if goes_on and not results:
         return nothing
-    found, aside = require_consistent(replication, _ran(results, roll_forward), rolled_forward=roll_forward)
+    found, aside = require_consistent(
+        replication, _roll_forward_result(results, roll_forward), rolled_forward=roll_forward
+    )
     rows = sum(result.rows for result in results if result.stage == "finalize")
     detail = {"reason": verdict.reason, "source": source, "but": describe_exceptions(aside)}
     ended = _result("recovered", began, verdict.commit_ts, found.commit_ts, rows, **detail)
@@ -117,17 +119,17 @@ def _from_lake(
         reached = results[-1].hi
     if not roll_forward:
         return results
-    return results + _roll_forward(replace(ctx, replication=_rolling(replication)), reached)
+    return results + _roll_forward(replace(ctx, replication=_in_safe_mode(replication)), reached)
 
 
-def _rolling(replication: Replication) -> Replication:
+def _in_safe_mode(replication: Replication) -> Replication:
     """`replication`, in safe mode whatever it says where rows above the checkpoint may be on the target."""
     if replication.target is None or is_consistent(replication):
         return replication
     return replication.model_copy(update={"target": replication.target.model_copy(update={"safe_mode": "always"})})
 
 
-def _ran(results: list[StageResult], roll_forward: bool) -> str:
+def _roll_forward_result(results: list[StageResult], roll_forward: bool) -> str:
     if not roll_forward:
         return "the window is finished"
     return "everything that has landed is applied" if results else "nothing has landed above the checkpoint"
@@ -181,7 +183,7 @@ def _require_open(verdict: Verdict) -> tuple[int, int]:
 
 
 def _has_lake(replication: Replication) -> bool:
-    """Whether the replication's lake is there; of one that is no local folder its own error will tell."""
+    """Whether the replication's lake is there; for one that is not a local folder its own error says so."""
     local = LakePaths.of(replication).local
     return local is None or (local / "window" / "_delta_log").is_dir()
 

@@ -47,7 +47,7 @@ class RestoreCommand:
         replication = load_replication(args.replication)
         ctx = context_of(replication, "restore", args)
         results = restore(ctx, args.to)
-        known = in_part(ctx, results)
+        known = tables_in_part(ctx, results)
         if known:
             results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": known})
         show_results(args, results, [f"{name}: {why}" for name, why in sorted(known.items())])
@@ -73,11 +73,11 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
     return Gathered(result for window in due for result in run_sink(ctx, SINK_STAGES, Bounds(*window))).results()
 
 
-def in_part(ctx: StageContext, results: Sequence[StageResult]) -> dict[str, str]:
+def tables_in_part(ctx: StageContext, results: Sequence[StageResult]) -> dict[str, str]:
     """Tables of which the target has only what the lake saw, but for a base that was there before (R-34): why."""
     if not results:
         return {}
-    found = Audit(ctx.paths, ctx.rules).in_part(results[-1].hi)
+    found = Audit(ctx.paths, ctx.rules).tables_in_part(results[-1].hi)
     return {f"{db}.{table}": why for (db, table), why in found.items()}
 
 

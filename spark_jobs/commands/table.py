@@ -18,14 +18,14 @@ from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.tableback import bring_back
+from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify.tables import Name, cluster_of
 from binlake.rules import Rules
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.commands.verify import mended
+from spark_jobs.commands.verify import repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait
 from spark_jobs.job.outcomes import run_and_report, show_results
 from spark_jobs.job.results import StageResult
@@ -65,7 +65,7 @@ class TableCommand:
             found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
             print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
             return 0 if found else 3
-        act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_back(replication, args)]}[args.action]
+        act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[args.action]
         show_results(args, run_and_report(args, act))
         return 0
 
@@ -75,7 +75,7 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
     windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
     cluster_id, landed = cluster_of(windows), windows.landed_range()
     start = landed[0] if landed is not None else 0
-    names = _known(
+    names = _names_as_defined(
         replication, args.table, start, read_checkpoint_ts(replication, cluster_id), windows.landed_ts() or start
     )
     reason = args.reason or "commanded"
@@ -84,7 +84,7 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
     return [StageResult("aside", "set-aside", one.since, one.since, detail=_detail(one)) for one in found]
 
 
-def _known(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
+def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
     """The names as the definitions spell them at one of `moments`. Raises ConfigError for one that is in none."""
     history, naming = SchemaHistory(LakePaths.of(replication)), Naming(Rules.of(replication))
     known = [TargetTables(history.state_at(ts), naming) for ts in moments if ts is not None]
@@ -98,15 +98,15 @@ def _known(replication: Replication, tables: Sequence[str], *moments: int | None
     return found
 
 
-def _back(replication: Replication, args: argparse.Namespace) -> StageResult:
+def _bring_back(replication: Replication, args: argparse.Namespace) -> StageResult:
     db, _, name = args.table.partition(".")
-    found, done = bring_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
+    found, done = bring_table_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
     detail = {"table": f"{found.db}.{found.table}", "keys": done.keys, "different": done.different}
     detail |= {"rows_are_there": args.rows_are_there}
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
     record_return(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
     result = StageResult("aside", "back", found.since, done.commit_ts, done.rows, detail=detail)
-    return replace(result, detail=detail | mended(done))
+    return replace(result, detail=detail | repair_lineage(done))
 
 
 def _detail(one: AsideTable) -> dict[str, object]:

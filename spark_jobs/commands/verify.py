@@ -19,11 +19,11 @@ from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.backfill.repair import held
+from binlake.repair.backfill.repair import hold_target
 from binlake.repair.verify import Verification, VerifyOptions, verify
 from binlake.repair.verify.fixes import fix_batches
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import Repaired, apply_file, hold, keys_of, repair_keys
+from binlake.repair.verify.repairing import Repaired, apply_file, keys_of, repair_keys, target_hold
 from binlake.repair.verify.tables import VerifiedTable, tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
@@ -86,7 +86,7 @@ class VerifyCommand:
             args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines)
         )
         show_results(args, results, lines)
-        if results[-1].stage == "repair" and _covered(results[0]):
+        if results[-1].stage == "repair" and _is_all_listed(results[0]):
             return 0
         return {"equal": 0, "partial": PARTIAL, "different": DIFFERENT}[results[0].state]
 
@@ -122,17 +122,17 @@ def run_verify(
     # A task's output is a log.
     clear = are_row_values_shown() or sys.stdout.isatty()
     lines += [str(one) if clear else one.without_values() for one in found.differences[:_SHOWN]]
-    lines += _rest(found)
+    lines += _rest_text(found)
     lines += [text for table in found.tables for text in table.structure]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]
-    record(replication, result, run_id)
+    record_result(replication, result, run_id)
     result = replace(result, detail={**result.detail, **lineage_of(read=map(_compared, found.read))})
     if fix_file is not None and found.differences:
         write_fixes(replication, found, fix_file)
         lines.append(f"fixes: {fix_file}")
     if not (fix and found.differences):
         return [result]
-    return [result, _fixed(replication, found, run_id, options.wait_s)]
+    return [result, _run_fix(replication, found, run_id, options.wait_s)]
 
 
 def write_fixes(replication: Replication, found: Verification, path: Path) -> FixFile:
@@ -147,15 +147,15 @@ def write_fixes(replication: Replication, found: Verification, path: Path) -> Fi
     return file
 
 
-def repaired(replication: Replication, done: Repaired, run_id: str, stage: str = "repair") -> StageResult:
+def record_repair(replication: Replication, done: Repaired, run_id: str, stage: str = "repair") -> StageResult:
     """The result of a repair, recorded in the table `window`."""
     detail = {"keys": done.keys, "different": done.different, "gone": done.gone, "unknown": done.unknown}
     result = StageResult(stage, "done", done.commit_ts, done.commit_ts, done.rows, detail=detail)
-    record(replication, result, run_id)
-    return replace(result, detail={**detail, **mended(done)})
+    record_result(replication, result, run_id)
+    return replace(result, detail={**detail, **repair_lineage(done)})
 
 
-def mended(done: Repaired) -> dict[str, Any]:
+def repair_lineage(done: Repaired) -> dict[str, Any]:
     """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
     return lineage_of(
         wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
@@ -163,7 +163,7 @@ def mended(done: Repaired) -> dict[str, Any]:
     )
 
 
-def record(replication: Replication, result: StageResult, run_id: str) -> None:
+def record_result(replication: Replication, result: StageResult, run_id: str) -> None:
     """Append the result to the table `window`."""
     event = WindowEvent(
         result.stage, result.lo, result.hi, result.state, result.rows, result.seconds, run_id, "sql",
@@ -172,17 +172,17 @@ def record(replication: Replication, result: StageResult, run_id: str) -> None:
     WindowLog(LakePaths.of(replication)).record(event)
 
 
-def _fixed(replication: Replication, found: Verification, run_id: str, wait_s: float) -> StageResult:
+def _run_fix(replication: Replication, found: Verification, run_id: str, wait_s: float) -> StageResult:
     tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
-    with held(replication, wait_s) as target:
+    with hold_target(replication, wait_s) as target:
         done = repair_keys(replication, keys_of(found.differences, tables), target)
-    return repaired(replication, done, run_id)
+    return record_repair(replication, done, run_id)
 
 
 def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult:
-    with hold(replication) as target:
+    with target_hold(replication) as target:
         done = apply_file(replication, path, target)
-    return repaired(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
+    return record_repair(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
 
 
 def _result(found: Verification) -> StageResult:
@@ -208,14 +208,14 @@ def _compared(one: VerifiedTable) -> LineageTable:
     return LineageTable(Table(*one.name), (), [Table(*name) for name in one.sources])
 
 
-def _covered(result: StageResult) -> bool:
+def _is_all_listed(result: StageResult) -> bool:
     """True when every difference was listed, and none is of a definition."""
     detail = result.detail
     structure = any(table["structure"] for table in detail["unequal"])
     return bool(detail["listed_all"]) and not detail["unlisted"] and not structure
 
 
-def _rest(found: Verification) -> list[str]:
+def _rest_text(found: Verification) -> list[str]:
     missing, extra, different, unlisted = (
         sum(getattr(table, name) for table in found.tables) for name in ("missing", "extra", "different", "unlisted")
     )

@@ -58,7 +58,7 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
     Raises LostRange, SchemaError as Audit.table_as_of, ConfigError for a table without a key.
     """
     audit = Audit(paths, rules)
-    ts = audit.range()[1] if ts is None else ts
+    ts = audit.merged_range()[1] if ts is None else ts
     definition = audit.tables_at(ts).find(db, table)
     if definition is None or definition.kind != "table":
         raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
@@ -68,19 +68,22 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
             where={"table": f"{db}.{table}"},
             hint="ask `binlake audit table`",
         )
-    base = audit.base(definition.db, definition.name, ts)
-    parts = [_later(definition)]
+    base = audit.base_version(definition.db, definition.name, ts)
+    parts = [_changed_rows_sql(definition)]
     if base.delta_version >= 0:
-        parts.insert(0, _kept(definition, paths, base.delta_version))
+        parts.insert(0, _unchanged_rows_sql(definition, paths, base.delta_version))
     told = f"-- inexact: {base.inexact}\n" if base.inexact else ""
-    return f"{told}WITH later AS ({_net(definition, paths, audit.behind(base), ts)})\n" + "\nUNION ALL\n".join(parts)
+    return (
+        f"{told}WITH later AS ({_net_changes_sql(definition, paths, audit.changes_behind(base), ts)})\n"
+        + "\nUNION ALL\n".join(parts)
+    )
 
 
 def _query(file: str, paths: LakePaths) -> str:
     return sql.statement(file).replace("{lake}", paths.root)
 
 
-def _net(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
+def _net_changes_sql(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
     return (
         f"SELECT key, max_by(image, place) AS image FROM (\n{_query('audit_image', paths)}\n) "
         f"WHERE db = {_quoted(definition.db)} AND `table` = {_quoted(definition.name)} "
@@ -88,19 +91,19 @@ def _net(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
     )
 
 
-def _kept(definition: TableDef, paths: LakePaths, version: int) -> str:
+def _unchanged_rows_sql(definition: TableDef, paths: LakePaths, version: int) -> str:
     columns = ", ".join(_name(column.name) for column in definition.row_columns)
     place = paths.mirror(definition.db, definition.name)
     old = f"delta.`{place}` VERSION AS OF {version}"
     return f"SELECT {columns} FROM {old} LEFT ANTI JOIN later ON {Mirror.ROWKEY} = later.key"
 
 
-def _later(definition: TableDef) -> str:
-    columns = ", ".join(f"{_typed(column)} AS {_name(column.name)}" for column in definition.row_columns)
+def _changed_rows_sql(definition: TableDef) -> str:
+    columns = ", ".join(f"{_typed_column_sql(column)} AS {_name(column.name)}" for column in definition.row_columns)
     return f"SELECT {columns} FROM later WHERE image IS NOT NULL"
 
 
-def _typed(column: Any) -> str:
+def _typed_column_sql(column: Any) -> str:
     """The text of a column's image as the mirror's type; NULL where that cannot hold it, as in the mirror."""
     text, kind = f"image[{_quoted(column.name)}]", arrow_type(column)
     if pa.types.is_string(kind):

@@ -19,7 +19,7 @@ from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import record_set_aside
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
-from binlake.repair.verify.afterddl import check_due, note_due
+from binlake.repair.verify.afterddl import compare_due_tables, record_due_tables
 from binlake.target import apply_window
 from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.relay import RelayLog
@@ -50,7 +50,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
     marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
-    note_due(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
+    record_due_tables(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
     # A mark: who looks at the lake sees that the target may hold the window open, from here to the end or a failure.
     ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
@@ -65,7 +65,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
     detail |= {"put_aside": [one["table"] for one in applied.newly_aside]} if applied.newly_aside else {}
     state = "done" if applied.state == "applied" else applied.state
-    verified = check_due(ctx.replication, ctx.windows, bounds.hi, ctx.run_id) if state == "done" else []
+    verified = compare_due_tables(ctx.replication, ctx.windows, bounds.hi, ctx.run_id) if state == "done" else []
     detail |= {"verified_after_ddl": [one.to_dict() for one in verified]} if verified else {}
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)

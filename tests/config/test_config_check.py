@@ -15,7 +15,7 @@ from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
 from binlake.config.model import Replication, Target
-from binlake.config.problems import notifier_problems, problems
+from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"
@@ -104,7 +104,7 @@ def refusal(change: dict[str, Any]) -> str:
         replication = Replication.model_validate(merged(change))
     except ValueError as error:
         return str(error)
-    return "; ".join([*problems(replication), *notifier_problems(replication)])
+    return "; ".join([*find_problems(replication), *find_notifier_problems(replication)])
 
 
 @pytest.mark.parametrize(

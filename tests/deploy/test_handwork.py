@@ -61,7 +61,7 @@ def test_a_column_that_cannot_hold_its_default_is_made_by_ddl_replacement(mariad
 
 def test_without_that_the_ddl_stops(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     mariadb.wipe()
-    monkeypatch.setattr("deploy.local.direct.handworks", lambda _: Handworks((), ()))
+    monkeypatch.setattr("deploy.local.direct.plan_handwork", lambda _: Handworks((), ()))
     log = log_with_a_lost_default()
     refusal = pytest.raises(TargetRefused, match=r"default of column b .* by ddl-replacement")
     with closing(Session(target_of(mariadb))) as session, refusal:

@@ -13,7 +13,7 @@ import pytest
 from deploy.local import postgres
 from deploy.local.ports import HOST
 from deploy.local.postgres import Postgres
-from deploy.local.process import ProcessError, alive, members
+from deploy.local.process import ProcessError, is_alive, members
 
 pytestmark = pytest.mark.process
 
@@ -37,7 +37,7 @@ def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
         assert accounts
         assert 0 not in accounts
     assert not server.folder.exists()
-    assert not [one for one in family if alive(one)]
+    assert not [one for one in family if is_alive(one)]
     with pytest.raises(psycopg2.OperationalError, match=r"closed the connection|terminating connection"):
         left_open.cursor().execute("SELECT 1")
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from deploy.local.ports import free_port, free_ports, is_open, kernels_range
-from deploy.local.process import Child, ProcessError, alive, members, stop_recorded
+from deploy.local.process import Child, ProcessError, is_alive, members, stop_recorded
 from deploy.setup.common import REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -40,14 +40,14 @@ def test_stop_ends_other_groups_and_the_deaf(tmp_path: Path) -> None:
     assert len(family) == 3
     child.stop(grace_s=0.5)
     assert child.pid is None
-    assert not [process for process in family if alive(process)]
+    assert not [process for process in family if is_alive(process)]
 
 
 def test_kill9_leaves_nothing_either(tmp_path: Path) -> None:
     child = _family(tmp_path)
     family = members(child.pid or 0)
     child.kill9()
-    assert not [process for process in family if alive(process)]
+    assert not [process for process in family if is_alive(process)]
 
 
 def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
     family = members(child.pid or 0)
     psutil.Process(child.pid).kill()
     child.stop(grace_s=0.5)
-    assert not [process for process in family if alive(process)]
+    assert not [process for process in family if is_alive(process)]
 
 
 def test_one_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_program_that_is_missing_is_told(tmp_path: Path) -> None:
 def test_a_record_is_enough_to_stop_it(tmp_path: Path) -> None:
     family = members(_family(tmp_path).pid or 0)
     assert stop_recorded(tmp_path, grace_s=0.5) == ["family"]
-    assert not [process for process in family if alive(process)]
+    assert not [process for process in family if is_alive(process)]
     assert stop_recorded(tmp_path) == []
 
 

@@ -21,7 +21,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.target.session.session import Session
 from binlake.window.cuts import make_ddl_batch
-from deploy.local.commitlog import planned as plan_all
+from deploy.local.commitlog import plan_ddl as plan_all
 from deploy.local.commitlog import read_log
 
 NOTHING = Known(frozenset(), frozenset())

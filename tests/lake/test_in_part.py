@@ -10,13 +10,13 @@ from support.tinylake import TinyLake
 from support.workload import Workload, integer
 
 from binlake.audit.audit import Audit
-from binlake.audit.preview import preview
+from binlake.audit.preview import preview_rows
 from binlake.cli import run as main
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
-from spark_jobs.commands.restore import in_part
+from spark_jobs.commands.restore import tables_in_part
 from spark_jobs.job.context import StageContext, StageResult
 
 
@@ -43,8 +43,8 @@ def test_every_view_of_a_table_says_that_it_is_known_in_part(
 ) -> None:
     # R-34: one of three rows is shown, and that is said.
     audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
-    assert audit.in_part(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
-    shown = preview(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
+    assert audit.tables_in_part(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
     assert (len(shown.rows), shown.inexact) == (1, IN_PART)
     file = tmp_path / "r.toml"
     file.write_text(f'name = "demo"\n[lake]\npath = "{late.replication.lake.path}"\n')
@@ -66,14 +66,17 @@ def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
     late.land()
     audit = Audit(late.paths, Rules.of(late.replication))
     assert audit.table_as_of("shop", "t", late.hi).inexact == ""
-    assert set(audit.in_part(late.hi)) == {("shop", "still")}
+    assert set(audit.tables_in_part(late.hi)) == {("shop", "still")}
     # What was before stays what it was.
     assert audit.table_as_of("shop", "t", before).inexact == IN_PART
-    assert set(audit.in_part(before)) == {("shop", "t"), ("shop", "still")}
+    assert set(audit.tables_in_part(before)) == {("shop", "t"), ("shop", "still")}
 
 
 def test_a_restore_names_what_it_brought_in_part(late: TinyLake) -> None:
     # A target that had no base lacks the rows that were never seen.
     ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
-    assert in_part(ctx, [StageResult("finalize", "done", 0, late.hi)]) == {"shop.t": IN_PART, "shop.still": IN_PART}
-    assert in_part(ctx, []) == {}
+    assert tables_in_part(ctx, [StageResult("finalize", "done", 0, late.hi)]) == {
+        "shop.t": IN_PART,
+        "shop.still": IN_PART,
+    }
+    assert tables_in_part(ctx, []) == {}

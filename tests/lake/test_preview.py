@@ -8,7 +8,7 @@ import pytest
 
 from binlake.audit import preview as module
 from binlake.audit.audit import Audit
-from binlake.audit.preview import preview
+from binlake.audit.preview import preview_rows
 from binlake.errors import LostRange, SchemaError
 from binlake.lake.paths import LakePaths
 from binlake.lake.seek import Budget
@@ -35,7 +35,7 @@ def test_a_preview_of_all_rows_is_the_table(shop: LakePaths, table: str, ts: int
     # C-07
     audit, log = Audit(shop), WindowLog(shop)
     whole = audit.table_as_of("shop", table, ts)
-    found = preview(audit, log, ("shop", table), ts, 100, Budget(60))
+    found = preview_rows(audit, log, ("shop", table), ts, 100, Budget(60))
     assert (found.columns, found.rows, found.more) == (whole.columns, whole.rows, False)
 
 
@@ -43,7 +43,7 @@ def test_a_preview_of_all_rows_is_the_table(shop: LakePaths, table: str, ts: int
 def test_a_short_preview_holds_rows_of_the_table_and_says_that_there_are_more(shop: LakePaths, ts: int) -> None:
     audit, log = Audit(shop), WindowLog(shop)
     whole = audit.table_as_of("shop", "item", ts)
-    found = preview(audit, log, ("SHOP", "Item"), ts, 3, Budget(60))
+    found = preview_rows(audit, log, ("SHOP", "Item"), ts, 3, Budget(60))
     assert len(found.rows) == 3
     assert found.more
     assert all(row in whole.rows for row in found.rows)
@@ -52,21 +52,21 @@ def test_a_short_preview_holds_rows_of_the_table_and_says_that_there_are_more(sh
 def test_too_much_behind_the_mirror_is_refused_with_a_way_out(shop: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_CHANGES", 1)
     with pytest.raises(LostRange, match="row changes lie between") as refused:
-        preview(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 2 * S, 3, Budget(60))
+        preview_rows(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 2 * S, 3, Budget(60))
     assert str(BASE) in refused.value.hint
 
 
 def test_rows_of_megabytes_make_a_shorter_preview(shop: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 1)
-    found = preview(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 10 * S, 30, Budget(60))
+    found = preview_rows(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 10 * S, 30, Budget(60))
     assert (len(found.rows), found.more, found.key_columns) == (16, True, ("id",))
 
 
 def test_a_table_that_was_not_there_and_a_time_beyond_the_lake_are_told_apart(shop: LakePaths, tmp_path: Path) -> None:
     with pytest.raises(SchemaError):
-        preview(Audit(shop), WindowLog(shop), ("shop", "other"), BASE + 2 * S, 3, Budget(60))
+        preview_rows(Audit(shop), WindowLog(shop), ("shop", "other"), BASE + 2 * S, 3, Budget(60))
     with pytest.raises(LostRange):
-        preview(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 50 * S, 3, Budget(60))
+        preview_rows(Audit(shop), WindowLog(shop), ("shop", "item"), BASE + 50 * S, 3, Budget(60))
     empty = LakePaths(str(tmp_path))
     with pytest.raises(LostRange):
-        preview(Audit(empty), WindowLog(empty), ("shop", "item"), BASE, 3, Budget(60))
+        preview_rows(Audit(empty), WindowLog(empty), ("shop", "item"), BASE, 3, Budget(60))

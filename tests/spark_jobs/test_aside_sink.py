@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
-from binlake.repair.backfill.tableback import bring_back
+from binlake.repair.backfill.tableback import bring_table_back
 from binlake.window.asides import STAGE
 from spark_jobs.mirror import stage as mirror
 
@@ -46,7 +46,7 @@ def test_one_missing_table_stops_no_other_and_comes_back(spark: SparkSession, ma
         mariadb,
         "CREATE TABLE shop.log (what VARCHAR(64)) CHARSET = utf8mb4 COLLATE = utf8mb4_bin",
     )
-    bring_back(sink.ctx.replication, ("shop", "log"))
+    bring_table_back(sink.ctx.replication, ("shop", "log"))
     assert sink.target() == sink.model(sink.windows[-1].hi)
     assert consistent(mariadb)
     assert [event["state"] for event in sink.ctx.windows.events(stage=STAGE)] == ["set-aside"]

@@ -93,7 +93,7 @@ def test_a_transaction_is_found_by_commit_and_by_start_with_who_took_it(mirrored
 
 def test_questions_beyond_the_lake_say_what_it_holds(audit: Audit) -> None:
     #
-    first, last = audit.range()
+    first, last = audit.merged_range()
     with pytest.raises(LostRange, match=f"the lake ends at {last} \\(20"):
         audit.row_history("shop", "item", ["3"], upto=last + 1)
     with pytest.raises(LostRange, match=f"the lake starts at {first} \\("):

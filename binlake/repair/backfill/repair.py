@@ -18,8 +18,8 @@ from binlake.config import Replication
 from binlake.errors import IncompleteWindow, Transient
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.progress import BackfillProgress, Bounds
-from binlake.repair.backfill.touched import Touched, touched
-from binlake.repair.verify.repairing import Repaired, hold, keys_of, repair_keys
+from binlake.repair.backfill.touched import TouchedKeys, find_touched_keys
+from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys, target_hold
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import tables_at
 from binlake.rules import Rules
@@ -43,25 +43,25 @@ def repair_range(
     total = Repaired(0)
     for bounds in progress.left():
         began = time.monotonic()
-        with held(replication, wait_s, hook=hook) as target:
-            done = _window(replication, bounds, target)
+        with hold_target(replication, wait_s, hook=hook) as target:
+            done = _repair_window(replication, bounds, target)
         detail = {"keys": done.keys, "different": done.different, "checkpoint": str(done.commit_ts), "gone": done.gone}
         detail |= {"unknown": done.unknown, "aside": done.aside}
         progress.done(bounds, done.rows, time.monotonic() - began, detail)
         log.info("window_repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
-        total = _sum(total, done)
+        total = _add_up(total, done)
     return total
 
 
 @contextmanager
-def held(
+def hold_target(
     replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None
 ) -> Iterator[SettledTarget]:
     """The target, waited for up to `wait_s` seconds while another process applies. Raises LeaseHeld, Transient then."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            target = hold(replication, hook=hook).__enter__()
+            target = target_hold(replication, hook=hook).__enter__()
             break
         except Transient:
             if time.monotonic() >= deadline:
@@ -73,23 +73,23 @@ def held(
         target.__exit__()
 
 
-def _window(replication: Replication, bounds: Bounds, target: SettledTarget) -> Repaired:
+def _repair_window(replication: Replication, bounds: Bounds, target: SettledTarget) -> Repaired:
     ts = target.checkpoint().commit_ts
     paths = LakePaths.of(replication)
-    merged = Audit(paths, Rules.of(replication)).range()[1]
+    merged = Audit(paths, Rules.of(replication)).merged_range()[1]
     if bounds[1] > merged:
         raise IncompleteWindow("a window of the range is not merged yet", where={"to": bounds[1], "merged": merged})
-    found = touched(replication, *bounds, ts, tables_at(replication, paths, ts))
+    found = find_touched_keys(replication, *bounds, ts, tables_at(replication, paths, ts))
     left = found.without(target.aside())
     done = repair_keys(replication, found.sorted_keys(), target)
     if found.whole:
-        done = _sum(done, _whole(replication, found, target))
+        done = _add_up(done, _repair_whole_tables(replication, found, target))
     done.gone += [".".join(name) for name in sorted(found.gone)]
     done.aside += [".".join(name) for name in sorted(left)]
     return done
 
 
-def _whole(replication: Replication, found: Touched, target: SettledTarget) -> Repaired:
+def _repair_whole_tables(replication: Replication, found: TouchedKeys, target: SettledTarget) -> Repaired:
     """Tables whose keys of the range say nothing today: every row is compared."""
     names = tuple(".".join(name) for name in sorted(found.whole))
     compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))
@@ -102,7 +102,7 @@ def _whole(replication: Replication, found: Touched, target: SettledTarget) -> R
     return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown], looked=looked)
 
 
-def _sum(one: Repaired, other: Repaired) -> Repaired:
+def _add_up(one: Repaired, other: Repaired) -> Repaired:
     return Repaired(
         other.commit_ts, one.keys + other.keys, one.different + other.different, one.rows + other.rows,
         [*one.gone, *other.gone], [*one.unknown, *other.unknown],

@@ -68,7 +68,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     """
     _require_whole(replication)
     paths = LakePaths.of(replication)
-    first, merged = Audit(paths).range()
+    first, merged = Audit(paths).merged_range()
     if not first <= lo < hi <= min(known, merged):
         raise ConfigError(
             "the range cannot be undone: it must lie within what the lake holds and what has been applied",
@@ -110,23 +110,25 @@ def require_not_built_upon(plan: Rollback) -> None:
         )
 
 
-def differences(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
+def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
     """What must change on the server that `current` reads. Raises Permanent for rows that are not as the lake has them.
 
     With `force` they are set back whatever they are.
     """
     if undo.table.identity().kind == "row":
-        return [_counted(undo.table, one) for one in undo.undos]
+        return [_keyless_differences(undo.table, one) for one in undo.undos]
     columns = undo.table.identity().columns
-    keys: list[AnyKey] = [[image[name] for name in columns] for one in undo.undos for image in [_image(one)]]
+    keys: list[AnyKey] = [[image[name] for name in columns] for one in undo.undos for image in [_expected_image(one)]]
     there = current.rows_of_keys(keys)
     if not force:
-        _require_known(undo, there)
-    return RowsOfTable(undo.table, _full(undo.table, (one.before for one in undo.undos)), there).differences()
+        _require_as_left(undo, there)
+    return RowsOfTable(undo.table, _complete_row(undo.table, (one.before for one in undo.undos)), there).differences()
 
 
-def _require_known(undo: TableUndo, there: Sequence[Row]) -> None:
-    strange = RowsOfTable(undo.table, _full(undo.table, (one.after for one in undo.undos)), list(there)).differences()
+def _require_as_left(undo: TableUndo, there: Sequence[Row]) -> None:
+    strange = RowsOfTable(
+        undo.table, _complete_row(undo.table, (one.after for one in undo.undos)), list(there)
+    ).differences()
     if strange:
         raise Permanent(
             f"{len(strange)} rows are not as the range left them, such as {strange[0]}",
@@ -135,18 +137,18 @@ def _require_known(undo: TableUndo, there: Sequence[Row]) -> None:
         )
 
 
-def _image(undo: Undo) -> Row:
+def _expected_image(undo: Undo) -> Row:
     image = undo.before if undo.before is not None else undo.after
     assert image is not None
     return image
 
 
-def _full(table: TableDef, rows: Iterable[Row | None]) -> list[Row]:
+def _complete_row(table: TableDef, rows: Iterable[Row | None]) -> list[Row]:
     names = dict.fromkeys(column.name for column in table.row_columns)
     return [{**names, **row} for row in rows if row is not None]
 
 
-def _counted(table: TableDef, undo: Undo) -> Difference:
+def _keyless_differences(table: TableDef, undo: Undo) -> Difference:
     kind: Literal["missing", "extra"] = "missing" if undo.before is not None else "extra"
     return Difference(table.db, table.name, undo.key, kind, (), undo.before, undo.after, undo.copies)
 

@@ -14,13 +14,19 @@ from binlake.audit.audit import Audit
 from binlake.base.dialects import Dialect
 from binlake.config import Replication
 from binlake.lake.paths import LakePaths
-from binlake.repair.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
+from binlake.repair.backfill.rollback import (
+    Rollback,
+    TableUndo,
+    differences_to_undo,
+    plan_rollback,
+    require_not_built_upon,
+)
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.fixes import fix_batches
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.owncolumns import require_no_own_columns
-from binlake.repair.verify.run import source_of
+from binlake.repair.verify.run import source_server
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
@@ -37,27 +43,27 @@ def rollback_target(
     target = replication.sql_target()
     ts = held.checkpoint().commit_ts
     plan = _plan(replication, lo, hi, ts, "target", force)
-    batches = _batches(plan.tables, held.session, target.db_type, target.batch_rows, force=force)
+    batches = _undo_batches(plan.tables, held.session, target.db_type, target.batch_rows, force=force)
     return plan, held.apply(batches, ts, consistent=False)
 
 
 def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
     """Undo (lo, hi] at the source, by a transaction that travels on like any other; the plan and the rows changed."""
-    known = Audit(LakePaths.of(replication), Rules.of(replication)).range()[1]
+    known = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
     plan = _plan(replication, lo, hi, known, "source", force)
-    source = source_of(replication)
+    source = source_server(replication)
     with closing(Session(source)) as probe:
         dialect = dialect_of(probe)
     with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
         session.begin()
-        batches = _batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
+        batches = _undo_batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
         with PresenceChecks() as presence:
             for batch in batches:
                 run_batch(session, batch)
                 presence.expect(batch)
             for checks in presence.groups(session.max_packet()):
                 require_present(session, checks)
-        # A lost answer is not repeated: the rows are looked at again by whoever runs this again.
+        # A lost answer is not repeated: running this again looks at the rows again.
         session.commit()
     return plan, sum(batch.rows for batch in batches)
 
@@ -69,7 +75,7 @@ def rollback_file(
     target = replication.sql_target()
     plan = _plan(replication, lo, hi, ts, "target", force)
     with closing(Session(target)) as session:
-        batches = _batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
+        batches = _undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
     FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
     return plan, sum(batch.rows for batch in batches)
 
@@ -89,7 +95,7 @@ def _plan(replication: Replication, lo: int, hi: int, known: int, side: str, for
     return plan
 
 
-def _batches(
+def _undo_batches(
     tables: Sequence[TableUndo], session: Session, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
 ) -> list[StatementBatch]:
     found: list[Difference] = []
@@ -97,6 +103,6 @@ def _batches(
     for undo in tables:
         place = (undo.table.db, undo.table.name)
         current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [place], lock=lock)
-        found += differences(undo, current, force=force)
+        found += differences_to_undo(undo, current, force=force)
     limits = BatchLimits.of(rows, session.max_packet())
     return fix_batches([undo.table for undo in tables], found, dialect, limits)

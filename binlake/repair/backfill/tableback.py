@@ -17,8 +17,8 @@ from binlake.dialect import bytewise_table
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.repair.backfill.repair import MOST_DIFFERENCES, held
-from binlake.repair.backfill.touched import touched
+from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
+from binlake.repair.backfill.touched import find_touched_keys
 from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import Name, tables_at
@@ -42,7 +42,7 @@ _ROUNDS = 100
 """Times a table is compared: each repairs up to MOST_DIFFERENCES rows."""
 
 
-def bring_back(
+def bring_table_back(
     replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
 ) -> tuple[AsideTable, Repaired]:
     """The table as it was set aside, and what was repaired.
@@ -51,18 +51,18 @@ def bring_back(
     table that is not set aside or that the lake knows in part, Drift for another definition, what `held` and
     `repair_keys` raise.
     """
-    with held(replication, wait_s) as target:
+    with hold_target(replication, wait_s) as target:
         found = target.aside().get(fold_pair(name))
         if found is None:
             raise ConfigError(
                 f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` lists the tables that are"
             )
         ts = target.checkpoint().commit_ts
-        merged = Audit(LakePaths.of(replication), Rules.of(replication)).range()[1]
+        merged = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
         if ts > merged:
             raise IncompleteWindow("the checkpoint is not merged in this lake", where={"ts": ts, "merged": merged})
         _require_definition(replication, found, ts, target)
-        done = _mended(replication, found, ts, target, rows_are_there=rows_are_there)
+        done = _repair_rows(replication, found, ts, target, rows_are_there=rows_are_there)
         target.bring_back(found, ts)
     log.info("table_back", table=f"{found.db}.{found.table}", since=found.since, commit_ts=ts, rows=done.rows)
     return found, done
@@ -71,7 +71,7 @@ def bring_back(
 def _require_definition(replication: Replication, found: AsideTable, ts: int, target: SettledTarget) -> None:
     """The target has the table, or the view, as the source has it at `ts`, or neither has it. Raises Drift."""
     config = replication.sql_target()
-    definition = _definition(replication, found, ts)
+    definition = _definition_at(replication, found, ts)
     absent = (found.db, found.table)
     expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
@@ -85,7 +85,7 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
         raise Drift(error.message, where=error.where, hint=f"{shown}; then run this again")
 
 
-def _definition(replication: Replication, found: AsideTable, ts: int) -> TableDef | None:
+def _definition_at(replication: Replication, found: AsideTable, ts: int) -> TableDef | None:
     state = SchemaHistory(LakePaths.of(replication)).state_at(ts)
     definition = TargetTables(state, Naming(Rules.of(replication))).find(found.db, found.table)
     if definition is None or replication.source.new_collation:
@@ -93,7 +93,7 @@ def _definition(replication: Replication, found: AsideTable, ts: int) -> TableDe
     return bytewise_table(definition, replication.sql_target().db_type)
 
 
-def _mended(
+def _repair_rows(
     replication: Replication, found: AsideTable, ts: int, target: SettledTarget, *, rows_are_there: bool
 ) -> Repaired:
     tables = {fold_pair(one.name): one for one in tables_at(replication, LakePaths.of(replication), ts)}
@@ -102,19 +102,19 @@ def _mended(
         # A view, or gone at the source: there are no rows.
         return Repaired(ts)
     if rows_are_there:
-        return _changed_since(replication, one.name, found, ts, target)
-    return _whole(replication, one.name, found, ts, target)
+        return _repair_changed_since(replication, one.name, found, ts, target)
+    return _repair_whole(replication, one.name, found, ts, target)
 
 
-def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
-    """Every row is compared with the lake and mended, until nothing differs."""
+def _repair_whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
+    """Compare every row with the lake and repair it, until nothing differs."""
     total = Repaired(ts)
     options = VerifyOptions(tables=(".".join(name),), max_differences=MOST_DIFFERENCES, fresh=True)
     for _ in range(_ROUNDS):
         compared = verify(replication, options)
         [table] = compared.tables
         if table.inexact:
-            raise _known_in_part(found, table.inexact)
+            raise _known_in_part_error(found, table.inexact)
         if compared.equal:
             return replace(total, keys=compared.rows, looked={one.name: one.expected for one in compared.read})
         done = repair_keys(
@@ -126,24 +126,28 @@ def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, tar
             break
     raise Drift(
         "the table still differs from the lake",
-        where={"table": ".".join(name), "mended": total.rows},
+        where={"table": ".".join(name), "repaired": total.rows},
         hint=f"`binlake verify --table {'.'.join(name)}` shows how",
     )
 
 
-def _changed_since(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
-    """The rows that changed since the table was set aside are mended; the others are somebody's word."""
+def _repair_changed_since(
+    replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget
+) -> Repaired:
+    """Repair the rows that changed since the table was set aside; an operator has confirmed the others."""
     tables = tables_at(replication, LakePaths.of(replication), ts)
-    keys = touched(replication, found.since, ts, ts, tables)
+    keys = find_touched_keys(replication, found.since, ts, ts, tables)
     if name in keys.whole:
-        raise _known_in_part(found, "its key has changed since")
+        raise _known_in_part_error(found, "its key has changed since")
     done = repair_keys(replication, {own: some for own, some in keys.sorted_keys().items() if own == name}, target)
     if done.unknown:
-        raise _known_in_part(found, "the number of copies of rows without a key from before the lake is not known")
+        raise _known_in_part_error(
+            found, "the number of copies of rows without a key from before the lake is not known"
+        )
     return done
 
 
-def _known_in_part(found: AsideTable, why: str) -> ConfigError:
+def _known_in_part_error(found: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{found.db}.{found.table}", "since": found.since},

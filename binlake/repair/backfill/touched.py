@@ -35,7 +35,7 @@ _COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutati
 
 
 @dataclass
-class Touched:
+class TouchedKeys:
     """`keys` by table of the target; tables to be looked at `whole`; those `gone` since, by their name then."""
 
     keys: dict[Name, set[tuple[str | None, ...]]] = field(default_factory=dict)
@@ -54,7 +54,9 @@ class Touched:
         return {name: sorted(keys, key=repr) for name, keys in sorted(self.keys.items())}
 
 
-def touched(replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]) -> Touched:
+def find_touched_keys(
+    replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]
+) -> TouchedKeys:
     """What the row changes with lo < commit_ts <= hi touched of `tables`, those of the target at `ts`."""
     return _Reader(replication, lo, hi, ts, tables).all()
 
@@ -68,8 +70,8 @@ class _Reader:
         self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
         self._state = SchemaHistory(self._paths).state_at(ts)
 
-    def all(self) -> Touched:
-        found = Touched()
+    def all(self) -> TouchedKeys:
+        found = TouchedKeys()
         for (db, name, table_id), keys in self._by_table():
             now = self._now(table_id, (db, name))
             if now is None:
@@ -99,14 +101,14 @@ class _Reader:
         for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
             for place in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
-                own = rows.filter(_equal(rows, place))
+                own = rows.filter(_rows_of_table(rows, place))
                 texts = {*own.column(Mutation.KEY).to_pylist(), *own.column(Mutation.NEW_KEY).to_pylist()} - {None}
                 name = (place[Mutation.DB], place[Mutation.TABLE], place[Mutation.TABLE_ID])
                 keys.setdefault(name, set()).update(tuple(json.loads(text)) for text in texts)
         yield from sorted(keys.items())
 
 
-def _equal(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
+def _rows_of_table(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
     masks = [pc.equal(rows.column(name), value) for name, value in place.items()]
     return pc.and_(pc.and_(masks[0], masks[1]), masks[2])
 

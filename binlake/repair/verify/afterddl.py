@@ -33,7 +33,7 @@ from binlake.window.rewrites import STAGE, tables_rewritten_by
 log = structlog.get_logger(__name__)
 
 _SHOWN, _MOST = 5, 100
-"""Differences that are told, and those that are looked at."""
+"""Differences that are reported, and those that are searched for."""
 _EVENTS = 20
 """Newest events that are looked through for the target's own."""
 
@@ -55,7 +55,7 @@ class Outcome:
         return {**vars(self), "ddl_ts": str(self.ddl_ts)}
 
 
-def note_due(
+def record_due_tables(
     target: Target, windows: WindowLog, ddls: Iterable[LandedDdl], hi: int, run_id: str, is_passed: Callable[[], bool]
 ) -> None:
     """Record, before they run, the tables that `ddls` of the window up to `hi` will have changed.
@@ -65,25 +65,25 @@ def note_due(
     new = {".".join(name): ts for name, ts in tables_rewritten_by(ddls).items()} if target.verify_after_ddl_rows else {}
     if not new or is_passed():
         return
-    known = due(target, windows)
+    known = read_due_tables(target, windows)
     if known | new != known:
         _record(target, windows, hi, "due", known | new, [], 0.0, run_id)
 
 
-def due(target: Target, windows: WindowLog) -> dict[str, int]:
+def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
     """The commit_ts of the DDL by table of `target` that is to be compared (a replay has another target)."""
     told = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
-    last: dict[str, str] = next((detail["due"] for detail in told if detail["target"] == _place(target)), {})
+    last: dict[str, str] = next((detail["due"] for detail in told if detail["target"] == _target_address(target)), {})
     return {name: int(ts) for name, ts in last.items()}
 
 
-def check_due(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
+def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
     """Compare what is due and can be compared now, at the checkpoint `hi`; what was found is recorded.
 
     What cannot be compared raises nothing, since the window is done: it is reported. What waiting may help stays due.
     """
     target = replication.sql_target()
-    waiting = due(target, windows)
+    waiting = read_due_tables(target, windows)
     wanted = {name: ts for name, ts in waiting.items() if ts <= hi}
     if not wanted:
         return []
@@ -162,23 +162,23 @@ class _Checker:
             log.warning("verify_after_ddl_postponed", table=name, error=str(error))
             return None
         except Exception as error:
-            # The window is done: whatever a comparison cannot do is told, and fails no run.
+            # The window is done: a comparison that fails is reported, and does not fail the run.
             log.exception("verify_after_ddl_failed", table=name)
             return Outcome(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
         if not result.whole:
             return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)
         if result.equal:
             return Outcome(name, ts, "equal", against)
-        told = [*result.tables[0].structure, *map(_shown, result.differences)]
+        told = [*result.tables[0].structure, *map(_describe_difference, result.differences)]
         return Outcome(name, ts, "different", against, "; ".join(told[:_SHOWN]))
 
 
-def _shown(one: Difference) -> str:
+def _describe_difference(one: Difference) -> str:
     """Without values but those of the key."""
     return f"{one.kind} {one.key} {', '.join(one.columns)}".rstrip()
 
 
-def _place(target: Target) -> str:
+def _target_address(target: Target) -> str:
     return f"{target.host}:{target.port}/{target.checkpoint_schema}"
 
 
@@ -192,6 +192,6 @@ def _record(
     seconds: float,
     run_id: str,
 ) -> None:
-    detail: dict[str, Any] = {"due": {name: str(ts) for name, ts in left.items()}, "target": _place(target)}
+    detail: dict[str, Any] = {"due": {name: str(ts) for name, ts in left.items()}, "target": _target_address(target)}
     detail |= {"tables": [one.to_dict() for one in found]} if found else {}
     windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))

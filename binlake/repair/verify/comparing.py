@@ -23,7 +23,7 @@ _MOST_PARTS = 1 << 16
 _NOTHING = Digest(0, 0)
 
 
-class Truth(Protocol):
+class ExpectedRows(Protocol):
     """What a table must be."""
 
     def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
@@ -84,7 +84,7 @@ class Pace:
 
 def compare_table(
     target: SqlTable,
-    truth: Truth,
+    truth: ExpectedRows,
     numbers: Sequence[int],
     result: TableResult,
     state: VerifyState,
@@ -115,7 +115,7 @@ def compare_table(
 class _Differences:
     """Narrows unequal chunks to parts and reads the rows of unequal parts, until `most` differences are found."""
 
-    def __init__(self, target: SqlTable, truth: Truth, result: TableResult, most: int) -> None:
+    def __init__(self, target: SqlTable, truth: ExpectedRows, result: TableResult, most: int) -> None:
         self._target, self._truth, self._result, self._most = target, truth, result, most
         self._found: list[Difference] = []
 

@@ -44,7 +44,7 @@ class KeyOrder:
         return cls(ranks) if len(ranks) == len(identity.columns) else None
 
     def rank(self, key: Sequence[str]) -> tuple[Any, ...]:
-        """What stands for `key` in comparisons."""
+        """The value that `key` is compared by."""
         return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
 
 

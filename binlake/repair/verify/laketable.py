@@ -49,14 +49,14 @@ class LakeTable:
 
     def __init__(self, audit: Audit, paths: LakePaths, table: TableDef, ts: int) -> None:
         self._audit, self._paths, self._table, self._ts = audit, paths, table, ts
-        self._base = audit.known_base(table.db, table.name, ts)
+        self._base = audit.known_base_version(table.db, table.name, ts)
         self.inexact = self._base.inexact
 
     @cached_property
     def _net(self) -> dict[str, NetChange]:
         """What the row changes behind the mirror's version leave of each key."""
         table = self._table
-        since = self._audit.since(self._base, self._ts)
+        since = self._audit.changes_since(self._base, self._ts)
         later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
         events = [change.event() for change in later]
         return {net.key: net for net in net_changes(events, table.identity(), key_defaults_of(table))}
@@ -80,21 +80,21 @@ class LakeTable:
             parts, hashed = plan.parts(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
             for part in np.unique(parts).tolist():
                 old = found[number].get(part, Digest(0, 0))
-                found[number][part] = _added(old, hashed[parts == part], batch.weights[parts == part])
+                found[number][part] = _add_rows(old, hashed[parts == part], batch.weights[parts == part])
         return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in found.items()}
 
     def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts: number -> (parts of the chunk, those wanted)."""
-        gathered = _Gathered(self._table)
+        gathered = _RowCollector(self._table)
         for number, _, batch in self._placed(plan, list(wanted), each=True):
             parts, chosen = wanted[number]
-            gathered.add(_taken(batch, np.isin(plan.parts(batch.texts, parts), list(chosen))))
+            gathered.add(_filter_batch(batch, np.isin(plan.parts(batch.texts, parts), list(chosen))))
         return gathered.rows()
 
     def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
         """The rows with one of `keys`, every copy of each."""
         texts = {key_text(list(key)) for key in keys}
-        gathered = _Gathered(self._table)
+        gathered = _RowCollector(self._table)
         for batch in self._batches(texts):
             gathered.add(batch)
         return gathered.rows()
@@ -106,18 +106,18 @@ class LakeTable:
         for batch in self._batches():
             places = plan.places(batch.texts)
             inside = np.isin(places, list(numbers))
-            batch, places = _taken(batch, inside), places[inside]
+            batch, places = _filter_batch(batch, inside), places[inside]
             if not each:
                 yield -1, places, batch
                 continue
             for number in np.unique(places).tolist():
-                yield number, places[places == number], _taken(batch, places == number)
+                yield number, places[places == number], _filter_batch(batch, places == number)
 
     def _batches(self, keys: set[str] | None = None) -> Iterator[_Batch]:
         """All rows, or those of `keys` (as the mirror's `_rowkey`)."""
         changed = pa.array(list(self._net), pa.string())
         keyed = self._table.identity().kind != "row"
-        for batch in self._audit.stored(self._base):
+        for batch in self._audit.read_base(self._base):
             rows = pa.Table.from_batches([batch])
             if keyed:
                 rows = rows.filter(pc.invert(pc.is_in(rows.column(Mirror.ROWKEY), changed)))
@@ -141,7 +141,7 @@ def _images(net: NetChange) -> Iterator[tuple[Row, int]]:
         yield net.before, -net.copies
 
 
-class _Gathered:
+class _RowCollector:
     """Rows from batches; a batch's negative rows take away as many equal ones."""
 
     def __init__(self, table: TableDef) -> None:
@@ -174,7 +174,7 @@ class _Gathered:
         return key_text([row[name] for name in self._identity.columns])
 
 
-def _taken(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:
+def _filter_batch(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:
     if mask.all():
         return batch
     chosen = np.flatnonzero(mask).tolist()
@@ -182,6 +182,6 @@ def _taken(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:
     return _Batch(texts, batch.weights[mask])
 
 
-def _added(digest: Digest, hashed: Hashes, weights: npt.NDArray[np.int64]) -> Digest:
+def _add_rows(digest: Digest, hashed: Hashes, weights: npt.NDArray[np.int64]) -> Digest:
     total = int((hashed * weights.astype(np.uint64)).sum(dtype=np.uint64))
     return Digest(digest.rows + int(weights.sum()), (digest.sum + total) % _MODULUS)

@@ -58,7 +58,7 @@ class Repaired:
     aside: list[str] = field(default_factory=list)
 
 
-def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
+def target_hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
     """The replication's target, to be held. Raises ConfigError without a target or with an empty lake."""
     target = replication.sql_target()
     cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
@@ -74,17 +74,17 @@ def repair_keys(replication: Replication, keys: Keys, held: SettledTarget) -> Re
     ts, paths = held.checkpoint().commit_ts, LakePaths.of(replication)
     done = Repaired(ts)
     audit = Audit(paths, Rules.of(replication))
-    audit.within(-1, ts)
+    audit.clip_range(-1, ts)
     tables = {one.name: one for one in tables_at(replication, paths, ts)}
     for name, wanted in keys.items():
         if name in tables:
-            _table(replication, audit, tables[name], wanted, held, done)
+            _repair_table(replication, audit, tables[name], wanted, held, done)
         else:
             done.gone.append(".".join(name))
     return done
 
 
-def _table(
+def _repair_table(
     replication: Replication,
     audit: Audit,
     one: VerifiedTable,
@@ -124,7 +124,12 @@ def apply_file(replication: Replication, path: Path, held: SettledTarget) -> Rep
     if (fixes.replication, fixes.purpose) != (replication.name, "fix"):
         raise CheckpointConflict(
             "the file holds no fixes for this replication",
-            where={"file": path, "made_for": fixes.replication, "purpose": fixes.purpose, "task": replication.name},
+            where={
+                "file": path,
+                "made_for": fixes.replication,
+                "purpose": fixes.purpose,
+                "replication": replication.name,
+            },
         )
     target = replication.sql_target()
     written = {(batch.db, batch.table) for batch in fixes.batches}

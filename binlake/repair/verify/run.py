@@ -26,7 +26,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.comparing import Pace, TableResult, Truth, compare_table
+from binlake.repair.verify.comparing import ExpectedRows, Pace, TableResult, compare_table
 from binlake.repair.verify.differences import Difference, Row
 from binlake.repair.verify.laketable import LakeTable
 from binlake.repair.verify.snapshot import Snapshot, source_snapshot, target_snapshot
@@ -130,7 +130,7 @@ class _Run:
         self._audit = Audit(paths, Rules.of(replication))
         self._state = VerifyState(paths, self._ts, options.against)
         every = max(1, round(1 / options.sample))
-        self._done = Verification(self._ts, options.against, every, _turn(paths, options.against, every))
+        self._done = Verification(self._ts, options.against, every, _next_turn(paths, options.against, every))
 
     def all(self) -> Verification:
         began = time.monotonic()
@@ -138,7 +138,7 @@ class _Run:
             self._state.clear()
             self._state = VerifyState(self._paths, self._ts, self._options.against)
         if self._options.against == "lake":
-            self._audit.within(-1, self._ts)
+            self._audit.clip_range(-1, self._ts)
         tables = tables_at(self._replication, self._paths, self._ts, self._options.tables)
         with self._source() as source:
             for one in tables:
@@ -159,9 +159,9 @@ class _Run:
         lake = LakeTable(self._audit, self._paths, one.table, self._ts) if source is None else None
         if lake is not None:
             result.inexact = lake.inexact or (IN_PART if one.begun_before else "")
-        if not result.inexact and not any(_stops_rows(text) for text in result.structure):
+        if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
             plan = self._cut(one, source)
-            truth = _LakeTruth(lake, plan) if lake is not None else self._source_table(one, plan, source)
+            truth = _LakeRows(lake, plan) if lake is not None else self._source_table(one, plan, source)
             self._keep(self._compare(one, plan, truth, result))
             if result.compared:
                 self._done.read.append(one)
@@ -178,7 +178,9 @@ class _Run:
             self._state.begin(one.name, cuts)
         return self._plan(one, cuts)
 
-    def _compare(self, one: VerifiedTable, plan: ChunkPlan, truth: Truth, result: TableResult) -> list[Difference]:
+    def _compare(
+        self, one: VerifiedTable, plan: ChunkPlan, truth: ExpectedRows, result: TableResult
+    ) -> list[Difference]:
         result.chunks = plan.cuts.count
         target = SqlTable(self._snapshot.session, plan, [one.name])
         numbers, most = self._numbers(one, result.chunks), self._options.max_differences
@@ -200,7 +202,7 @@ class _Run:
     def _structure(self, one: VerifiedTable) -> list[str]:
         expected = expect_tables([one.expected], self._target.db_type)
         found = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
-        # What `target.tables` accepts is no difference.
+        # What `target.tables` accepts is not a difference.
         return compare_definitions(expected, found, target=self._target)
 
     def _numbers(self, one: VerifiedTable, count: int) -> list[int]:
@@ -220,12 +222,12 @@ class _Run:
             yield None
             return
         with source_snapshot(
-            source_of(self._replication), self._ts, stands_still=self._options.source_stands_still
+            source_server(self._replication), self._ts, stands_still=self._options.source_stands_still
         ) as session:
             yield session
 
 
-class _LakeTruth:
+class _LakeRows:
     """A LakeTable cut by a plan: a Truth."""
 
     def __init__(self, lake: LakeTable, plan: ChunkPlan) -> None:
@@ -241,7 +243,7 @@ class _LakeTruth:
         return self._lake.rows(self._plan, wanted)
 
 
-def source_of(replication: Replication) -> Target:
+def source_server(replication: Replication) -> Target:
     """`[source.sql]` as something to connect to. Raises ConfigError without one."""
     sql = replication.source.sql
     if sql is None:
@@ -249,7 +251,7 @@ def source_of(replication: Replication) -> Target:
     return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")
 
 
-def _stops_rows(difference: str) -> bool:
+def _prevents_reading(difference: str) -> bool:
     """Rows cannot be read side by side without the table or one of its columns."""
     return re.search(r": (the table is missing|column .* is missing|it is a )", difference) is not None
 
@@ -276,7 +278,7 @@ def _require_known(replication: Replication, options: VerifyOptions) -> None:
         )
 
 
-def _turn(paths: LakePaths, against: Against, every: int) -> int:
+def _next_turn(paths: LakePaths, against: Against, every: int) -> int:
     """Which of `every` turns this run is: one more than the last finished one."""
     if every == 1:
         return 0

@@ -48,10 +48,12 @@ def target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: f
     """
     with closing(Session(target)) as session:
         session.execute(_ISOLATION)
-        yield _settled(session, target, cluster_id, replication, time.monotonic() + wait_s)
+        yield _wait_for_checkpoint(session, target, cluster_id, replication, time.monotonic() + wait_s)
 
 
-def _settled(session: Session, target: Target, cluster_id: int, replication: str, deadline: float) -> Snapshot:
+def _wait_for_checkpoint(
+    session: Session, target: Target, cluster_id: int, replication: str, deadline: float
+) -> Snapshot:
     schema = target.checkpoint_schema
     table = CheckpointTable(target.checkpoint_schema, cluster_id)
     while True:
@@ -62,16 +64,16 @@ def _settled(session: Session, target: Target, cluster_id: int, replication: str
                 "the target has no checkpoint: nothing was applied to it", where={"target": session.place}
             )
         aside = read_aside(session, schema, cluster_id)
-        # A drainer's target has no progress of ours to read.
+        # A drainer's target has no progress table to read.
         if is_settled(found, read_progress(session, schema, replication) if aside else None, aside):
             return Snapshot(session, found, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
-            raise not_consistent(found)
+            raise not_consistent_error(found)
         time.sleep(_ASK_EVERY_S)
 
 
-def not_consistent(found: Checkpoint) -> Transient:
+def not_consistent_error(found: Checkpoint) -> Transient:
     """The error for a target in the middle of a window."""
     return Transient(
         "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",

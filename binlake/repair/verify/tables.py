@@ -51,12 +51,12 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
         if table.kind == "table":
             db, name = naming.table(table.db, table.name)
             sources.setdefault(fold_pair((db, name)), []).append(table)
-    old = _begun_before(paths, state)
-    found = [_verified(replication, tables, name, sources[name], old) for name in sorted(sources)]
-    return _chosen(found, wanted)
+    old = _tables_older_than_lake(paths, state)
+    found = [_verified_tables(replication, tables, name, sources[name], old) for name in sorted(sources)]
+    return _select_wanted(found, wanted)
 
 
-def _begun_before(paths: LakePaths, state: SchemaState) -> set[int]:
+def _tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
     """Ids in `state` of tables that were there at the lake's start without a mirror of their rows there (R-34)."""
     landed = WindowLog(paths).landed_range()
     if landed is None:
@@ -77,7 +77,7 @@ def cluster_of(windows: WindowLog) -> int:
     return manifest.cluster_id
 
 
-def _verified(
+def _verified_tables(
     replication: Replication, tables: TargetTables, name: Name, sources: list[TableDef], old: Collection[int]
 ) -> VerifiedTable:
     table = tables.find(*name)
@@ -90,7 +90,7 @@ def _verified(
     return VerifiedTable(table, expected, names, any(source.id in old for source in sources))
 
 
-def _chosen(found: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
+def _select_wanted(found: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
     if not wanted:
         return found
     by_name = {fold_name(".".join(one.name)): one for one in found}

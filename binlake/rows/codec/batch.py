@@ -25,13 +25,13 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.assemble import keys_of, maps_of
 from binlake.rows.codec.echoes import without_echoes
-from binlake.rows.codec.emptied import Known, is_late, require_both, without_lost_rows
-from binlake.rows.codec.emptied import settled as settled_side
+from binlake.rows.codec.emptied import Known, is_late, require_equal_filters, without_lost_rows
+from binlake.rows.codec.emptied import definition_of_side as settled_side
 from binlake.rows.codec.groups import Group, Waiting, cut, cuts
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.latin1 import InvalidText, decoders_for
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
-from binlake.rows.codec.pendingrows import KeptRows
+from binlake.rows.codec.pendingrows import PendingRows
 from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
 from binlake.rows.codec.splits import Run, Splits, parted, split_all
 from binlake.rows.codec.transaction import (
@@ -124,7 +124,7 @@ class MutationBatch:
         self._mutations: list[tuple[int, int, int, int, int, int, int]] = []
         self._kinds: list[bytes] = []
         self._tables: dict[TableDef, int] = {}
-        self._rows = KeptRows()
+        self._rows = PendingRows()
         self._count = 0
         self._bytes = 0
 
@@ -145,7 +145,7 @@ class MutationBatch:
             table = place
             if place.emptied:
                 table = settled_side(place, table_id, value, payload, tables, self._sides)
-                require_both(table, commit_ts, self._wanted)
+                require_equal_filters(table, commit_ts, self._wanted)
             for first, run in self._wanted_runs(table, rows, payload, Moment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._keep(number * _KINDS, run)

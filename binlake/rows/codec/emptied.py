@@ -30,7 +30,7 @@ _SIDES = (Mutation.BEFORE, Mutation.AFTER)
 _NAMES = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.DB, Mutation.TABLE)
 
 
-def settled(
+def definition_of_side(
     table: TableDef, table_id: int, value: pb.PrewriteValue, payload: bytes, tables: TableLookup, known: Known
 ) -> TableDef:
     """`table` with what is known of the side that the transaction `value` of `payload` took; of `known` if it is there.
@@ -82,22 +82,22 @@ def without_lost_rows(
         own.setdefault(row[Mutation.COMMIT_TS], []).append(row)
     rows: list[Row] = []
     for row, is_late, number in zip(found, late, which, strict=True):
-        left = list(_left(row, tables[number], own[row[Mutation.COMMIT_TS]], names_of)) if is_late else [row]
+        left = list(_what_remains(row, tables[number], own[row[Mutation.COMMIT_TS]], names_of)) if is_late else [row]
         lost[row[Mutation.TABLE_ID]] += not left
         rows += left
     return pa.RecordBatch.from_pylist(rows, batch.schema)
 
 
-def _left(
+def _what_remains(
     row: Row, table: TableDef, together: Sequence[Row], names_of: Callable[[TableDef], _Names | None]
 ) -> Iterator[Row]:
     """What is left of a late row of a transaction's `together`: itself, nothing, or that side of an update which lies
     in another partition. What an exchanged partition held is a row of its new table."""
     held = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
-    if not held or not _wrote_there(row, held[0], table, together):
+    if not held or not _wrote_into_partition(row, held[0], table, together):
         yield row
         return
-    taken = _as_taken(row, table, names_of)
+    taken = _names_after_exchange(row, table, names_of)
     if row[Mutation.OP] != "update" or len(held) == len(_SIDES):
         yield from [{**row, **taken}] if taken else []
         return
@@ -114,7 +114,9 @@ def _left(
     yield from [{**there, **taken}] if taken else []
 
 
-def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names | None]) -> Mapping[str, Any]:
+def _names_after_exchange(
+    row: Row, table: TableDef, names_of: Callable[[TableDef], _Names | None]
+) -> Mapping[str, Any]:
     """The names that `row` has in the table that its partition was exchanged for; empty where it is gone.
 
     Raises SchemaError where that table has other columns or another key.
@@ -124,21 +126,21 @@ def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names |
         return {}
     names, alike = names_of(taker), taker.identity() == table.identity()
     if names is None or not alike or list(_types(taker)) != list(_types(table)):
-        raise _not_followed(table, taker, row[Mutation.COMMIT_TS], "which has other columns or another key")
+        raise _cannot_follow_error(table, taker, row[Mutation.COMMIT_TS], "which has other columns or another key")
     return {**dict(zip(_NAMES, names, strict=True)), Mutation.TABLE_ID: taker.id}
 
 
-def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
+def require_equal_filters(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
     """Raises SchemaError if filters distinguish a `table` of `settled` from the one that its late rows may belong to.
 
     `wanted`: the kinds of row changes that are read of a table.
     """
     taker = table.taker
     if taker is not None and set(wanted(table)) != set(wanted(taker)):
-        raise _not_followed(table, taker, commit_ts, "which has other filters")
+        raise _cannot_follow_error(table, taker, commit_ts, "which has other filters")
 
 
-def _not_followed(table: TableDef, taker: TableDef, commit_ts: int, why: str) -> SchemaError:
+def _cannot_follow_error(table: TableDef, taker: TableDef, commit_ts: int, why: str) -> SchemaError:
     return SchemaError(
         f"rows were committed while their partition was exchanged for another table, {why}",
         where={"table": f"{table.db}.{table.name}", "other": f"{taker.db}.{taker.name}", "commit_ts": commit_ts},
@@ -146,7 +148,7 @@ def _not_followed(table: TableDef, taker: TableDef, commit_ts: int, why: str) ->
     )
 
 
-def _wrote_there(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
+def _wrote_into_partition(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
     """Whether the transaction wrote the image `side` of `row` into such a partition. Raises SchemaError."""
     known = table.emptied.side if table.emptied else "new"
     if known == "old" or not partition_of(table.raw["partition"], row[side], _types(table)):

@@ -1,6 +1,6 @@
 """Bytes of a text column that are not UTF-8, read as MySQL's latin1, as `source.invalid-text` allows.
 
-Rule: no such value passes uncounted, and none stands in a unique key. `ö` as C3B6 and `ö` as F6 are two keys at the
+Rule: every such value is counted, and none is accepted in a unique key. `ö` as C3B6 and `ö` as F6 are two keys at the
 source and one at the target; as they may come in different windows, one row would replace the other unnoticed.
 """
 

@@ -1,6 +1,6 @@
 """The bytes of rows that wait in a batch to be decoded, by group: as spans of the binlogs that they came in.
 
-Rule: rows of a group stand in their order. What most rows of were left out of is not held by the few that are kept.
+Rule: rows of a group keep their order. A buffer of which most rows were left out is not held by the few that remain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rows:
         return Lanes.of(rows)
 
 
-class KeptRows:
+class PendingRows:
     """Rows by number of their group."""
 
     def __init__(self) -> None:

@@ -143,7 +143,7 @@ class _Reader:
         return is_into and (into != out_of or into == 0)
 
     def _second_writes(self, first: Sequence[Change]) -> list[tuple[Change, ...]]:
-        """What may stand behind `first`; empty if TiDB does not log it."""
+        """The changes that may follow `first`; empty if TiDB does not log it."""
         change = first[0]
         if change.op == "insert":
             return self._of_insert(first)
@@ -178,7 +178,7 @@ class _Reader:
         if second.op == "insert":
             self._is_certain &= self._is_copied
             return self._is_copied
-        # An update behind a row that was moved makes a row of its own too, which no logged change stands for.
+        # An update behind a row that was moved makes a row of its own too, which no logged change shows.
         self._is_certain &= first == 1
         return False
 

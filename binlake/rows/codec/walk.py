@@ -2,7 +2,7 @@
 
 Rule: a row that this walk accepts has the texts that TableDecoder gives it; every other row (odd column ids, another
 order, unexpected datums, damage) is left to TableDecoder, which decodes it or says what is wrong. A column that a row
-lacks is no oddity: TiDB leaves NULLs out of inserts (tidb-binlog 1.11).
+lacks is normal: TiDB leaves NULLs out of inserts (tidb-binlog 1.11).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class _Walk:
         return Spots(self.lanes, self.which[rows], self.at[rows] + ahead, self.ends[rows])
 
     def _move(self, rows: Ints, after: Ints, good: Bools) -> None:
-        """Put `rows` behind their datums; a row that does not fit stands at its end from then on."""
+        """Put `rows` behind their datums; a row that does not fit is at its end from then on."""
         ends = self.ends[rows]
         good = good & (after <= ends)
         self.at = self.at.copy()

@@ -75,7 +75,7 @@ def new_dag(
         description=summary,
         doc_md=_dag_doc(file, kind, doc),
         on_failure_callback=OnFailure(str(file.path)) if airflow.on_failure is not None else None,
-        # The DAG file that wants it names it; whoever only checks the files must not show a second one.
+        # The DAG file registers it by name; a check of the files must not register a second one.
         auto_register=False,
         **more,
     )

@@ -69,7 +69,7 @@ def _add_task(
     file: ReplicationFile, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]
 ) -> StageOperator:
     names = {stage.name for stage in stages}
-    # The asset stands for what readers see: the target, or the mirrors where there is none.
+    # The asset is about what readers see: the target, or the mirrors where there is none.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
     return RUNTIMES[file.replication.airflow.engine](
         task_id=name,

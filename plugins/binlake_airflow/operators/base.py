@@ -23,7 +23,7 @@ from binlake_airflow.jobs import MODULE
 from binlake_airflow.operators.process import JobProcess
 from binlake_airflow.telemetry import failures
 
-# The trigger ends by itself at its time; Airflow's own limit stands behind it for a triggerer that was down meanwhile.
+# The trigger ends by itself at its time; Airflow's own limit is for a triggerer that was down meanwhile.
 _TRIGGER_GRACE_S = 600.0
 
 

@@ -125,7 +125,7 @@ class CommandOperator(BinlakeOperator):
 class RecoverOperator(CommandOperator):
     """Finishes a window that was cut short, from the lake or from relay files; writes nothing where there is none.
 
-    `beside_window`: it stands in a run of windows, whose source just did not answer.
+    `beside_window`: it is part of a run of windows, whose source just did not answer.
     """
 
     command = "recover"
@@ -241,8 +241,8 @@ class VerifyOperator(CommandOperator):
         """The results, kept before a difference ends the task."""
         first = printed[0]
         wrong = first["detail"]
-        mended = ", repaired" if first["state"] == "different" and status == 0 else ""
-        text = f"verify: {first['state']}{mended} at {ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
+        repaired = ", repaired" if first["state"] == "different" and status == 0 else ""
+        text = f"verify: {first['state']}{repaired} at {ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
         context["ti"].xcom_push(key=KEY, value=text)
         if status != DIFFERENT:
             return shorten_lists(super().answer(printed, status, context))

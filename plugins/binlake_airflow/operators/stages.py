@@ -137,7 +137,7 @@ class StageOperator(BinlakeOperator):
         return results
 
     def _skipped(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
-        """The tasks that have nothing to do behind this result; `recover` stands behind a plan that found no PD."""
+        """The tasks that have nothing to do after this result; `recover` runs only after a plan that found no PD."""
         after = list(self.get_flat_relatives(upstream=False))
         if self.stage == "land" and self._is_idle(first, context):
             self.log.info("window_empty", next="the sinks apply it together with a later window")
@@ -171,7 +171,7 @@ class StageOperator(BinlakeOperator):
             self.log.warning("run_ends_below_stop_ts", hi=first["hi"], stop_ts=asked, hint="trigger again for the rest")
 
     def _source_gone(self, context: Mapping[str, Any], error: SourceUnavailable) -> dict[str, Any] | None:
-        """When PD is gone: what to keep, and only `recover` goes on, to see whether a window was cut short (S3-10).
+        """When PD is gone: what to keep, and only `recover` runs, to see whether a window was cut short (S3-10).
 
         None when that is not what the error is about, or nobody can recover.
         """

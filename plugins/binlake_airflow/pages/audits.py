@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from binlake.audit.audit import Audit
-from binlake.audit.preview import preview
+from binlake.audit.preview import preview_rows
 from binlake.config import Replication
 from binlake.errors import LostRange
 from binlake.lake.ddls import newest_ddls
@@ -66,16 +66,16 @@ class _CachedAudit(Audit):
 
     @cached_property
     def _landed(self) -> tuple[int, int]:
-        return super().landed()
+        return super().landed_range()
 
     @cached_property
     def _range(self) -> tuple[int, int]:
-        return super().range()
+        return super().merged_range()
 
-    def landed(self) -> tuple[int, int]:
+    def landed_range(self) -> tuple[int, int]:
         return self._landed
 
-    def range(self) -> tuple[int, int]:
+    def merged_range(self) -> tuple[int, int]:
         return self._range
 
     def tables_at(self, ts: int) -> TargetTables:
@@ -114,7 +114,7 @@ def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     view["older"] = None if history.whole else str(history.since)
     # Of the oldest commit_ts, when it alone has too many for a page.
     view["left"] = history.left
-    merged, landed = lake.audit.range()[1], lake.audit.landed()[1]
+    merged, landed = lake.audit.merged_range()[1], lake.audit.landed_range()[1]
     view["read_upto"] = ts_view(merged if upto is None else min(upto, merged))
     view["not_merged"] = ts_view(landed) if landed > merged else None
     return view
@@ -131,7 +131,7 @@ def transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     ts, first = query.moment("ts"), query.number("first")
     transaction = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
     if transaction is None:
-        lo, hi = lake.audit.landed()
+        lo, hi = lake.audit.landed_range()
         raise LostRange(f"there is no transaction with commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
     more = first + len(transaction.changes) < transaction.total
     view["transaction"] = {
@@ -159,11 +159,11 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     view["at"] = query.text("at")
     if view["table"] is None:
         return view
-    last = lake.audit.range()[1]
+    last = lake.audit.merged_range()[1]
     at = query.moment("at")
     at = last if at is None else at
     db, table = query.table() or ("", "")
-    shown = preview(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    shown = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
     view["preview"] = {
         "as_of": ts_view(shown.ts),
         "columns": list(shown.columns),
@@ -181,7 +181,7 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
 def in_part_view(lake: Lake) -> dict[str, Any]:
     """The tables whose rows the lake may not know whole, by name, and why; of many the first, and how many more."""
     try:
-        tables = sorted(lake.audit.in_part(lake.audit.range()[1]).items())
+        tables = sorted(lake.audit.tables_in_part(lake.audit.merged_range()[1]).items())
     except LostRange:
         # An empty lake knows no table at all.
         tables = []
@@ -207,7 +207,7 @@ def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[st
 def _table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The tables there are now, and the one asked for with the columns of its key."""
     name = query.table()
-    tables = lake.audit.tables_at(lake.audit.range()[1])
+    tables = lake.audit.tables_at(lake.audit.merged_range()[1])
     view: dict[str, Any] = {
         "tables": [".".join(each) for each in tables.names()[:_TABLES]],
         "table": None if name is None else ".".join(name),

@@ -143,7 +143,7 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
     return {
         "stages": stage_names(replication),
         "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in shown],
-        # A window that was landed again has several events: fewer windows than events are no end.
+        # A window that was landed again has several events: fewer windows than events are not the end.
         "older": str(shown[-1][1] - 1) if len(landings) > PAGE else None,
     }
 
@@ -210,7 +210,7 @@ def _highest_hi(events: Sequence[EventRow]) -> int | None:
 
 
 def _last_window_with_rows(landed: Sequence[EventRow]) -> dict[str, Any]:
-    """The newest window that had a transaction: time may go on while nothing arrives any more."""
+    """The newest window that had a transaction: time may advance while nothing arrives any more."""
     newest = next((event for event in landed if event["rows"]), None)
     return {"window": ts_view(newest["hi"]) if newest else None, "looked_at": len(landed)}
 

@@ -69,6 +69,6 @@ def _spark_address(replication: Replication) -> Address | None:
         if replication.airflow.engine == "connect":
             return address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT)
         return address_of(host, port or _SPARK_PORT) if host.startswith("spark://") else None
-    except Exception as error:  # noqa: BLE001 - a connection that only tasks know is no trouble of a page
+    except Exception as error:  # noqa: BLE001 - a connection may be known to tasks only
         log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
         return None

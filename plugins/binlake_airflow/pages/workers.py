@@ -91,7 +91,7 @@ class BoundedWorkers:
                 continue
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+            except BaseException as error:  # noqa: BLE001 - handed to the waiting request
                 job.set_exception(error)
             else:
                 job.set_result(result)

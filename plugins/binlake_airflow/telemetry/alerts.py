@@ -63,13 +63,13 @@ def _run_field(context: Mapping[str, Any], name: str) -> Any:
 
 
 def notify_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:
-    """Tell that `what` (landing, sql) lags by `lag_s`, as `_tell_at_times`."""
+    """Tell that `what` (landing, sql) lags by `lag_s`, at most once in `repeat-s`."""
     details = {"replication": replication, "what": what, "lag_seconds": lag_s}
     return lag_s >= rule.seconds and _notify_unless_recent(rule, f"lag-told-{what}", details, context)
 
 
 def notify_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
-    """Notify that there is no transaction between these two commit_ts, as `_tell_at_times`."""
+    """Notify that there is no transaction between these two commit_ts, at most once in `repeat-s`."""
     silent_s = (tso.physical(until) - tso.physical(since)) / 1000
     details = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
     return silent_s >= rule.seconds and _notify_unless_recent(rule, "silence-told", details, context)

@@ -24,7 +24,7 @@ from binlake.dialect import map_ddl
 from binlake.rows.schema import Action, DdlJob, SchemaState
 from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
-from deploy.local.commitlog import CommitLog, planned, read_log
+from deploy.local.commitlog import CommitLog, plan_ddl, read_log
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 DDL = ("ddl", "ddl_late")
@@ -42,7 +42,7 @@ def log(name: str) -> CommitLog:
 
 @cache
 def plan(name: str) -> list[LandedDdl]:
-    return planned(log(name))
+    return plan_ddl(log(name))
 
 
 @cache

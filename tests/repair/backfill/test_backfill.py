@@ -17,7 +17,7 @@ from binlake.dialect.replacement import Injection
 from binlake.errors import ConfigError, Drift, LeaseHeld, Permanent, TargetRefused
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
-from binlake.repair.backfill.repair import held, repair_range
+from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import plan_rollback
 from binlake.repair.backfill.rollbackrun import rollback_source, rollback_target
 from binlake.repair.verify import VerifyOptions, verify
@@ -162,7 +162,7 @@ def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
     lo = shop.ts
     start = shop.shown()
     hi = trade(shop, 40)
-    with held(shop.lake.replication, 0) as target:
+    with hold_target(shop.lake.replication, 0) as target:
         plan, _ = rollback_target(shop.lake.replication, lo, hi, target, force=False)
     assert shop.shown() == start
     assert plan.keys > 20
@@ -175,7 +175,7 @@ def test_nothing_is_undone_in_a_table_that_keeps_columns_of_its_own(shop: Shop) 
     hi = trade(shop, 40)
     changed = shop.shown()
     execute(shop.server, "ALTER TABLE shop.log ADD COLUMN own INT DEFAULT 1")
-    with held(shop.lake.replication, 0) as target, pytest.raises(Drift, match=r"columns of its own.*: own"):
+    with hold_target(shop.lake.replication, 0) as target, pytest.raises(Drift, match=r"columns of its own.*: own"):
         rollback_target(shop.lake.replication, lo, hi, target, force=False)
     execute(shop.server, "ALTER TABLE shop.log DROP COLUMN own")
     assert shop.shown() == changed
@@ -191,7 +191,7 @@ def test_an_undo_never_removes_a_later_row_that_took_its_unique_value(shop: Shop
     shop.refill()
     set_checkpoint(shop.server, ts)
     changed = shop.shown()
-    with held(shop.lake.replication, 0) as target, pytest.raises(TargetRefused, match="Duplicate entry"):
+    with hold_target(shop.lake.replication, 0) as target, pytest.raises(TargetRefused, match="Duplicate entry"):
         rollback_target(shop.lake.replication, lo, hi, target, force=False)
     assert shop.shown() == changed
 
@@ -207,7 +207,7 @@ def test_a_range_that_was_built_upon_is_undone_by_force_only(shop: Shop) -> None
     shop.refill()
     set_checkpoint(shop.server, ts)
     replication = shop.lake.replication
-    with held(replication, 0) as target:
+    with hold_target(replication, 0) as target:
         with pytest.raises(Permanent, match=r"1 keys were changed again after the range: shop.item"):
             rollback_target(replication, lo, middle, target, force=False)
         with pytest.raises(ConfigError, match="cannot be undone"):
@@ -226,7 +226,7 @@ def test_a_range_with_a_ddl_is_not_undone(shop: Shop) -> None:
     shop.workload.add_column("shop", "item", integer("more"))
     ts = shop.lake.land()
     set_checkpoint(shop.server, ts)
-    with held(shop.lake.replication, 0) as target, pytest.raises(Permanent, match="a DDL changed a table"):
+    with hold_target(shop.lake.replication, 0) as target, pytest.raises(Permanent, match="a DDL changed a table"):
         rollback_target(shop.lake.replication, lo, ts, target, force=True)
 
 
@@ -239,7 +239,10 @@ def test_a_range_with_a_statement_of_the_targets_own_is_not_undone_there(shop: S
     set_checkpoint(shop.server, ts)
     shop.lake.inject(lo, Injection(ts, "ALTER TABLE Item ADD INDEX own (n)", "shop"))
     replication = shop.lake.replication
-    with held(replication, 0) as target, pytest.raises(Permanent, match=r"a DDL changed a table.*ddl=ALTER TABLE Item"):
+    with (
+        hold_target(replication, 0) as target,
+        pytest.raises(Permanent, match=r"a DDL changed a table.*ddl=ALTER TABLE Item"),
+    ):
         rollback_target(replication, lo, ts, target, force=True)
     assert plan_rollback(replication, lo, ts, ts, "source").keys == 1
 
@@ -283,7 +286,7 @@ def test_the_command_runs_alone_and_tells_programs(
     written = {one["table"]: [name for name, _ in one["columns"]] for one in told["detail"]["lineage"]["wrote"]}
     assert written.get("item") in (None, [column.name for column in item.columns])
     assert all(not (shown - right[name]) for name, shown in shop.shown().items())
-    with held(shop.lake.replication, 0):
+    with hold_target(shop.lake.replication, 0):
         assert main(["backfill", "repair", *given, "--wait", "0"]) == 1
     assert json.loads(result.read_text())["error"]["class"] == LeaseHeld.__name__
     undo = tmp_path / "undo.sql"

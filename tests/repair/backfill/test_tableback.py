@@ -17,7 +17,7 @@ from binlake.errors import ConfigError, Drift
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import repair_range
-from binlake.repair.backfill.tableback import bring_back
+from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify import VerifyOptions, verify
 from spark_jobs.commands.table import TableCommand
 
@@ -196,7 +196,7 @@ def test_of_a_table_that_the_lake_knows_in_part_somebody_must_say_that_the_rest_
 
 
 def bring(shop: Shop | TinyLake, name: str, **more: bool) -> None:
-    bring_back((shop.lake if isinstance(shop, Shop) else shop).replication, ("shop", name), **more)
+    bring_table_back((shop.lake if isinstance(shop, Shop) else shop).replication, ("shop", name), **more)
 
 
 def test_the_command_is_registered() -> None:

@@ -16,7 +16,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import afterddl
-from binlake.repair.verify.afterddl import check_due, due, note_due
+from binlake.repair.verify.afterddl import compare_due_tables, read_due_tables, record_due_tables
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import STAGE
 
@@ -39,11 +39,11 @@ class Checked:
 
     def note(self, ddls: list[LandedDdl] | None = None, *, passed: bool = False, target: Any = None) -> None:
         given = self.ddls if ddls is None else ddls
-        note_due(target or self.target, self.windows, given, self.lake.hi, "run", lambda: passed)
+        record_due_tables(target or self.target, self.windows, given, self.lake.hi, "run", lambda: passed)
 
     def check(self, **target: Any) -> list[tuple[str, str]]:
         changed = self.lake.replication.model_copy(update={"target": self.target.model_copy(update=target)})
-        return [(one.table, one.state) for one in check_due(changed, self.windows, self.lake.hi, "run")]
+        return [(one.table, one.state) for one in compare_due_tables(changed, self.windows, self.lake.hi, "run")]
 
     def told(self) -> list[str]:
         return [event["state"] for event in self.windows.events(stage=STAGE)]
@@ -56,7 +56,7 @@ def checked(shop: Shop) -> Checked:
 
 def test_a_table_that_is_equal_is_told_and_done_with(checked: Checked) -> None:
     checked.note()
-    assert due(checked.target, checked.windows) == {"shop.item": checked.ts}
+    assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
     assert checked.check() == [("shop.item", "equal")]
     assert checked.check() == []
     assert checked.told() == ["due", "equal"]
@@ -97,7 +97,7 @@ def test_until_the_mirrors_are_as_far_it_stays_due(shop: Shop) -> None:
     checked = Checked(shop.lake, shop.server, mirrored=False)
     checked.note()
     assert checked.check() == []
-    assert due(checked.target, checked.windows) == {"shop.item": checked.ts}
+    assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
     assert checked.told() == ["due"]
 
 
@@ -106,11 +106,11 @@ def test_while_somebody_verifies_or_the_target_is_away_it_stays_due(checked: Che
     with lake_lock(checked.lake.paths, "verify"):
         assert checked.check() == []
     gone = checked.lake.replication.model_copy(update={"target": checked.target.model_copy(update={"port": 1})})
-    note_due(gone.sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
-    assert check_due(gone, checked.windows, checked.lake.hi, "run") == []
+    record_due_tables(gone.sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
+    assert compare_due_tables(gone, checked.windows, checked.lake.hi, "run") == []
     # What is due of another target is not due here, and the other way round.
     assert checked.check() == [("shop.item", "equal")]
-    assert due(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
+    assert read_due_tables(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
 
 
 def test_a_comparison_that_breaks_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from support.tidb_json import Tables, article_table
 from binlake.rows.codec import MutationBatch, MutationBuilder
 from binlake.rows.codec import lanes as lanes_of_rows
 from binlake.rows.codec.lanes import PAD, Lanes
-from binlake.rows.codec.pendingrows import KeptRows
+from binlake.rows.codec.pendingrows import PendingRows
 
 NUMBERS = 5_000
 
@@ -28,7 +28,7 @@ def drawn_rows(draw: Random, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_rows_come_back_in_the_order_of_their_group(seed: int) -> None:
-    draw, kept = Random(seed), KeptRows()
+    draw, kept = Random(seed), PendingRows()
     expected: dict[int, list[bytes]] = {}
     for _ in range(draw.randint(1, 6)):
         rows = drawn_rows(draw, draw.randint(1, 20))
