@@ -24,7 +24,7 @@ from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import lineage_of
 from spark_jobs.commands.rebuild import rebuild, replay
-from spark_jobs.commands.verify import repair_lineage, record_result
+from spark_jobs.commands.verify import record_result, repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import describe_table

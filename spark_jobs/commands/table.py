@@ -65,7 +65,9 @@ class TableCommand:
             found = read_tables_aside(replication, cluster_of(WindowLog(LakePaths.of(replication))))
             print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
             return 0 if found else 3
-        act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[args.action]
+        act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_bring_back(replication, args)]}[
+            args.action
+        ]
         show_results(args, run_and_report(args, act))
         return 0
 

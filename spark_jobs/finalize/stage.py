@@ -50,7 +50,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
     marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
-    record_due_tables(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
+    record_due_tables(
+        target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds)
+    )
     # A mark: who looks at the lake sees that the target may hold the window open, from here to the end or a failure.
     ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))

@@ -130,7 +130,7 @@ def _describe_source(file: ReplicationFile) -> str:
     replication, target = file.replication, file.replication.target
     sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
     # Others read it, too: OpenLineage's provider sends it along.
-    pds = ", ".join(addresses.server(url) for url in replication.source.pd_urls)
+    pds = ", ".join(addresses.host_and_port(url) for url in replication.source.pd_urls)
     return (
         f"Configured by `{file.path.name}`.\n\n- source: PD at {pds}\n"
         f"- SQL sink: {sink}\n- lake: `{addresses.path_without_secrets(replication.lake.path)}`\n"

@@ -16,12 +16,12 @@ _BOXES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 """Schemes whose authority is container@account."""
 
 
-def server(address: str) -> str:
+def host_and_port(address: str) -> str:
     """host:port of a server's address, with a scheme or without."""
     return _cut_at(address.rpartition("://")[2].rpartition("@")[2], "/?#")
 
 
-def split(uri: str) -> tuple[str, str, str]:
+def split_uri(uri: str) -> tuple[str, str, str]:
     """Scheme, authority and path of a URI of a storage."""
     written, _, rest = uri.partition("://")
     scheme = written.lower()
@@ -34,7 +34,7 @@ def path_without_secrets(path: str) -> str:
     """A folder as it is, or a URI."""
     if "://" not in path:
         return path
-    scheme, authority, name = split(path)
+    scheme, authority, name = split_uri(path)
     return f"{scheme}://{authority}{name}"
 
 

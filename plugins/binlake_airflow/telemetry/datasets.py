@@ -122,12 +122,12 @@ def _source_of(replication: Replication) -> str:
     source = replication.source
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
-    return f"tidb://{source.cluster_id or addresses.server(source.pd_urls[0])}"
+    return f"tidb://{source.cluster_id or addresses.host_and_port(source.pd_urls[0])}"
 
 
 def _storage_name(path: str) -> tuple[str, str]:
     """Namespace and name of a folder or URI; without the password that a URI may hold."""
     if "://" not in path:
         return "file", path
-    scheme, authority, name = addresses.split(path)
+    scheme, authority, name = addresses.split_uri(path)
     return f"{_SCHEMES.get(scheme, scheme)}://{authority}", name if scheme == "hdfs" else name.lstrip("/")
