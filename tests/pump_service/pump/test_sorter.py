@@ -181,7 +181,13 @@ def test_a_sorter_goes_on_from_its_dump_as_if_it_had_never_stopped(
 
 @given(entries)
 def test_a_dump_with_doubts_is_released_where_rollbacks_are_trusted_now(found: list[Entry]) -> None:
-    log = placed(found)
+    # A P that is logged again behind its R waits anew; of a doubted one it is a double.
+    ended: set[int] = set()
+    log = []
+    for entry in placed(found):
+        ended |= {entry.start_ts} if entry.kind is Kind.ROLLBACK else set()
+        if entry.kind is not Kind.PREWRITE or entry.start_ts not in ended:
+            log.append(entry)
     doubted, trusted = Sorter(trust_rollbacks=False), Sorter()
     for entry in log:
         doubted.push(entry)
