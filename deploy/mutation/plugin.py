@@ -116,9 +116,8 @@ class _Run:
         with os.fdopen(read, "rb") as pipe:
             ended = _wait(pid, _LEAST_S + _TIMES * 10 * seconds)
             said = pipe.read().decode()
-        if ended == _PASSED:
-            return ""
-        return said or f"ended with {ended}"
+        # Without a test's name only a signal counts: a process that failed by itself has shown nothing.
+        return said or (f"ended with {ended}" if ended < 0 else "")
 
     def _tests_of(self, mutant: Mutant) -> list[pytest.Item]:
         reached = self._reached[mutant.function]
@@ -129,7 +128,9 @@ class _Run:
     def _put(self, mutant: Mutant) -> None:
         code = _code_of(mutant.module, mutant.function, mutant.lineno)
         for function in self._loaded[mutant.function, mutant.lineno]:
-            function.__code__ = code
+            # A mutant without `super()` needs no cell of its class, but a function keeps as many as it has.
+            free = code.co_freevars or function.__code__.co_freevars
+            function.__code__ = code.replace(co_freevars=free)
 
     @contextmanager
     def _traced(self, nodeid: str) -> Iterator[None]:

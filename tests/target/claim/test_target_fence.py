@@ -14,10 +14,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_stopped, signal_me, wait_until
 
 from binlake.config.model import Target
-from binlake.errors import Fenced, LeaseHeld, TargetUnavailable
+from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable
 from binlake.target import Session
 from binlake.target.claim.claim import LeaseKeeper
-from binlake.target.claim.fence import Fence, LeaseHolder, _lock_name, take_fence
+from binlake.target.claim.fence import Fence, LeaseHolder, _lock_name, describe_holder, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -344,3 +344,41 @@ def test_from_its_look_at_the_lease_to_the_new_epoch_no_other_claim_may_look(
     one = sessions()
     take_fence(one, target, NAME).release(one)
     assert ["Lock wait timeout exceeded" in one for one in refused] == [True]
+
+
+def test_a_take_over_ends_the_right_of_every_connection(target: Target, sessions: Callable[[], Session]) -> None:
+    # also of workers that there were before
+    one, two = sessions(), sessions()
+    old = take_fence(one, target, NAME)
+    old.release(one)
+    new = take_fence(two, target, NAME)
+    for number in range(target.worker_count + 1):
+        one.begin()
+        with pytest.raises(Fenced):
+            old.of_worker(number).prove(one)
+        one.rollback()
+        two.begin()
+        new.of_worker(number).prove(two)
+        two.commit()
+    new.release(two)
+
+
+def test_a_holder_in_another_form_is_taken_for_alive(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    one = sessions()
+    take_fence(one, target, NAME).abandon()
+    execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET owner = 'somebody'")
+    with pytest.raises(LeaseHeld, match="somebody applies this replication until"):
+        take_fence(one, target, NAME)
+    assert describe_holder(target, NAME).startswith("somebody applies this replication until 2")
+
+
+def test_who_holds_the_lease_is_an_error_where_the_table_is_not_ours(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    assert describe_holder(target, NAME) == ""
+    sessions()
+    execute(mariadb, f"ALTER TABLE {SCHEMA}.binlake_lease RENAME COLUMN owner TO other")
+    with pytest.raises(TargetRefused, match="owner"):
+        describe_holder(target, NAME)
