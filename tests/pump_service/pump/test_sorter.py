@@ -64,6 +64,7 @@ def test_a_commit_ts_fetched_before_the_ack_of_its_prewrite_is_reported() -> Non
     # the client prefetched 12; a fake above it was logged first.
     sorter = fed(fake(15), p(10))
     assert sorter.push(c(10, 12)) is Outcome.TOO_EARLY
+    assert fed(fake(12), p(10)).push(c(10, 12)) is Outcome.TOO_EARLY
     sorter = fed(fake(11), p(10))
     assert sorter.push(c(10, 12)) is Outcome.TAKEN
 
@@ -86,6 +87,11 @@ def test_the_first_record_of_equal_timestamps_is_the_handle() -> None:
     outcomes = [sorter.push(Entry(Kind.FAKE, 9, 9, Pointer(0, offset))) for offset in range(3)]
     assert outcomes == [Outcome.TAKEN] * 3
     assert (sorter.max_ts, sorter.handle) == (9, Pointer(0, 0))
+    # Also when a prewrite between them ends.
+    sorter = Sorter()
+    for offset, entry in enumerate([fake(9), p(5), fake(9), r(5)]):
+        sorter.push(Entry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
+    assert (sorter.max_ts, sorter.handle, len(sorter)) == (9, Pointer(0, 0), 0)
     # An empty cluster begins at 0, and the least commit_ts there is lies above that.
     assert fed(p(1)).push(c(1, 1)) is Outcome.TAKEN
     assert Sorter().push(p(1)) is Outcome.TAKEN
@@ -177,6 +183,13 @@ def test_a_sorter_goes_on_from_its_dump_as_if_it_had_never_stopped(
     for entry in log[len(before) :]:
         assert other.push(entry) is one.push(entry)
         assert state(other) == state(one)
+
+
+def test_a_reported_rollback_is_in_the_dump() -> None:
+    sorter = Sorter.load(doubting(p(10), p(20), r(20)).dump(), trust_rollbacks=False)
+    assert [entry.start_ts for entry in sorter.doubted_prewrites()] == [20]
+    assert (len(sorter), sorter.push(Entry(Kind.PROVEN_ROLLBACK, 20, 0, AT))) == (2, Outcome.TAKEN)
+    assert (len(sorter), sorter.doubted_prewrites()) == (1, [])
 
 
 @given(entries)

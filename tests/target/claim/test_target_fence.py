@@ -16,6 +16,7 @@ from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_s
 from binlake.config.model import Target
 from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable
 from binlake.target import Session
+from binlake.target.claim import fence as fence_module
 from binlake.target.claim.claim import LeaseKeeper
 from binlake.target.claim.fence import Fence, LeaseHolder, _lock_name, describe_holder, take_fence
 from binlake.target.session.tables import create_tables
@@ -382,3 +383,25 @@ def test_who_holds_the_lease_is_an_error_where_the_table_is_not_ours(
     execute(mariadb, f"ALTER TABLE {SCHEMA}.binlake_lease RENAME COLUMN owner TO other")
     with pytest.raises(TargetRefused, match="owner"):
         describe_holder(target, NAME)
+
+
+def test_a_session_that_does_not_end_is_named_and_the_lease_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stuck:
+        """A server on which a session rolls back for hours."""
+
+        connection_id = 1
+        done: ClassVar[list[str]] = []
+
+        def rows(self, *_: object) -> list[tuple[int, None]]:
+            return [(7, None)]
+
+        def kill(self, number: int) -> None:
+            self.done.append(f"kill {number}")
+
+        def rollback(self) -> None:
+            self.done.append("rollback")
+
+    monkeypatch.setattr(fence_module, "_KILL_WAIT_S", -1.0)
+    with pytest.raises(LeaseHeld, match=r"the sessions \[7\] of the last holder do not end"):
+        fence_module._end_sessions(cast(Session, Stuck()), NAME, ["a", "b"])
+    assert Stuck.done == ["kill 7", "rollback"]
