@@ -61,7 +61,7 @@ class Clock:
 
     def load(self, pump: AttackedPump, writers: int, size: int, seconds: float) -> pump_load.Load:
         """What so many writers found; their process does nothing else."""
-        load = pump_load.apart(pump_load.write, pump.address, WRITE, CLUSTER_ID, writers, size, self.next, seconds)
+        load = pump_load.run_apart(pump_load.write, pump.address, WRITE, CLUSTER_ID, writers, size, self.next, seconds)
         self.next += 2 * load.calls + 2 * writers
         return load
 
@@ -104,7 +104,7 @@ def test_a_write_takes_a_small_multiple_of_a_bare_one(pump: AttackedPump, tmp_pa
     clock = Clock()
 
     def ratio() -> float:
-        bare = pump_load.apart(pump_load.append_times, tmp_path / "floor", 4096, 0.7)
+        bare = pump_load.run_apart(pump_load.measure_appends, tmp_path / "floor", 4096, 0.7)
         return clock.load(pump, 8, 1024, 1.0).percentile(0.99) / bare.percentile(0.99)
 
     assert min(best_of(8, ratio, lambda found: found <= 3)) <= 3
