@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply
 
 from binlake.config.model import Target
+from binlake.errors import CheckpointConflict
+from binlake.target import Session
+from binlake.target.claim.progress import AppliedAs, Ledger, is_recorded
 
 pytestmark = pytest.mark.mariadb
 
@@ -43,3 +48,31 @@ def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(
     )
     apply(target, Window(100, 200).log("second"))
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]
+
+
+def test_rows_are_gathered_for_few_statements_and_each_is_written_once() -> None:
+    written: list[int] = []
+
+    class Counting:
+        """Counts the rows of each statement."""
+
+        def write(self, _sql: str, arguments: list[object]) -> None:
+            written.append(len(arguments) // 9)
+
+    session, ledger = cast(Session, Counting()), Ledger("s", "shop", 0, 100)
+    (batch,) = Window(0, 100).log("line").written
+    for _ in range(501):
+        ledger.add(session, batch, AppliedAs.ALONE)
+    assert written == [500]
+    ledger.flush(session)
+    ledger.flush(session)
+    assert written == [500, 1]
+
+
+def test_another_batch_in_the_place_of_one_is_refused() -> None:
+    (batch,) = Window(0, 100).log("line").written
+    place = (int(batch.phase), batch.batch)
+    assert is_recorded(batch, {place: batch.digest}) is True
+    assert is_recorded(batch, {}) is False
+    with pytest.raises(CheckpointConflict, match="the ledger has another batch in this place"):
+        is_recorded(batch, {place: "another"})
