@@ -72,7 +72,7 @@ def always_utc(patch: pytest.MonkeyPatch) -> None:
 def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
     """The default of a TIMESTAMP is the text of the statement, which its session meant in its own zone."""
     for module in (clauses, mapping):
-        patch.setattr(module, "own_default", lambda column, _: list(column))
+        patch.setattr(module, "put_stored_default", lambda column, _: list(column))
 
 
 def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
