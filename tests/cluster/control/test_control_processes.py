@@ -101,4 +101,4 @@ def test_a_certificate_beside_a_plain_pd_is_refused_and_not_left_out(tmp_path: P
     for command in (("pump", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url), ("pumps", "-pd-urls", pd.url)):
         refused = binlake(*command, *files)
         assert refused.returncode == 1
-        assert "error: TLS is configured, and PD would be called without it" in refused.stderr
+        assert "error: TLS is configured, but PD would be called without it" in refused.stderr
