@@ -41,6 +41,8 @@ def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Pope
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *own],
         cwd=REPOSITORY / "tests",
+        # Its root is another, so that pytest's own settings of the path do not reach it.
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
