@@ -1,0 +1,87 @@
+"""What is read of a target's progress: of which cluster, under which lock, and what a missing key means."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.windows import CLUSTER, NAME, Window, apply
+
+from binlake.config.model import Target
+from binlake.errors import TargetBusy, TargetRefused
+from binlake.target import Checkpoint, Session
+from binlake.target.claim.progress import CheckpointTable, Ledger, Progress, read_open_progress, write_progress
+
+SCHEMA = "tidb_binlog"
+OPENED = Progress("shop", 1, 100, 200, "m", 200, segment=3)
+
+
+def test_a_row_that_does_not_say_so_is_not_consistent() -> None:
+    assert not Checkpoint.from_json('{"commitTS": 7}').consistent
+
+
+def test_a_window_is_open_by_both_of_its_bounds() -> None:
+    assert OPENED.window == (100, 200)
+    assert Progress("shop", 1, None, 200, None, 200).window is None
+    assert Progress("shop", 1, 100, None, None, 200).window is None
+
+
+def test_the_window_after_a_closed_one_begins_with_its_first_segment() -> None:
+    closed = OPENED.with_intent(150, "ALTER", "b", "e").with_window_closed()
+    assert closed == Progress("shop", 1, None, None, None, 200, segment=0)
+
+
+@pytest.mark.mariadb
+def test_an_open_window_is_looked_for_in_its_own_cluster(target: Target) -> None:
+    apply(target, Window(0, 100).put((1, "a")))
+    with closing(Session(target)) as session:
+        for number in (CLUSTER + 1, CLUSTER + 2):
+            write_progress(session, SCHEMA, Progress(f"other-{number}", number, 100, 200, "m", 200))
+        session.commit()
+        for number in (CLUSTER + 1, CLUSTER + 2):
+            opened = read_open_progress(session, SCHEMA, number)
+            assert opened is not None
+            assert opened.cluster_id == number
+        assert read_open_progress(session, SCHEMA, CLUSTER) is None
+        own = read_open_progress(session, SCHEMA, 0, f"other-{CLUSTER + 2}")
+        assert own is not None
+        assert own.cluster_id == CLUSTER + 2
+
+
+@pytest.mark.mariadb
+def test_a_checkpoint_that_is_read_with_a_lock_does_not_move(target: Target) -> None:
+    apply(target, Window(0, 100).put((1, "a")))
+    table = CheckpointTable(SCHEMA, CLUSTER)
+    with closing(Session(target)) as reader, closing(Session(target)) as writer:
+        writer.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        for lock in (False, True):
+            reader.begin()
+            checkpoint = table.read(reader, lock=lock)
+            assert checkpoint is not None
+            writer.begin()
+            if lock:
+                with pytest.raises(TargetBusy):
+                    table.write(writer, checkpoint)
+            else:
+                table.write(writer, checkpoint)
+            writer.rollback()
+            reader.rollback()
+
+
+@pytest.mark.mariadb
+def test_a_table_of_another_form_is_refused_and_not_taken_for_missing(mariadb: MariaDb, target: Target) -> None:
+    execute(mariadb, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT)")
+    with closing(Session(target)) as session, pytest.raises(TargetRefused):
+        CheckpointTable(SCHEMA, CLUSTER).read(session)
+
+
+@pytest.mark.mariadb
+def test_one_batch_of_the_ledger_is_read_alone(target: Target) -> None:
+    apply(target, Window(0, 100).put((1, "a")).log("line"))
+    ledger = Ledger(SCHEMA, NAME, 0, 100)
+    with closing(Session(target)) as session:
+        every = ledger.read_digests(session, 0)
+        assert len(every) > 1
+        for place, digest in every.items():
+            assert ledger.read_digests(session, 0, place) == {place: digest}
