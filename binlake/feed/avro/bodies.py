@@ -1,0 +1,54 @@
+"""Images of rows as the bodies of Avro messages, without the header: the schema's id is known at publishing only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from binlake import tso
+from binlake.errors import SchemaError
+from binlake.feed.avro import binary
+from binlake.feed.avro.columns import encode_column
+from binlake.feed.avro.options import AvroOptions
+from binlake.feed.avro.schema import key_columns
+from binlake.rows.schema import ColumnInfo, TableDef
+
+Array = Any
+"""A pyarrow Array (pyarrow has no stubs)."""
+Images = Mapping[str, Array]
+"""Canonical texts by column, rows in parallel (`statements.maps.images_from_maps`)."""
+
+
+def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:
+    """The body of each row's key. Raises ConfigError for a table without a key, SchemaError naming table and column."""
+    return binary.join_parts(_columns(table, key_columns(table), images, options))
+
+
+def encode_values(table: TableDef, images: Images, ops: Array, commit_ts: Array, options: AvroOptions) -> Array:
+    """The body of each row's value; `ops`: "c" or "u", `commit_ts`: int64; both for the extension alone (S2-08)."""
+    parts = _columns(table, table.row_columns, images, options)
+    if options.extension:
+        stamps = np.asarray(commit_ts).astype(np.int64)
+        parts += [binary.encode_sizes(ops), ops.cast(pa.binary()), binary.encode_longs(stamps)]
+        parts.append(binary.encode_longs(_physical(stamps)))
+    return binary.join_parts(parts)
+
+
+def _physical(stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return stamps >> tso.LOGICAL_BITS
+
+
+def _columns(table: TableDef, columns: tuple[ColumnInfo, ...], images: Images, options: AvroOptions) -> list[Array]:
+    parts: list[Array] = []
+    for column in columns:
+        try:
+            parts += encode_column(column, images[column.name], options)
+        except SchemaError as error:
+            raise SchemaError(
+                error.message, hint=error.hint, where={"table": f"{table.db}.{table.name}", **error.where}
+            ) from error
+    return parts

@@ -1,0 +1,107 @@
+"""A column's canonical texts, as `mutation` holds them, in Avro's binary encoding.
+
+Rule: the encoding follows the block that `schema.py` writes for the column. A text that its type cannot hold is an
+error that names the column, never another value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.errors import SchemaError
+from binlake.feed.avro import binary
+from binlake.feed.avro.options import AvroOptions
+from binlake.feed.avro.schema import avro_type, null_branch
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+Array = Any
+"""A pyarrow Array (pyarrow has no stubs)."""
+
+_MOST_128 = 38
+_SECONDS = len("2024-02-29 12:34:56")
+
+
+def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
+    """The parts of each row's value, to be put one behind the other (`binary.join_parts`); none is NULL.
+
+    `texts`: string array of canonical texts. Raises SchemaError for a NULL in a NOT NULL column and for a text that
+    the type cannot hold.
+    """
+    branch = null_branch(column)
+    if branch is None:
+        if texts.null_count:
+            raise SchemaError("a NOT NULL column has a NULL", where={"column": column.name})
+        return _encode(column, texts, options)
+    branches = binary.encode_branches(pc.is_valid(texts), branch)
+    if not texts.null_count:
+        return [branches, *_encode(column, texts, options)]
+    here = texts.drop_null()
+    body = binary.join_parts(_encode(column, here, options))
+    return [branches, _spread(body, texts)]
+
+
+def _encode(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
+    try:
+        return _encode_values(column, texts, options)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise SchemaError(
+            f"a value does not fit its column's type in Avro: {error}",
+            where={"column": column.name, "type": column.type_text},
+        ) from error
+
+
+def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
+    match avro_type(column, options):
+        case "int" | "long":
+            return [binary.encode_longs(_numbers(column, texts))]
+        case "double":
+            kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
+            return [binary.encode_doubles(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
+        case "float":
+            return [binary.encode_floats(np.asarray(pc.cast(texts, pa.float32())))]
+        case "bytes":
+            return _sized(_bytes(column, texts))
+        case _:
+            if column.tp == t.TIMESTAMP and options.time_zone != "UTC":
+                texts = _in_zone(column, texts, options.time_zone)
+            return _sized(texts)
+
+
+def _numbers(column: ColumnInfo, texts: Array) -> binary.Ints:
+    kind = pa.uint64() if column.unsigned and column.tp == t.LONGLONG else pa.int64()
+    return np.asarray(pc.cast(texts, kind)).view(np.int64)
+
+
+def _bytes(column: ColumnInfo, texts: Array) -> Array:
+    if column.tp == t.NEWDECIMAL:
+        precision, scale = decimal_layout(column)
+        kind = pa.decimal128(_MOST_128, scale) if precision <= _MOST_128 else pa.decimal256(76, scale)
+        return binary.shortest_numbers(pc.cast(texts, kind))
+    values = binary.bytes_of_hex(texts)
+    return binary.shortest_bits(values) if column.tp == t.BIT else values
+
+
+def _sized(values: Array) -> list[Array]:
+    return [binary.encode_sizes(values), pc.cast(values, pa.binary())]
+
+
+def _in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
+    """UTC's texts in another zone; the zero date has none and stays."""
+    zero = pc.starts_with(texts, "0000-00-00")
+    real = pc.if_else(zero, pa.scalar(None, pa.string()), texts)
+    moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
+    shown = pc.cast(pc.local_timestamp(moments), pa.string())
+    return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
+
+
+def _spread(values: Array, like: Array) -> Array:
+    """`values` at the rows where `like` is not NULL, nothing at the others."""
+    valid = np.asarray(pc.is_valid(like))
+    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+    return pc.fill_null(values.take(places), b"")

@@ -1,0 +1,149 @@
+"""The Avro schemas of a table's messages, as TiCDC writes them (reference/data-migration-and-ticdc.md 2.2, 2.3).
+
+Rule: a definition and the options alone decide the text, byte for byte: the same table gives the same schema anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from binlake.errors import ConfigError
+from binlake.feed.avro.options import AvroOptions
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+
+Json = dict[str, Any]
+
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_]")
+_EXTENSION = (("_tidb_op", "string", ""), ("_tidb_commit_ts", "long", 0), ("_tidb_commit_physical_time", "long", 0))
+_DDL_TIME = re.compile(r"current_timestamp(\(\d*\))?", re.IGNORECASE)
+_WORDS = {t.FLOAT: "FLOAT", t.DOUBLE: "DOUBLE", t.YEAR: "YEAR", t.BIT: "BIT", t.NEWDECIMAL: "DECIMAL", t.JSON: "JSON",
+          t.DATE: "DATE", t.NEWDATE: "DATE", t.DATETIME: "DATETIME", t.TIMESTAMP: "TIMESTAMP", t.DURATION: "TIME",
+          t.ENUM: "ENUM", t.SET: "SET"}  # fmt: skip
+
+
+def legal_name(name: str) -> str:
+    """`name` with `_` for each character that Avro refuses, and before a leading digit (S2-46)."""
+    legal = _ILLEGAL.sub("_", name)
+    return f"_{legal}" if legal[:1].isdigit() else legal
+
+
+def key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
+    """The columns of the key: the primary key's, else those of the first NOT NULL unique index (S2-15).
+
+    Raises ConfigError for a table that has neither.
+    """
+    identity = table.identity()
+    if identity.kind == "row":
+        raise ConfigError(
+            "a table without a primary key or a NOT NULL unique index cannot be sent as Avro",
+            where={"table": f"{table.db}.{table.name}"},
+            hint="add a key, or leave the table out of the feed by its filter",
+        )
+    names = set(identity.columns)
+    return tuple(column for column in table.row_columns if column.name in names)
+
+
+def key_schema(table: TableDef, options: AvroOptions) -> str:
+    """The schema of the keys of `table` as compact JSON. Raises ConfigError."""
+    return _record(table, key_columns(table), options, [])
+
+
+def value_schema(table: TableDef, options: AvroOptions) -> str:
+    """The schema of its values: all columns that a row carries, then the extension. Raises ConfigError."""
+    return _record(table, table.row_columns, options, _extension(options))
+
+
+def avro_type(column: ColumnInfo, options: AvroOptions) -> str:
+    """The Avro type of the column's values, without the union of a nullable one."""
+    if column.tp == t.LONGLONG:
+        return options.unsigned_bigints if column.unsigned else "long"
+    if column.tp in t.INTEGERS:
+        return "long" if column.unsigned and column.tp == t.LONG else "int"
+    if column.tp == t.NEWDECIMAL:
+        return "bytes" if options.decimals == "precise" else "string"
+    simple = {t.YEAR: "int", t.FLOAT: options.floats, t.DOUBLE: "double"}.get(column.tp)
+    return simple or ("bytes" if column.is_binary else "string")
+
+
+def null_branch(column: ColumnInfo) -> int | None:
+    """Where `null` stands in the union of the column; None for a column that is NOT NULL."""
+    if column.not_null:
+        return None
+    return 0 if _default(column) is None else 1
+
+
+def _record(table: TableDef, columns: tuple[ColumnInfo, ...], options: AvroOptions, extension: list[Json]) -> str:
+    fields = [_field(column, options) for column in columns] + extension
+    names = [field["name"] for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            "columns of a table get the same name in Avro, where only letters, digits and _ are allowed",
+            where={"table": f"{table.db}.{table.name}", "names": ",".join(twice)},
+            hint="rename one of the columns, or leave the table out of the feed by its filter",
+        )
+    namespace = f"{legal_name(options.namespace)}.{legal_name(table.db)}"
+    record = {"type": "record", "name": legal_name(table.name), "namespace": namespace, "fields": fields}
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+
+
+def _extension(options: AvroOptions) -> list[Json]:
+    if not options.extension:
+        return []
+    if options.extension_defaults:
+        return [{"default": default, "name": name, "type": kind} for name, kind, default in _EXTENSION]
+    return [{"name": name, "type": kind} for name, kind, _ in _EXTENSION]
+
+
+def _field(column: ColumnInfo, options: AvroOptions) -> Json:
+    """The column's block; its keys in the order of the alphabet, as TiCDC's."""
+    kind, name, default = _block(column, options), legal_name(column.name), _avro_default(column, options)
+    branch = null_branch(column)
+    if branch is None:
+        return ({} if default is None else {"default": default}) | {"name": name, "type": kind}
+    union: list[Json | str] = ["null", kind] if branch == 0 else [kind, "null"]
+    return {"default": default, "name": name, "type": union}
+
+
+def _block(column: ColumnInfo, options: AvroOptions) -> Json:
+    parameters = {"tidb_type": _tidb_type(column)}
+    if column.tp == t.BIT:
+        parameters = {"length": str(max(column.flen, 1)), **parameters}
+    if column.tp in (t.ENUM, t.SET):
+        parameters = {"allowed": ",".join(elem.replace(",", r"\,") for elem in column.elems), **parameters}
+    block: Json = {"type": avro_type(column, options), "connect.parameters": parameters}
+    if column.tp == t.NEWDECIMAL and options.decimals == "precise":
+        precision, scale = decimal_layout(column)
+        block |= {"logicalType": "decimal", "precision": precision, "scale": scale}
+    return block
+
+
+def _tidb_type(column: ColumnInfo) -> str:
+    if column.tp in t.INTEGERS:
+        return ("BIGINT" if column.tp == t.LONGLONG else "INT") + (" UNSIGNED" if column.unsigned else "")
+    return _WORDS.get(column.tp) or ("BLOB" if column.is_binary else "TEXT")
+
+
+def _default(column: ColumnInfo) -> str | None:
+    """The text of a default that stands in the schema; None where TiCDC writes none or none is certain."""
+    if column.default_is_expr or column.is_generated or column.tp in (t.NEWDECIMAL, t.BIT) or column.is_binary:
+        return None
+    if column.default is None or (column.tp in (*t.MOMENTS, *t.DATES) and _DDL_TIME.fullmatch(column.default)):
+        return None
+    return column.default
+
+
+def _avro_default(column: ColumnInfo, options: AvroOptions) -> object:
+    text = _default(column)
+    if text is None:
+        return None
+    kind = avro_type(column, options)
+    if kind in ("int", "long"):
+        number = int(text)
+        # What a long cannot hold wraps, as the values do (S2-22).
+        return number - (1 << 64) if number >= 1 << 63 else number
+    return float(text) if kind in ("double", "float") else text
