@@ -63,7 +63,7 @@ def encode_branches(valid: Array, null_branch: int) -> Array:
 
 
 def shortest_numbers(decimals: Array) -> Array:
-    """Unscaled two's complement of decimals (Arrow's 128 or 256 bits, none NULL), big-endian, of as few bytes as can be."""
+    """Unscaled two's complement of decimals (128 or 256 bits, none NULL), big-endian, of as few bytes as can be."""
     width = decimals.type.byte_width
     raw = np.frombuffer(decimals.buffers()[1], np.uint8)
     first = decimals.offset * width
@@ -79,7 +79,7 @@ def bytes_of_hex(texts: Array) -> Array:
     texts = pc.cast(texts, pa.binary())
     offsets, data = _parts(texts)
     values = _HEX[data]
-    return binary_array(offsets // 2, (values[0::2] << 4) | values[1::2], texts)
+    return binary_array(offsets // 2, (values[0::2] << np.uint8(4)) | values[1::2], texts)
 
 
 def shortest_bits(values: Array) -> Array:
@@ -125,7 +125,7 @@ def _fixed(data: Bytes, width: int, rows: int) -> Array:
     return binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
 
 
-def _without_lead(digits: Bytes, lead: npt.NDArray[np.int64]) -> Array:
+def _without_lead(digits: Any, lead: npt.NDArray[np.int64]) -> Array:
     width = digits.shape[1]
     wanted = np.arange(width) >= lead[:, None]
     return binary_array(_starts(width - lead), np.ascontiguousarray(digits)[wanted])

@@ -1,0 +1,93 @@
+"""Which topic and partition a table's messages go to (reference/data-migration-and-ticdc.md 2.6, MISSION S2-41 to 43).
+
+The first dispatcher whose matcher fits decides. One topic carries one table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from binlake.errors import ConfigError
+from binlake.feed.tables import TableMatcher
+
+MOST_TOPIC_CHARACTERS = 249
+"""Kafka's limit of a topic's name."""
+PARTITION_RULES = ("default", "table", "ts", "index-value")
+
+_EXPRESSION = re.compile(r"[A-Za-z0-9._-]*\{schema\}[A-Za-z0-9._-]*\{table\}[A-Za-z0-9._-]*")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """`matcher`: patterns of tables; `topic`: with {schema} and {table}; `partition`: a word of PARTITION_RULES."""
+
+    matcher: tuple[str, ...]
+    topic: str
+    partition: str = "index-value"
+
+
+class Topics:
+    """Topic and partition rule of each table."""
+
+    def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
+        """Raises ConfigError for a topic without both placeholders (S2-43), a bad pattern, an unknown partition rule."""
+        for dispatcher in dispatchers:
+            _require_expression(dispatcher.topic)
+            if dispatcher.partition not in PARTITION_RULES:
+                raise ConfigError(
+                    "a dispatcher names an unknown partition rule",
+                    where={"partition": dispatcher.partition},
+                    hint=f"use one of {', '.join(PARTITION_RULES)}",
+                )
+        self._rules = [(TableMatcher(dispatcher.matcher), dispatcher) for dispatcher in dispatchers]
+
+    def dispatcher(self, db: str, table: str) -> Dispatcher:
+        """The first dispatcher that fits. Raises ConfigError when none does."""
+        for matcher, dispatcher in self._rules:
+            if matcher.matches(db, table):
+                return dispatcher
+        raise ConfigError(
+            "no dispatcher has a topic for a table",
+            where={"table": f"{db}.{table}"},
+            hint='add {matcher = ["*.*"], topic = "..."} as the last dispatcher, or leave the table out by `rules`',
+        )
+
+    def topic(self, db: str, table: str) -> str:
+        """The topic of the table's messages. Raises ConfigError when no dispatcher fits."""
+        return topic_name(self.dispatcher(db, table).topic, db, table)
+
+    def require_own_topics(self, tables: Iterable[tuple[str, str]]) -> None:
+        """Raises ConfigError naming two of `tables` (db, table) that would share a topic (S2-42)."""
+        owners: dict[str, tuple[str, str]] = {}
+        for db, table in tables:
+            topic = self.topic(db, table)
+            owner = owners.setdefault(topic, (db, table))
+            if owner != (db, table):
+                raise ConfigError(
+                    "two tables have the same topic; a topic carries one table",
+                    where={"topic": topic, "tables": f"{'.'.join(owner)}, {db}.{table}"},
+                    hint="change the topic of one of them by a dispatcher of its own",
+                )
+
+
+def topic_name(expression: str, db: str, table: str) -> str:
+    """`expression` with the names put in; `_` for each character that Kafka refuses, cut to 249 characters."""
+    name = expression.replace("{schema}", _ILLEGAL.sub("_", db)).replace("{table}", _ILLEGAL.sub("_", table))
+    return {".": "_", "..": "__"}.get(name, name[:MOST_TOPIC_CHARACTERS])
+
+
+def subject_of(topic: str, part: str) -> str:
+    """The registry's subject of a topic's `part`, "key" or "value": TopicNameStrategy, `.` as `_` (reference 2.5)."""
+    return f"{topic.replace('.', '_')}-{part}"
+
+
+def _require_expression(topic: str) -> None:
+    if not _EXPRESSION.fullmatch(topic):
+        raise ConfigError(
+            "a topic must have {schema} and then {table}, beside letters, digits, `.`, `_` and `-`",
+            where={"topic": topic},
+            hint="write for example tidb_{schema}_{table}",
+        )

@@ -1,0 +1,81 @@
+"""Sink URIs as TiCDC's: the page's examples, strict words, no credentials shown (MISSION S2-01, S2-04, S2-35)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from binlake.errors import ConfigError
+from binlake.feed.avro.options import AvroOptions
+from binlake.feed.sinkuri import mask_sink_uri, parse_sink_uri
+
+BASE = "kafka://127.0.0.1:9092/topic-name?protocol=avro"
+
+
+# S2-04, S2-12, S2-33
+def test_the_pages_three_uris_are_read() -> None:
+    plain = parse_sink_uri(BASE)
+    assert (plain.protocol, plain.topic, plain.avro) == ("avro", "topic-name", AvroOptions())
+    assert plain.kafka is not None
+    assert plain.kafka.brokers == ("127.0.0.1:9092",)
+    assert parse_sink_uri(f"{BASE}&enable-tidb-extension=true").avro == AvroOptions(extension=True)
+    texts = f"{BASE}&avro-decimal-handling-mode=string&avro-bigint-unsigned-handling-mode=string"
+    assert parse_sink_uri(texts).avro == AvroOptions(decimals="string", unsigned_bigints="string")
+
+
+# S2-35
+def test_the_parameters_compose() -> None:
+    for extension, decimals, bigints, floats in product(
+        ("true", "false"), ("precise", "string"), ("long", "string"), ("double", "float")
+    ):
+        words = f"&enable-tidb-extension={extension}&avro-decimal-handling-mode={decimals}"
+        words += f"&avro-bigint-unsigned-handling-mode={bigints}&avro-float-type={floats}"
+        options = parse_sink_uri(BASE + words).avro
+        shown = (str(options.extension).lower(), options.decimals, options.unsigned_bigints, options.floats)
+        assert shown == (extension, decimals, bigints, floats)
+
+
+# S2-01, S2-08, S2-32
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("kafka://h:1/t?protocol=nonsense", "use one of avro"),
+        ("kafka://h:1/t", "use one of avro"),
+        ("pulsar://h:1/t?protocol=avro", "kafka, kafka\\+ssl, file"),
+        (f"{BASE}&enable-tidb-extension=maybe", "use true or false"),
+        (f"{BASE}&avro-bigint-unsigned-handling-mode=int", "use one of long, string"),
+        (f"{BASE}&avro-decimal-handling=string", "unknown parameters"),
+        (f"{BASE}&max-message-bytes=0", "at least 1"),
+        (f"{BASE}&protocol=avro", "given twice"),
+        ("kafka:///t?protocol=avro", "names no broker"),
+        ("kafka://h:x/t?protocol=avro", "not a number"),
+        ("file://relative?protocol=avro", "absolute folder"),
+    ],
+)
+def test_a_wrong_part_is_named_with_what_is_allowed(uri: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_sink_uri(uri)
+
+
+def test_brokers_tls_and_sasl() -> None:
+    uri = parse_sink_uri(
+        "kafka+ssl://a:1,b/t?protocol=avro&ca=/ca.pem&sasl-mechanism=scram-sha-256&sasl-user=u&sasl-password=p%40"
+        "&compression=zstd&partition-num=3"
+    )
+    kafka = uri.kafka
+    assert kafka is not None
+    assert (kafka.brokers, kafka.tls, kafka.ca) == (("a:1", "b:9092"), True, "/ca.pem")
+    assert (kafka.sasl_mechanism, kafka.sasl_user, kafka.sasl_password) == ("SCRAM-SHA-256", "u", "p@")
+    assert (kafka.compression, kafka.partitions) == ("zstd", 3)
+    assert "p@" not in repr(uri)
+
+
+def test_a_file_sink_has_a_folder() -> None:
+    assert parse_sink_uri("file:///var/my%20feed?protocol=avro").folder == "/var/my feed"
+
+
+def test_passwords_are_masked() -> None:
+    shown = mask_sink_uri("kafka://u:secret@h:1/t?protocol=avro&sasl-user=u&sasl-password=secret")
+    assert "secret" not in shown
+    assert shown.startswith("kafka://***@h:1/t?protocol=avro&sasl-user=u")
