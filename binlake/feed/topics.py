@@ -33,7 +33,7 @@ class Topics:
     """Topic and partition rule of each table."""
 
     def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
-        """Raises ConfigError for a topic without both placeholders (S2-43), a bad pattern, an unknown partition rule."""
+        """Raises ConfigError for a topic without both placeholders (S2-43), a bad pattern, a bad partition rule."""
         for dispatcher in dispatchers:
             _require_expression(dispatcher.topic)
             if dispatcher.partition not in PARTITION_RULES:

@@ -1,0 +1,141 @@
+"""A Confluent-compatible schema registry: the id of a schema, registered where it is new (reference 2.5, S2-44).
+
+Rule: what the registry refuses is an error with its own words; no other schema is sent in its place and no policy is
+changed (S2-38). Credentials are in the URL, percent-encoded, and shown nowhere (S2-06).
+"""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from binlake.errors import ConfigError, Permanent, Transient
+
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+MAGIC = b"\x00"
+"""The first byte of each key and value, before the id (reference 2.1)."""
+_TIMEOUT_S = 10.0
+_TRIES = 4
+_CLIENT_ERRORS = range(400, 500)
+_BUSY = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
+
+
+class SchemaRefused(Permanent):
+    """The registry refuses a schema: it is not compatible with the subject's, or not valid."""
+
+
+def header(schema_id: int) -> bytes:
+    """What stands before the body of a key or value: the magic byte and the id, four bytes big-endian."""
+    return MAGIC + schema_id.to_bytes(4, "big")
+
+
+class Registry:
+    """A client that asks once for each schema of a subject, and keeps the newest of each subject."""
+
+    def __init__(self, url: str, *, ca: str = "", cert: str = "", key: str = "") -> None:
+        """`ca`, `cert`, `key`: PEM files. Raises ConfigError for a URL that is not http(s) or has a bare `@` or `:`."""
+        parts = _split(url)
+        self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+        context: ssl.SSLContext | bool = True
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=ca or None)
+            if cert:
+                context.load_cert_chain(cert, key or None)
+        self._client = httpx.Client(
+            base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
+            headers={"Accept": MEDIA_TYPE},
+        )  # fmt: skip
+        self._ids: dict[str, tuple[str, int]] = {}
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def require_answer(self) -> None:
+        """Ask for the root, as TiCDC does at a start. Raises Transient without an answer, Permanent for a refusal."""
+        self._request("GET", "/")
+
+    def id_of(self, subject: str, schema: str) -> int:
+        """The id of `schema` in `subject`, which is registered if it is not there yet.
+
+        Raises SchemaRefused with the registry's words, Transient when it cannot be reached.
+        """
+        known = self._ids.get(subject)
+        if known is not None and known[0] == schema:
+            return known[1]
+        answer = self._request("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        number = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(number, int) or number <= 0:
+            raise Permanent("the registry's answer has no id", where={"registry": self.shown, "subject": subject})
+        self._ids[subject] = (schema, number)
+        return number
+
+    def schema_of(self, schema_id: int) -> str:
+        """The text of the schema `schema_id`. Raises Permanent when the registry does not have it, Transient."""
+        return str(self._request("GET", f"/schemas/ids/{schema_id}")["schema"])
+
+    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+        again = Retrying(
+            retry=retry_if_exception_type(Transient),
+            stop=stop_after_attempt(_TRIES),
+            wait=wait_random_exponential(0.1, max=2),
+            reraise=True,
+        )
+        return again(self._once, method, path, body)
+
+    def _once(self, method: str, path: str, body: dict[str, str] | None) -> Any:
+        where = {"registry": self.shown, "path": path}
+        try:
+            answer = self._client.request(
+                method, path, json=body, headers={"Content-Type": MEDIA_TYPE} if body else None
+            )
+        except httpx.HTTPError as error:
+            raise Transient(
+                f"the schema registry does not answer: {error}", where=where, hint="check --schema-registry"
+            ) from error
+        if answer.is_success:
+            return answer.json() if answer.content else {}
+        where["status"] = str(answer.status_code)
+        words = _words(answer)
+        if answer.status_code in _CLIENT_ERRORS and answer.status_code not in _BUSY:
+            if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                raise Permanent(f"the schema registry refuses access: {words}", where=where,
+                                hint="check user and password in --schema-registry")  # fmt: skip
+            raise SchemaRefused(
+                f"the schema registry refuses a schema: {words}",
+                where=where,
+                hint="change the subject's compatibility or the table, then resume the changefeed",
+            )
+        raise Transient(f"the schema registry failed: {words}", where=where)
+
+
+def _words(answer: httpx.Response) -> str:
+    """The registry's own message."""
+    try:
+        return str(answer.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer.text[:500] or answer.reason_phrase
+
+
+def _split(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    credentials, _, host = parts.netloc.rpartition("@")
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigError("a schema registry's URL must be http:// or https://", hint="http://127.0.0.1:8081")
+    if "@" in credentials or credentials.count(":") > 1:
+        raise ConfigError(
+            "user and password in a schema registry's URL must be percent-encoded",
+            where={"host": host},
+            hint="write @ as %40 and : as %3A",
+        )
+    return parts
