@@ -1,0 +1,174 @@
+"""The feed of every genuine capture, kept by a log-compacting consumer that decodes with fastavro: the table itself.
+
+Compared are the tables whose rows no DDL changed since they were made: a feed has no DDL (S2-36).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from binlake.compare import expected_states
+from binlake.compare.capture import Capture
+from binlake.compare.values import canonical, from_capture
+from binlake.feed.avro.options import AvroOptions
+from binlake.feed.avro.schema import legal_name
+from binlake.feed.messages import AvroEncoder, fingerprint
+from binlake.feed.topics import Dispatcher, Topics
+from binlake.mirror.effects import effects
+from binlake.rows.codec import MutationBatch
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.definitions import Segments, WindowDefinitions
+from deploy.local.commitlog import RULES, CommitLog, read_log
+from deploy.local.direct import landed
+
+pytestmark = pytest.mark.long
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+TEXTS = AvroOptions(decimals="string", unsigned_bigints="string", extension=True)
+Name = tuple[str, str]
+
+
+class Consumer:
+    """What a reader of the topics has: the last value of each key of a topic, decoded by the schema it came with."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Any] = {}
+        self.topics: dict[str, dict[str, dict[str, Any]]] = {}
+        self.messages = 0
+        self.rows_changed_by_ddl: set[Name] = set()
+
+    def learn(self, schema: str) -> None:
+        self.schemas.setdefault(fingerprint(schema), fastavro.parse_schema(json.loads(schema)))
+
+    def read(self, messages: pa.Table) -> None:
+        for message in messages.to_pylist():
+            self.messages += 1
+            rows = self.topics.setdefault(message["topic"], {})
+            key = json.dumps(self._decode(message["key_schema"], message["key"]), default=repr)
+            exact = (message["db"], message["table"]) not in self.rows_changed_by_ddl
+            if message["value"] is None:
+                assert message["op"] == "d"
+                assert rows.pop(key, None) is not None or not exact, message
+                continue
+            value = self._decode(message["value_schema"], message["value"])
+            assert (value["_tidb_op"], value["_tidb_commit_ts"]) == (message["op"], message["commit_ts"])
+            assert (message["op"] == "u") == (key in rows) or not exact, message
+            rows[key] = value
+
+    def _decode(self, schema: str, body: bytes) -> Any:
+        stream = io.BytesIO(body)
+        value = fastavro.schemaless_reader(stream, self.schemas[schema], None)
+        assert not stream.read()
+        return value
+
+
+class Feed:
+    """A log sent window by window to a consumer."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log, self._lo, self._schema = log, 0, SchemaState()
+        self.topics = Topics([Dispatcher(("*.*",), "{schema}.{table}")])
+        self.consumer = Consumer()
+        self.tables: dict[Name, TableDef] = {}
+
+    def advance(self, hi: int) -> None:
+        lo, self._lo = self._lo, hi
+        logged = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
+        jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
+        ddls = [landed(ddl) for ddl in plan_ddls(self._schema, logged, jobs, RULES, lo=lo)]
+        definitions = WindowDefinitions(self._schema, ddls)
+        segments = Segments(lo, hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
+        for ddl in ddls:
+            for effect in effects(ddl):
+                name = effect.table.db, effect.table.name
+                self.tables[name] = effect.table
+                if effect.kind != "create":
+                    self.consumer.rows_changed_by_ddl.add(name)
+        schemas = window_schemas(self._schema, logged, jobs, lo)
+        batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
+        for commit_ts, start_ts, payload, _ in (row for row in self._log.rows if lo < row[0] <= hi):
+            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+        self._send(definitions, segments, batch.take())
+        self._schema = self._schema.fold(jobs)
+
+    def _send(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> None:
+        encoder = AvroEncoder(definitions, segments, self.topics, TEXTS)
+        messages = encoder.encode(rows.filter(pa.array(self._keyed(definitions, segments, rows), pa.bool_())))
+        order = [tuple(row.values()) for row in messages.select(["commit_ts", "start_ts", "seq"]).to_pylist()]
+        assert order == sorted(order)
+        for form in encoder.forms.values():
+            self.consumer.learn(form.key_schema)
+            self.consumer.learn(form.value_schema)
+        self.consumer.read(messages)
+
+    def _keyed(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> list[bool]:
+        """Of each row, whether its table has a key where the row is."""
+        places = rows.select(["db", "table", "commit_ts"]).to_pylist()
+        bounds = [segments.bounds(segments.of(place["commit_ts"])) for place in places]
+        tables = [definitions.within(p["db"], p["table"], *bound) for p, bound in zip(places, bounds, strict=True)]
+        return [table.identity().kind != "row" for table in tables]
+
+
+def raw(column: ColumnInfo, value: Any) -> str | bytes | None:
+    """The value as a client of the text protocol would get it."""
+    if value is None or isinstance(value, str):
+        return value
+    if column.tp == t.BIT:
+        return bytes(value).rjust((column.flen + 7) // 8, b"\0")
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return float_text(np.float32(value)) if column.tp == t.FLOAT else double_text(value)
+    if column.tp == t.YEAR:
+        return f"{value:04}"
+    return bytes(value) if isinstance(value, bytes) else str(value)
+
+
+def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) -> tuple[Counter[Any], Counter[Any]]:
+    """(recorded rows, the consumer's rows) in the form of `binlake.compare`, without virtual columns."""
+    hidden = set(content.get("virtual") or ())
+    rules = {
+        name: (place, canonical(kind))
+        for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
+        if name not in hidden
+    }
+    columns = {column.name: column for column in table.row_columns}
+    found = Counter(
+        tuple(rule(raw(columns[name], row[legal_name(name)])) for name, (_, rule) in rules.items()) for row in rows
+    )
+    wanted = Counter(tuple(rule(from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"])
+    return wanted, found
+
+
+# S2-02, S2-13, S2-36, S2-48, R-18, X-16
+@pytest.mark.parametrize(
+    ("name", "tables"),
+    [("anomaly", 36), ("bank", 87), ("ddl", 35), ("keys", 105), ("keys_oldcoll", 105), ("shard", 47), ("txn", 12),
+     ("types_all", 7), ("zones_unique", 1)],
+)  # fmt: skip
+def test_the_compacted_topics_equal_the_tables(name: str, tables: int) -> None:
+    capture = Capture(CAPTURES / name)
+    feed, compared = Feed(read_log(capture)), 0
+    for state in expected_states(capture):
+        feed.advance(state.commit_ts)
+        for content in state.contents:
+            place = (content["schema"], content["name"])
+            table = feed.tables.get(place)
+            changed = place in feed.consumer.rows_changed_by_ddl
+            if table is None or changed or table.identity().kind == "row" or content.get("absent"):
+                continue
+            rows = list(feed.consumer.topics.get(feed.topics.topic(*place), {}).values())
+            wanted, found = shown(content, table, rows)
+            assert found - wanted == wanted - found == Counter(), (state.step, place)
+            compared += 1
+    assert compared >= tables
