@@ -1,6 +1,7 @@
-"""Puts the two Delta jars into `.local/jars`: by Maven where it is (it knows a company's mirrors), else by plain HTTPS.
+"""Puts jars below `.local`: by Maven where it is (it knows a company's mirrors), else by plain HTTPS.
 
-Two jars, because the rest of the artifact's tree duplicates Spark's own. Each must have the SHA-256 written here.
+Each must have the SHA-256 that is written beside its name. Of Delta there are two, because the rest of the artifact's
+tree duplicates Spark's own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,55 +59,60 @@ JARS = (
 
 
 def install(root: Path = ROOT) -> Path:
-    """Make sure that the jars are there, whole; their folder. Raises SetupError."""
-    with only_one("jars"):
-        if not all(jar.fits(root) for jar in JARS):
-            say("jars", f"downloading the Delta jars into {root}")
+    """Make sure that Delta's jars are there, whole; their folder. Raises SetupError."""
+    return install_jars("jars", "the Delta jars", JARS, root)
+
+
+def install_jars(name: str, title: str, jars: Sequence[Jar], root: Path) -> Path:
+    """Make sure that `jars` are in `root`, whole; the folder. `name` is the part's. Raises SetupError."""
+    with only_one(name):
+        if not all(jar.fits(root) for jar in jars):
+            say(name, f"downloading {title} into {root}")
             with staged(root) as tree:
-                _fetch(tree)
+                _fetch(jars, tree)
         return root
 
 
-def _fetch(tree: Path) -> None:
+def _fetch(jars: Sequence[Jar], tree: Path) -> None:
     problems = []
     for way in (_by_maven, _by_https):
         try:
-            way(tree)
-            _check(tree)
+            way(jars, tree)
+            _check(jars, tree)
             return
         except (SetupError, OSError) as error:
             problems.append(f"{way.__name__.removeprefix('_by_')}: {error}")
     raise SetupError("; ".join(problems))
 
 
-def _check(tree: Path) -> None:
-    wrong = [jar.file for jar in JARS if not jar.fits(tree)]
+def _check(jars: Sequence[Jar], tree: Path) -> None:
+    wrong = [jar.file for jar in jars if not jar.fits(tree)]
     if wrong:
         raise SetupError(f"its checksum is not the expected one: {', '.join(wrong)}")
 
 
-def _by_https(tree: Path) -> None:
-    for jar in JARS:
+def _by_https(jars: Sequence[Jar], tree: Path) -> None:
+    for jar in jars:
         with urllib.request.urlopen(jar.url, timeout=_TIMEOUT_S) as source, (tree / jar.file).open("wb") as out:
             shutil.copyfileobj(source, out)
 
 
-def _by_maven(tree: Path) -> None:
+def _by_maven(jars: Sequence[Jar], tree: Path) -> None:
     if find_program("mvn") is None:
         raise SetupError("mvn is not installed")
     with tempfile.TemporaryDirectory(prefix="binlake-jars-") as scratch:
         pom = Path(scratch) / "pom.xml"
-        pom.write_text(_pom(), encoding="utf-8")
+        pom.write_text(_pom(jars), encoding="utf-8")
         run(["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={tree}"])
 
 
-def _pom() -> str:
+def _pom(jars: Sequence[Jar]) -> str:
     own = "<groupId>binlake</groupId><artifactId>jars</artifactId><version>1</version>"
     wanted = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
         f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId>"
         "</exclusion></exclusions></dependency>"
-        for jar in JARS
+        for jar in jars
     )
     return f"<project><modelVersion>4.0.0</modelVersion>{own}<dependencies>{wanted}</dependencies></project>"
 

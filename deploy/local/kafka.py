@@ -1,0 +1,82 @@
+"""A private Kafka of one broker in KRaft mode, for tests and the demo: the real one, on loopback, thrown away."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import subprocess
+import tempfile
+import uuid
+from pathlib import Path
+
+from deploy.local.ports import HOST, free_ports, is_open
+from deploy.local.process import Child, ProcessError
+from deploy.setup.kafka import install
+
+_START_S = 180.0
+_JAVA = ("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+class Kafka:
+    """One broker and controller. `stop` keeps its data, so that `start` is a restart; `close` removes them."""
+
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="binlake-kafka-"))
+        self.port, self._controller = free_ports(2)
+        self._classes = f"{install()}/*"
+        self._file = self.folder / "server.properties"
+        lines = {**self._settings(), **(settings or {})}
+        self._file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+        self._service = Child("kafka", [*_JAVA, "-cp", self._classes, "kafka.Kafka", self._file], self.folder)
+        self._format()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of its clients."""
+        return f"{HOST}:{self.port}"
+
+    def start(self) -> Kafka:
+        """Start, and return when it listens. Raises ProcessError."""
+        self._service.start().wait_until(lambda: is_open(self.port), _START_S)
+        return self
+
+    def stop(self) -> None:
+        """End it; what it stored stays."""
+        self._service.stop()
+
+    def close(self) -> None:
+        """End it and remove its data."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Kafka:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{self._controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self.folder / "data"),
+            # A cluster of one broker has one copy of everything.
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+        }
+
+    def _format(self) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ProcessError(f"Kafka's storage cannot be formatted: {done.stderr or done.stdout}")

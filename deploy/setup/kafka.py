@@ -1,0 +1,31 @@
+"""Puts Apache Kafka's broker into `.local/kafka`, for tests: the jars that `kafka.lock` names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from deploy.setup.common import LOCAL, command
+from deploy.setup.jars import Jar, install_jars
+
+ROOT = LOCAL / "kafka"
+_LOCK = Path(__file__).with_name("kafka.lock")
+
+
+def install(root: Path = ROOT) -> Path:
+    """Make sure that the jars are there, whole; their folder. Raises SetupError."""
+    return install_jars("kafka", "Apache Kafka", _locked(), root)
+
+
+def _locked() -> list[Jar]:
+    lines = _LOCK.read_text(encoding="utf-8").splitlines()
+    return [_jar(*line.split()) for line in lines if not line.startswith("#")]
+
+
+def _jar(name: str, sha256: str) -> Jar:
+    group, artifact, version = name.split(":")
+    return Jar(group, artifact, version, sha256)
+
+
+if __name__ == "__main__":
+    sys.exit(command("kafka", lambda: str(install())))
