@@ -76,7 +76,8 @@ class Kafka:
 
     def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._file]
+        tool = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool"]
+        command = [*tool, "format", f"--cluster-id={cluster}", f"--config={self._file}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ProcessError(f"Kafka's storage cannot be formatted: {done.stderr or done.stdout}")

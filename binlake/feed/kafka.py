@@ -1,0 +1,270 @@
+"""Publishes messages to Kafka, each once: messages and the position reached are one Kafka transaction.
+
+The position of each feed is the last record of its name in the compacted topic POSITIONS. Whoever opens a feed ends
+what a former publisher left open and fences it (KIP-98), then goes on behind the position. Without transactions the
+producer is idempotent and the position follows the messages: a message may come twice after a crash, never out of
+order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from binlake.errors import BinlakeError, Fenced, Permanent, Transient
+from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
+from binlake.feed.sinkuri import Kafka
+
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+POSITIONS = "binlake-feed-positions"
+"""The topic that holds each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
+_COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
+
+
+class Position(NamedTuple):
+    """A place in the order of all changes."""
+
+    commit_ts: int
+    start_ts: int
+    seq: int
+
+    @classmethod
+    def from_text(cls, text: str) -> Position:
+        """What `to_text` wrote."""
+        return cls(*map(int, text.split("-")))
+
+    def to_text(self) -> str:
+        """As POSITIONS has it."""
+        return f"{self.commit_ts}-{self.start_ts}-{self.seq}"
+
+
+class Outgoing(NamedTuple):
+    """A message as it is sent: `hash` chooses the partition; `value` None is a deletion (tombstone)."""
+
+    topic: str
+    hash: int
+    key: bytes
+    value: bytes | None
+    commit_ts: int
+
+
+class Publisher:
+    """The one publisher of `feed`. `position`: of the last change that was sent; None at first."""
+
+    def __init__(self, kafka: Kafka, feed: str, *, transactions: bool = True) -> None:
+        """Connects at `__enter__`. `feed`: its name among all that share the brokers."""
+        self._kafka, self._feed, self._transactions = kafka, feed, transactions
+        self._where = {"feed": feed, "brokers": ",".join(kafka.brokers)}
+        self._failures: list[KafkaError] = []
+        self._fenced = False
+        self._partitions: dict[str, int] = {}
+        self.position: Position | None = None
+
+    def __enter__(self) -> Publisher:
+        """Fence the former publisher and read the position. Raises Transient, Permanent."""
+        try:
+            self._admin = AdminClient(client_settings(self._kafka))
+            self.ensure_topics([POSITIONS])
+            self._producer = Producer(self._settings())
+            if self._transactions:
+                self._producer.init_transactions(TIMEOUT_S)
+            self.position = self._read_position()
+        except KafkaException as error:
+            raise error_of(error, self._where) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # What is still queued belongs to a transaction that was not committed, or to nobody.
+        self._producer.purge()
+        # `close` would end the transaction, which a fenced producer no longer has.
+        if not self._fenced:
+            self._producer.close()
+
+    def ensure_topics(self, topics: Iterable[str]) -> None:
+        """Create those that are missing, and learn how many partitions each has. Raises Transient, Permanent."""
+        wanted = sorted({topic for topic in topics if topic not in self._partitions})
+        if not wanted:
+            return
+        try:
+            sizes = self._partitions_of(wanted)
+            missing = [topic for topic in wanted if topic not in sizes]
+            if missing:
+                self._create(missing)
+                # What one broker has created the others learn a moment later.
+                again = Retrying(retry=retry_if_result(_is_short_of(wanted)), stop=stop_after_delay(TIMEOUT_S),
+                                 wait=wait_fixed(0.1), retry_error_callback=_last_answer)  # fmt: skip
+                sizes = again(self._partitions_of, wanted)
+        except KafkaException as error:
+            raise error_of(error, self._where) from error
+        if len(sizes) < len(wanted):
+            left = ",".join(topic for topic in wanted if topic not in sizes)
+            raise Transient("new topics do not appear", where={**self._where, "topics": left}, hint="see the brokers")
+        self._partitions |= sizes
+
+    def _partitions_of(self, topics: Collection[str]) -> dict[str, int]:
+        there = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        return {topic: len(there[topic].partitions) for topic in topics if topic in there}
+
+    def publish(self, messages: Sequence[Outgoing], position: Position) -> None:
+        """Send the messages in their order, and record that the feed is at `position` now.
+
+        Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, Transient else:
+        nothing of a failed call is there for consumers who read what is committed. A publisher that has failed is to
+        be opened again, which tells what is there.
+        """
+        self.ensure_topics({message.topic for message in messages})
+        try:
+            if self._transactions:
+                self._producer.begin_transaction()
+            for message in messages:
+                self._send(message)
+            if not self._transactions:
+                self._flush()
+            self._produce(POSITIONS, 0, self._feed.encode(), position.to_text().encode(), None)
+            self._flush()
+            if self._transactions:
+                self._producer.commit_transaction(TIMEOUT_S)
+        except KafkaException as error:
+            raise self._ended(error_of(error, self._where)) from error
+        except BinlakeError as error:
+            raise self._ended(error) from error
+        self.position = position
+
+    def _send(self, message: Outgoing) -> None:
+        partition = message.hash % self._partitions[message.topic]
+        # What a tombstone cannot say (MISSION S2-48).
+        headers = [("tidb_commit_ts", str(message.commit_ts).encode())] if message.value is None else None
+        self._produce(message.topic, partition, message.key, message.value, headers)
+
+    def _produce(
+        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
+    ) -> None:
+        more: dict[str, Any] = {"headers": headers} if headers else {}
+        while True:
+            try:
+                self._producer.produce(topic, value, key, partition, on_delivery=self._delivered, **more)
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+                self._require_delivered()
+
+    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+        # What we purge ourselves is no news.
+        if error is not None and error.code() not in _PURGED:
+            self._failures.append(error)
+
+    def _note_fatal(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failures.append(error)
+
+    def _flush(self) -> None:
+        # Not `flush`: where a producer is fenced meanwhile it ends in a SystemError (confluent-kafka 2.16).
+        end = time.monotonic() + TIMEOUT_S
+        while left := len(self._producer):
+            self._producer.poll(0.1)
+            self._require_delivered()
+            if time.monotonic() > end:
+                raise Transient(
+                    "Kafka has not taken all messages in time",
+                    where={**self._where, "messages": left},
+                    hint="see the brokers",
+                )
+        self._require_delivered()
+
+    def _require_delivered(self) -> None:
+        if self._failures:
+            # One message that is refused makes those behind it fail for other reasons.
+            errors = [error_of(KafkaException(failure), self._where) for failure in self._failures]
+            raise next((error for error in errors if isinstance(error, Permanent)), errors[0])
+
+    def _ended(self, error: BinlakeError) -> BinlakeError:
+        """`error`, once the open transaction is aborted; a fenced one is nobody's to abort."""
+        self._fenced = isinstance(error, Fenced)
+        if self._transactions and not self._fenced:
+            try:
+                self._producer.abort_transaction(TIMEOUT_S)
+            except KafkaException as second:
+                # The next publisher ends it at its start.
+                error.add_note(f"the transaction could not be aborted: {second}")
+        return error
+
+    def _create(self, topics: Sequence[str]) -> None:
+        if not self._kafka.auto_create_topic:
+            raise Permanent(
+                "topics do not exist and the feed must not create them",
+                where={**self._where, "topics": ",".join(topics)},
+                hint="create them, or leave auto-create-topic out of the sink URI",
+            )
+        copies = self._kafka.replication_factor
+        new = [
+            NewTopic(topic, 1, copies, config=_COMPACT)
+            if topic == POSITIONS
+            else NewTopic(topic, self._kafka.partitions or -1, copies)
+            for topic in topics
+        ]
+        for done in self._admin.create_topics(new, operation_timeout=TIMEOUT_S).values():
+            try:
+                done.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+    def _read_position(self) -> Position | None:
+        settings = {
+            "group.id": f"binlake-{self._feed}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+        with Consumer(client_settings(self._kafka) | settings) as consumer:
+            consumer.assign([TopicPartition(POSITIONS, 0, OFFSET_BEGINNING)])
+            position = None
+            while True:
+                message = consumer.poll(TIMEOUT_S)
+                if message is None:
+                    raise Transient("Kafka does not answer", where=self._where, hint="see the brokers")
+                problem = message.error()
+                if problem is None:
+                    if message.key() == self._feed.encode():
+                        position = Position.from_text((message.value() or b"").decode())
+                elif problem.code() == KafkaError._PARTITION_EOF:
+                    return position
+                else:
+                    raise KafkaException(problem)
+
+    def _settings(self) -> dict[str, Any]:
+        settings = client_settings(self._kafka) | {
+            # Without it librdkafka raises a fatal error wherever it happens to be.
+            "error_cb": self._note_fatal,
+            "enable.idempotence": True,
+            "acks": "all",
+            "compression.type": self._kafka.compression,
+            "message.max.bytes": self._kafka.max_message_bytes,
+            "linger.ms": 20,
+        }
+        return settings | ({"transactional.id": f"binlake-{self._feed}"} if self._transactions else {})
+
+
+def _is_short_of(topics: Collection[str]) -> Callable[[dict[str, int]], bool]:
+    return lambda sizes: len(sizes) < len(topics)
+
+
+def _last_answer(state: RetryCallState) -> Any:
+    return state.outcome.result() if state.outcome else {}

@@ -1,0 +1,62 @@
+"""How a feed reaches Kafka: librdkafka's settings, and its errors as Binlake's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from binlake.errors import BinlakeError, Fenced, Permanent, Transient
+from binlake.feed.sinkuri import Kafka
+
+TIMEOUT_S = 30.0
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
+_REFUSED = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+)
+
+
+def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError:
+    """What Kafka says as one of Binlake's errors: Fenced, Permanent or Transient."""
+    problem: KafkaError = error.args[0]
+    words = f"Kafka: {problem.str()}"
+    if problem.code() in _FENCED:
+        return Fenced(words, where=where, hint="another publisher of this feed has taken over")
+    if problem.code() in _TOO_LARGE:
+        return Permanent(
+            words,
+            where=where,
+            hint="raise max-message-bytes in the sink URI and max.message.bytes of the topic, or leave the table out",
+        )
+    if problem.code() in _REFUSED:
+        return Permanent(words, where=where, hint="check the rights of the feed's user and the sink URI")
+    return Transient(words, where=where, hint="see the brokers")
+
+
+def client_settings(kafka: Kafka) -> dict[str, Any]:
+    """Settings that consumer, producer and admin client share."""
+    settings: dict[str, Any] = {
+        "bootstrap.servers": ",".join(kafka.brokers),
+        "client.id": kafka.client_id or "binlake",
+        "socket.timeout.ms": int(TIMEOUT_S * 1000),
+        # Errors come by calls; librdkafka's own lines would be prose in our log.
+        "log_level": 0,
+    }
+    if kafka.sasl_mechanism:
+        settings |= {
+            "sasl.mechanism": kafka.sasl_mechanism,
+            "sasl.username": kafka.sasl_user,
+            "sasl.password": kafka.sasl_password,
+        }
+    files = {"ssl.ca.location": kafka.ca, "ssl.certificate.location": kafka.cert, "ssl.key.location": kafka.key}
+    settings |= {name: file for name, file in files.items() if file}
+    protocol = ("SASL_" if kafka.sasl_mechanism else "") + ("SSL" if kafka.tls else "PLAINTEXT")
+    return settings | {"security.protocol": protocol}

@@ -1,0 +1,251 @@
+"""Messages reach a real Kafka once, whether a publisher is killed, fenced or refused (hazards R-31, S2-45)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from binlake.errors import Fenced, Permanent, Transient
+from binlake.feed.kafka import POSITIONS, Outgoing, Position, Publisher
+from binlake.feed.sinkuri import Kafka as Brokers
+
+if TYPE_CHECKING:
+    from deploy.local.kafka import Kafka
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    from deploy.local.kafka import Kafka
+
+    with Kafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def brokers(kafka: Kafka) -> Brokers:
+    return Brokers((kafka.address,), partitions=3)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name)[:200].replace("[", ".").replace("]", "")
+
+
+def changes(topic: str, first: int, last: int) -> list[Outgoing]:
+    """One message a change: change n writes key n % 10."""
+    return [Outgoing(topic, n % 10, b"%d" % (n % 10), b"value %d" % n, n) for n in range(first, last)]
+
+
+def at(commit_ts: int) -> Position:
+    return Position(commit_ts, commit_ts - 1, 0)
+
+
+def committed(kafka: Kafka, topic: str) -> list[list[tuple[bytes | None, bytes | None]]]:
+    """Key and value of all messages that a reader of committed ones sees, by partition."""
+    settings = {"bootstrap.servers": kafka.address, "group.id": "test", "isolation.level": "read_committed"}
+    with Consumer(settings | {"enable.partition.eof": True}) as consumer:
+        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        found: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in partitions]
+        left = set(partitions)
+        while left:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found[message.partition() or 0].append((message.key(), message.value()))
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                left.discard(message.partition() or 0)
+        return found
+
+
+def numbers(kafka: Kafka, topic: str) -> list[int]:
+    """The changes that are there, in the order of their numbers; asserts that each partition has them in order."""
+    found = []
+    for partition in committed(kafka, topic):
+        own = [int((value or b"").split()[1]) for _, value in partition]
+        assert own == sorted(own)
+        found += own
+    return sorted(found)
+
+
+# S2-45
+def test_messages_of_a_key_stay_in_one_partition_and_in_order(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic) as publisher:
+        assert publisher.position is None
+        publisher.publish(changes(topic, 0, 500), at(499))
+        publisher.publish(changes(topic, 500, 1000), at(999))
+    assert numbers(kafka, topic) == list(range(1000))
+    places = {key: number for number, partition in enumerate(committed(kafka, topic)) for key, _ in partition}
+    for number, partition in enumerate(committed(kafka, topic)):
+        assert all(places[key] == number for key, _ in partition)
+
+
+def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic) as publisher:
+        publisher.publish(changes(topic, 0, 3), Position(447, 440, 2))
+    with Publisher(brokers, f"{topic}-other") as other:
+        assert other.position is None
+        other.publish([], at(9))
+    with Publisher(brokers, topic) as publisher:
+        assert publisher.position == Position(447, 440, 2)
+
+
+# S2-48, X-16
+def test_a_deletion_is_a_tombstone_that_says_when_in_a_header(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic) as publisher:
+        publisher.publish([Outgoing(topic, 0, b"k", None, 417318403368288260)], at(1))
+    settings = {"bootstrap.servers": kafka.address, "group.id": "test"}
+    with Consumer(settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        message = consumer.poll(30)
+    assert message is not None
+    assert (message.key(), message.value()) == (b"k", None)
+    assert message.headers() == [("tidb_commit_ts", b"417318403368288260")]
+
+
+_KILLED = """
+import os, signal, sys
+from binlake.feed import kafka as module
+from binlake.feed.kafka import Outgoing, Position, Publisher
+from binlake.feed.sinkuri import Kafka
+
+address, topic, step = sys.argv[1:]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with Publisher(Kafka((address,), partitions=3), topic) as publisher:
+    producer = publisher._producer
+
+    class Dying:
+        def __getattr__(self, name):
+            if name == step:
+                if name == "commit_transaction":
+                    return lambda *a: (producer.commit_transaction(*a), die())
+                if name == "poll":
+                    return lambda *a: (producer.flush(), die())
+                die()
+            return getattr(producer, name)
+
+        def __len__(self):
+            return len(producer)
+
+    publisher._producer = Dying()
+    messages = [Outgoing(topic, n % 10, b"%d" % (n % 10), b"value %d" % n, n) for n in range(100, 200)]
+    publisher.publish(messages, Position(199, 198, 0))
+"""
+
+
+# R-31: killed before, between and behind the steps of a transaction
+@pytest.mark.parametrize("step", ["begin_transaction", "poll", "commit_transaction"])
+def test_a_killed_publisher_leaves_each_message_once(kafka: Kafka, brokers: Brokers, topic: str, step: str) -> None:
+    with Publisher(brokers, topic) as publisher:
+        publisher.publish(changes(topic, 0, 100), at(99))
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, kafka.address, topic, step], env=dict(os.environ), check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    with Publisher(brokers, topic) as publisher:
+        reached = publisher.position
+        assert reached == (at(199) if step == "commit_transaction" else at(99))
+        publisher.publish(changes(topic, reached.commit_ts + 1, 300), at(299))
+    assert numbers(kafka, topic) == list(range(300))
+
+
+def test_a_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic) as first:
+        first.publish(changes(topic, 0, 10), at(9))
+        with Publisher(brokers, topic) as second:
+            second.publish(changes(topic, 10, 20), at(19))
+        with pytest.raises(Fenced):
+            first.publish(changes(topic, 10, 20), at(19))
+    with Publisher(brokers, topic) as third:
+        assert third.position == at(19)
+        third.publish(changes(topic, 20, 30), at(29))
+    assert numbers(kafka, topic) == list(range(30))
+
+
+def test_a_message_that_is_too_large_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(replace(brokers, max_message_bytes=2000), topic) as publisher:
+        large = Outgoing(topic, 0, b"0", b"x" * 5000, 11)
+        with pytest.raises(Permanent, match="max-message-bytes"):
+            publisher.publish([*changes(topic, 0, 10), large], at(11))
+    with Publisher(brokers, topic) as publisher:
+        assert publisher.position is None
+        publisher.publish(changes(topic, 0, 10), at(9))
+    assert numbers(kafka, topic) == list(range(10))
+
+
+def test_a_broker_that_refuses_a_large_message_fails_the_whole_call(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": "2000"})])[topic].result()
+    with Publisher(brokers, topic) as publisher:
+        large = Outgoing(topic, 0, b"0", os.urandom(5000), 11)
+        with pytest.raises(Permanent, match="max-message-bytes"):
+            publisher.publish([*changes(topic, 0, 10), large], at(11))
+    with Publisher(brokers, topic) as publisher:
+        assert publisher.position is None
+        publisher.publish(changes(topic, 0, 10), at(9))
+    assert numbers(kafka, topic) == list(range(10))
+
+
+def test_topics_that_must_not_be_created_are_named(brokers: Brokers, topic: str) -> None:
+    with (
+        Publisher(replace(brokers, auto_create_topic=False), topic) as publisher,
+        pytest.raises(Permanent, match="auto-create-topic"),
+    ):
+        publisher.publish(changes(topic, 0, 1), at(0))
+
+
+# S2-45: without transactions an idempotent producer, the position behind the messages
+def test_without_transactions_the_position_follows_the_messages(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic, transactions=False) as publisher:
+        publisher.publish(changes(topic, 0, 100), at(99))
+    with Publisher(brokers, topic, transactions=False) as publisher:
+        assert publisher.position == at(99)
+        publisher.publish(changes(topic, 100, 200), at(199))
+    assert numbers(kafka, topic) == list(range(200))
+
+
+def test_a_broker_that_is_started_again_keeps_what_was_committed(kafka: Kafka, brokers: Brokers, topic: str) -> None:
+    with Publisher(brokers, topic) as publisher:
+        publisher.publish(changes(topic, 0, 100), at(99))
+        kafka.stop()
+        kafka.start()
+        # The session with the former broker may have ended; the next publisher knows what is there.
+        with contextlib.suppress(Transient):
+            publisher.publish(changes(topic, 100, 200), at(199))
+    with Publisher(brokers, topic) as publisher:
+        assert publisher.position in (at(99), at(199))
+        if publisher.position == at(99):
+            publisher.publish(changes(topic, 100, 200), at(199))
+    assert numbers(kafka, topic) == list(range(200))
+
+
+def test_brokers_that_do_not_answer_are_transient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlake.feed.kafka.TIMEOUT_S", 1.0)
+    with pytest.raises(Transient, match="feed=f"):
+        Publisher(Brokers(("127.0.0.1:9",)), "f").__enter__()
+
+
+def test_the_topic_of_positions_is_compacted(kafka: Kafka, brokers: Brokers) -> None:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    with Publisher(brokers, "compacted"):
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        resource = ConfigResource(ResourceType.TOPIC, POSITIONS)
+        assert admin.describe_configs([resource])[resource].result()["cleanup.policy"].value == "compact"
