@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 from types import TracebackType
-from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import httpx
@@ -63,6 +62,7 @@ class Registry:
 
     def require_answer(self) -> None:
         """Ask for the root, as TiCDC does at a start. Raises Transient without an answer, Permanent for a refusal."""
+        # Its body is `{}` or a page for people.
         self._request("GET", "/")
 
     def id_of(self, subject: str, schema: str) -> int:
@@ -73,7 +73,7 @@ class Registry:
         known = self._ids.get(subject)
         if known is not None and known[0] == schema:
             return known[1]
-        answer = self._request("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        answer = self._request("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema}).json()
         number = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(number, int) or number <= 0:
             raise Permanent("the registry's answer has no id", where={"registry": self.shown, "subject": subject})
@@ -82,18 +82,19 @@ class Registry:
 
     def schema_of(self, schema_id: int) -> str:
         """The text of the schema `schema_id`. Raises Permanent when the registry does not have it, Transient."""
-        return str(self._request("GET", f"/schemas/ids/{schema_id}")["schema"])
+        return str(self._request("GET", f"/schemas/ids/{schema_id}").json()["schema"])
 
-    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response:
         again = Retrying(
             retry=retry_if_exception_type(Transient),
             stop=stop_after_attempt(_TRIES),
             wait=wait_random_exponential(0.1, max=2),
             reraise=True,
         )
-        return again(self._once, method, path, body)
+        answer: httpx.Response = again(self._once, method, path, body)
+        return answer
 
-    def _once(self, method: str, path: str, body: dict[str, str] | None) -> Any:
+    def _once(self, method: str, path: str, body: dict[str, str] | None) -> httpx.Response:
         where = {"registry": self.shown, "path": path}
         try:
             answer = self._client.request(
@@ -104,7 +105,7 @@ class Registry:
                 f"the schema registry does not answer: {error}", where=where, hint="check --schema-registry"
             ) from error
         if answer.is_success:
-            return answer.json() if answer.content else {}
+            return answer
         where["status"] = str(answer.status_code)
         words = _words(answer)
         if answer.status_code in _CLIENT_ERRORS and answer.status_code not in _BUSY:

@@ -11,13 +11,28 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from deploy.setup import axe, chromium, compose, etcd, h2tools, jars, java, kafka, mariadb, mysql, packages, postgres
+from deploy.setup import (
+    apicurio,
+    axe,
+    chromium,
+    compose,
+    etcd,
+    h2tools,
+    jars,
+    java,
+    kafka,
+    mariadb,
+    mysql,
+    packages,
+    postgres,
+)
 from deploy.setup.common import command
 
 Part = tuple[str, Callable[[], str]]
 # Java first: nothing is downloaded on a machine that cannot run it.
 _JAVA: Part = ("java", java.check)
 _KAFKA: Part = ("kafka", lambda: str(kafka.install()))
+_APICURIO: Part = ("apicurio", lambda: str(apicurio.install()))
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
@@ -40,7 +55,7 @@ def main(arguments: list[str]) -> int:
     chains = (
         _CHAINS
         if "--without-tests" in arguments
-        else (*_CHAINS, (_ETCD,), (_KAFKA,), (_POSTGRES,), (_MYSQL,), (_COMPOSE,), _H2TOOLS, _BROWSER)
+        else (*_CHAINS, (_ETCD,), (_KAFKA,), (_APICURIO,), (_POSTGRES,), (_MYSQL,), (_COMPOSE,), _H2TOOLS, _BROWSER)
     )
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:

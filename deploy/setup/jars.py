@@ -24,17 +24,19 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Jar:
-    """One artifact of Maven, with the SHA-256 of its file."""
+    """One artifact of Maven, with the SHA-256 of its file; `kind` and `classifier` where it is no plain jar."""
 
     group: str
     artifact: str
     version: str
     sha256: str
+    kind: str = "jar"
+    classifier: str = ""
 
     @property
     def file(self) -> str:
         """Name of its file."""
-        return f"{self.artifact}-{self.version}.jar"
+        return "-".join(part for part in (self.artifact, self.version, self.classifier) if part) + f".{self.kind}"
 
     @property
     def url(self) -> str:
@@ -110,7 +112,7 @@ def _pom(jars: Sequence[Jar]) -> str:
     own = "<groupId>binlake</groupId><artifactId>jars</artifactId><version>1</version>"
     wanted = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
-        f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId>"
+        f"<version>{jar.version}</version><type>{jar.kind}</type><classifier>{jar.classifier}</classifier><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId>"
         "</exclusion></exclusions></dependency>"
         for jar in jars
     )

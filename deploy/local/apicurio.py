@@ -1,0 +1,53 @@
+"""A private schema registry, for tests and the demo: Apicurio, which keeps its schemas in memory, on loopback."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import httpx
+
+from deploy.local.ports import HOST, free_port
+from deploy.local.process import Child
+from deploy.setup.apicurio import install
+
+_START_S = 180.0
+
+
+class Apicurio:
+    """One registry; `url` is Confluent's API of it."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="binlake-apicurio-"))
+        self.port = free_port()
+        self.url = f"http://{HOST}:{self.port}/apis/ccompat/v7"
+        options = ("-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        listen = (f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self.port}")
+        self._service = Child("apicurio", ["java", *options, *listen, "-jar", install()], self.folder)
+
+    def start(self) -> Apicurio:
+        """Start, and return when it answers. Raises ProcessError."""
+        self._service.start().wait_until(self._answers, _START_S)
+        return self
+
+    def stop(self) -> None:
+        """End it; it forgets all schemas."""
+        self._service.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def set_compatibility(self, policy: str) -> None:
+        """The policy of all subjects, as BACKWARD or NONE."""
+        httpx.put(f"{self.url}/config", json={"compatibility": policy}).raise_for_status()
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/subjects").is_success
+        except httpx.TransportError:
+            return False
+
+    def __enter__(self) -> Apicurio:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

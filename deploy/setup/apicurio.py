@@ -1,0 +1,38 @@
+"""Puts Apicurio Registry into `.local/apicurio`, for tests: a schema registry that speaks Confluent's API.
+
+3.0.9 is the newest whose classes Java 17 loads and whose archive Maven Central has.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from deploy.setup.common import LOCAL, command, only_one, staged
+from deploy.setup.jars import Jar, install_jars
+
+ROOT = LOCAL / "apicurio"
+_ARCHIVE = Jar(
+    "io.apicurio",
+    "apicurio-registry-app",
+    "3.0.9",
+    "2b28181501a20cbf6efcd77f9b7153908fc01f3d3a7c32024c0bd9e1b04c8a43",
+    kind="tar.gz",
+    classifier="all",
+)
+_RUNNER = "apicurio-registry-app-3.0.9-runner.jar"
+
+
+def install(root: Path = ROOT) -> Path:
+    """Make sure that the registry is there, unpacked; the jar to run. Raises SetupError."""
+    archive = install_jars("apicurio-archive", "Apicurio Registry", [_ARCHIVE], root / "archive") / _ARCHIVE.file
+    with only_one("apicurio"):
+        if not (root / "app" / _RUNNER).exists():
+            with staged(root / "app") as tree:
+                shutil.unpack_archive(archive, tree, filter="data")
+        return root / "app" / _RUNNER
+
+
+if __name__ == "__main__":
+    sys.exit(command("apicurio", lambda: str(install())))

@@ -1,0 +1,91 @@
+"""A real schema registry under its policies: which changes of a table pass, and what it says of others (S2-38, S2-39)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from support.tidb_json import INT_PK, Json, column, table_def, table_info
+
+from binlake.feed.avro.options import AvroOptions
+from binlake.feed.avro.schema import key_schema, value_schema
+from binlake.feed.registry import Registry, SchemaRefused
+from binlake.rows.schema import mysqltypes as t
+
+if TYPE_CHECKING:
+    from deploy.local.apicurio import Apicurio
+
+pytestmark = pytest.mark.process
+ID = column(1, "id", flag=INT_PK)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Apicurio]:
+    from deploy.local.apicurio import Apicurio
+
+    with Apicurio() as server:
+        yield server
+
+
+@pytest.fixture
+def registry(server: Apicurio) -> Iterator[Registry]:
+    server.set_compatibility("BACKWARD")
+    with Registry(server.url) as registry:
+        yield registry
+
+
+def schema(*cols: Json) -> str:
+    return value_schema(table_def(table_info(1, "t", [ID, *cols], pk_is_handle=True)), AvroOptions(extension=True))
+
+
+# S2-03, S2-44
+def test_a_new_definition_is_a_new_version_and_an_old_one_keeps_its_id(registry: Registry) -> None:
+    registry.require_answer()
+    first = registry.id_of("versions-value", schema())
+    second = registry.id_of("versions-value", schema(column(2, "z")))
+    assert first != second
+    assert registry.id_of("versions-value", schema()) == first
+    assert json.loads(registry.schema_of(second)) == json.loads(schema(column(2, "z")))
+
+
+NOT_NULL = t.FLAG_NOT_NULL
+PASSES = {
+    "nullable": [column(2, "z")],
+    "nullable with a default": [column(2, "z", default="3")],
+    "NOT NULL with a default": [column(2, "z", flag=NOT_NULL, default="3")],
+    "text with the default null": [column(2, "z", t.VARCHAR, default="null")],
+}
+
+
+# reference/data-migration-and-ticdc.md 2.5, U-28
+@pytest.mark.parametrize("name", PASSES)
+def test_under_backward_a_column_that_old_rows_can_have_passes(registry: Registry, name: str) -> None:
+    subject = f"passes-{name.replace(' ', '_')}-value"
+    registry.id_of(subject, schema())
+    registry.id_of(subject, schema(*PASSES[name]))
+    # And it may go again.
+    registry.id_of(subject, schema())
+
+
+# S2-38, S2-39
+def test_under_backward_a_not_null_column_is_refused_until_the_policy_allows_it(
+    server: Apicurio, registry: Registry
+) -> None:
+    registry.id_of("refused-value", schema())
+    added = schema(column(2, "z", flag=NOT_NULL))
+    with pytest.raises(SchemaRefused, match="refused-value"):
+        registry.id_of("refused-value", added)
+    server.set_compatibility("NONE")
+    assert registry.id_of("refused-value", added) > 0
+
+
+def test_a_changed_key_is_refused_under_backward(registry: Registry) -> None:
+    def key(kind: int) -> str:
+        table = table_def(table_info(1, "t", [column(1, "id", kind, flag=INT_PK)], pk_is_handle=True))
+        return key_schema(table, AvroOptions())
+
+    registry.id_of("key-key", key(t.LONGLONG))
+    with pytest.raises(SchemaRefused):
+        registry.id_of("key-key", key(t.VARCHAR))
