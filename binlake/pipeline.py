@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,26 @@ STAGES: tuple[Stage, ...] = (
         lock="mirror",
         reads=("mutation", "ddl"),
     ),
+    Stage(
+        "encode",
+        "row changes as messages of a feed, in commit order",
+        after=("merge",),
+        sink="feed",
+        bounds_from="land",
+        lock="feed",
+        reads=("mutation", "ddl"),
+        writes=("message",),
+        counts="message",
+    ),
+    Stage(
+        "publish",
+        "the messages of a feed to its topics, each once",
+        after=("encode",),
+        sink="feed",
+        bounds_from="encode",
+        reads=("message",),
+        needs_spark=False,
+    ),
 )
 
 BY_NAME = {stage.name: stage for stage in STAGES}
@@ -105,10 +126,28 @@ STOPPED = frozenset({"blocked", "waiting", "skipped"})
 """A stage that ended so has nothing for the stages after it; its task is green."""
 
 
-def stages_for(*, sql: bool, mirror: bool) -> tuple[Stage, ...]:
-    """The stages of a replication that has a SQL target, a mirror, both or neither."""
+_FEED = "feed"
+
+
+def feed_sink(name: str) -> str:
+    """What the sink of the feed `name` is called in events, groups and paths."""
+    return f"{_FEED}.{name}"
+
+
+def feed_of_sink(sink: str | None) -> str:
+    """The feed of `sink`; empty for the others."""
+    return sink.removeprefix(f"{_FEED}.") if sink is not None and sink.startswith(f"{_FEED}.") else ""
+
+
+def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[Stage, ...]:
+    """The stages of a replication that has a SQL target, a mirror and `feeds`, or some of them.
+
+    Those of a feed are there once for each, with its sink.
+    """
     wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
-    return tuple(stage for stage in STAGES if stage.sink in wanted)
+    own = [stage for stage in STAGES if stage.sink in wanted]
+    each = [replace(stage, sink=feed_sink(name)) for name in feeds for stage in STAGES if stage.sink == _FEED]
+    return (*own, *each)
 
 
 def names_of_sink(sink: str) -> tuple[str, ...]:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from support.shop import Shop
 
+    from deploy.local.apicurio import Apicurio
+    from deploy.local.kafka import Kafka
+
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK_CPU_S = 10.0
@@ -202,6 +205,25 @@ def etcd_url() -> Iterator[str]:
 
     with Etcd() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """A real Kafka of one broker."""
+    from deploy.local.kafka import Kafka
+
+    with Kafka() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[Apicurio]:
+    """A real schema registry, empty at first, with the policy BACKWARD."""
+    from deploy.local.apicurio import Apicurio
+
+    with Apicurio() as server:
+        server.set_compatibility("BACKWARD")
+        yield server
 
 
 @pytest.fixture(scope="session")

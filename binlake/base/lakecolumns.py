@@ -84,6 +84,26 @@ class Change(OfSegment):
     MUTATIONS = "mutations"
 
 
+class Message:
+    """Columns of `message`."""
+
+    FEED = "feed"
+    WINDOW = "window"
+    COMMIT_TS = "commit_ts"
+    START_TS = "start_ts"
+    SEQ = "seq"
+    PART = "part"
+    DB = "db"
+    TABLE = "table"
+    OP = "op"
+    TOPIC = "topic"
+    HASH = "hash"
+    KEY_SCHEMA = "key_schema"
+    VALUE_SCHEMA = "value_schema"
+    KEY = "key"
+    VALUE = "value"
+
+
 class Statement(OfSegment):
     """Columns of `statement`."""
 

@@ -24,7 +24,9 @@ from binlake.base.sections.rules import (
 )
 from binlake.base.sections.values import NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
+from binlake.config.feed import Feed
 from binlake.errors import ConfigError
+from binlake.pipeline import Stage, stages_for
 from binlake.rows.schema.session import read_zone
 
 
@@ -285,6 +287,7 @@ class Replication(Section):
     target: Target | None = Field(None, description="absent = no SQL sink")
     relay: Relay = Field(Relay())
     mirror: Mirror = Field(Mirror())
+    feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages, each a sink of its own")
     airflow: Airflow = Field(Airflow())
 
     @model_validator(mode="after")
@@ -307,6 +310,31 @@ class Replication(Section):
                 "rows that the source no longer has, or does not have yet"
             )
         return self
+
+    @model_validator(mode="after")
+    def _feeds_have_names_of_their_own(self) -> Replication:
+        names = [feed.name for feed in self.feed]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two feeds have the name {twice[0]!r}; a feed's name is its changefeed id")
+        return self
+
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of its windows: those of the lake, then those of each of its sinks."""
+        feeds = [feed.name for feed in self.feed]
+        return stages_for(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds)
+
+    def feed_of(self, name: str) -> Feed:
+        """The feed `name`. Raises ConfigError."""
+        for feed in self.feed:
+            if feed.name == name:
+                return feed
+        known = ", ".join(feed.name for feed in self.feed) or "none"
+        raise ConfigError(
+            "this replication has no such feed",
+            where={"replication": self.name, "feed": name},
+            hint=f"known: {known}; add a section [[feed]], or `binlake changefeed create`",
+        )
 
     def sql_target(self, *, hint: str = "add a section [target]") -> Target:
         """The SQL target, for whatever cannot do without. Raises ConfigError, with `hint`, when there is none."""

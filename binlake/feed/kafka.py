@@ -26,9 +26,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
-from binlake.feed.sinkuri import Kafka
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 POSITIONS = "binlake-feed-positions"

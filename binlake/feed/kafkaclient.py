@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
-from binlake.feed.sinkuri import Kafka
 
 TIMEOUT_S = 30.0
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)

@@ -17,6 +17,7 @@ from binlake.base.lakecolumns import (
     Change,
     Ddl,
     History,
+    Message,
     MirrorHead,
     MirrorVersion,
     Mutation,
@@ -271,6 +272,34 @@ STATEMENT = LakeTable(
 )
 
 
+MESSAGE = LakeTable(
+    "message",
+    "One message of a feed as it is published, without what only the publisher knows (ids of schemas)",
+    (
+        Column(Message.FEED, "STRING", "the feed"),
+        Column(Message.WINDOW, "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive"),
+        Column(Message.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical"),
+        Column(Message.START_TS, "BIGINT", "TSO of the begin"),
+        Column(Message.SEQ, "INT", "order of the row change within its transaction"),
+        Column(Message.PART, "INT", "0 the deletion of a key that a change moved the row from, else 1"),
+        _DB,
+        _TABLE,
+        Column(Message.OP, "STRING", "c insert, u update, d delete"),
+        Column(Message.TOPIC, "STRING", "topic"),
+        Column(Message.HASH, "BIGINT", "number that chooses the partition: modulo how many the topic has"),
+        Column(Message.KEY_SCHEMA, "STRING", "fingerprint of the key's schema; its text is in the window's manifest"),
+        Column(Message.VALUE_SCHEMA, "STRING", "fingerprint of the value's schema"),
+        Column(Message.KEY, "BINARY", "body of the key"),
+        Column(Message.VALUE, "BINARY", "body of the value; NULL for d"),
+    ),
+    partitioned_by=(Message.FEED, Message.WINDOW),
+    kept_days=WORKING_DAYS,
+    engine=_BOTH,
+    # A window is found by its folder.
+    indexed=(Message.COMMIT_TS,),
+)
+
+
 def _control(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
     return LakeTable(name, comment, columns, partitioned_by, "delta-rs", WORKING_DAYS)
 
@@ -374,5 +403,5 @@ VERIFY = _control(
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
+SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT, MESSAGE)
 CONTROL_TABLES = (WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY)

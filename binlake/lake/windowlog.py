@@ -152,9 +152,10 @@ class WindowLog:
         """The hi of the last landed window; None for an empty lake."""
         return self.reached("land")
 
-    def reached(self, stage: str) -> int | None:
-        """The greatest hi that `stage` ended with the state done; None when it never did."""
-        return self._table.greatest(Window.HI, _done(stage))
+    def reached(self, stage: str, sink: str | None = None) -> int | None:
+        """The greatest hi that `stage` (of `sink`) ended with the state done; None when it never did."""
+        where = _done(stage)
+        return self._table.greatest(Window.HI, where if sink is None else where & (ds.field(Window.SINK) == sink))
 
     def silent_since(self) -> int | None:
         """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.

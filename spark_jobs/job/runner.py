@@ -10,7 +10,7 @@ import structlog
 
 from binlake.errors import LeaseHeld
 from binlake.lake.failures import record_failure
-from binlake.pipeline import STOPPED, Stage, stages_for
+from binlake.pipeline import STOPPED, Stage, feed_of_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
@@ -19,8 +19,10 @@ from spark_jobs.job.results import CUT, SparkNeeded
 log = structlog.get_logger(__name__)
 
 
-def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
-    """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError.
+def run_stage(
+    name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None, *, feed: str = ""
+) -> StageResult:
+    """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's its name, too. Raises BinlakeError.
 
     A failure leaves an event in the lake, but for LeaseHeld: a job that finds another at work waits. Nor does
     SparkNeeded, which is not a failure.
@@ -28,7 +30,8 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
     module = importlib.import_module(f"spark_jobs.{name}.stage")
     try:
         with translate_errors():
-            result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
+            given = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
+            result: StageResult = module.run(ctx, *given)
     except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:
@@ -66,7 +69,7 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
 def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """The stages of the lake itself, behind plan."""
     results: list[StageResult] = []
-    for stage in _stages(ctx):
+    for stage in ctx.replication.stages():
         if stage.sink is None and stage.name != "plan":
             results.append(run_stage(stage.name, ctx, bounds))
             bounds = Bounds(results[-1].lo, results[-1].hi)
@@ -74,27 +77,26 @@ def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
 
 
 def _sinks(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
-    stages = _stages(ctx)
+    stages = ctx.replication.stages()
     chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
     try:
-        return _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
+        return _side_by_side([lambda c=chain: _run_chain(ctx, c, bounds) for chain in chains])  # type: ignore[misc]
     finally:
         ctx.handover.drop(bounds.hi)
 
 
-def _stages(ctx: StageContext) -> Sequence[Stage]:
-    replication = ctx.replication
-    return stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
+def _run_chain(ctx: StageContext, stages: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
+    return run_sink(ctx, [stage.name for stage in stages], bounds, feed=feed_of_sink(stages[0].sink))
 
 
-def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[StageResult]:
+def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds, *, feed: str = "") -> list[StageResult]:
     """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size)."""
     results = Gathered()
     reached = bounds.lo
     while True:
         window = bounds
         for stage in stages:
-            result = run_stage(stage, ctx, window)
+            result = run_stage(stage, ctx, window, feed=feed)
             results.add(result)
             if result.state in STOPPED:
                 return results.results()
@@ -103,10 +105,6 @@ def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[S
         if window.hi >= bounds.hi or window.hi <= reached:
             return results.results()
         reached = window.hi
-
-
-def _names(chain: Sequence[Stage]) -> list[str]:
-    return [stage.name for stage in chain]
 
 
 def _side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:

@@ -19,19 +19,18 @@ import pytest
 from binlake.compare import expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical, from_capture
-from binlake.feed.avro.options import AvroOptions
+from binlake.config.sinkuri import AvroOptions
 from binlake.feed.avro.schema import legal_name
-from binlake.feed.messages import AvroEncoder, fingerprint
-from binlake.feed.topics import Dispatcher, Topics
-from binlake.mirror.effects import effects
+from binlake.feed.messages import ORDER, AvroEncoder, fingerprint
+from binlake.mirror.effects import effects_of
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.floats import double_text, float_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.rules.topics import Dispatcher, Topics
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import Segments, WindowDefinitions
 from deploy.local.commitlog import RULES, CommitLog, read_log
-from deploy.local.direct import landed
 
 pytestmark = pytest.mark.long
 
@@ -87,11 +86,11 @@ class Feed:
         lo, self._lo = self._lo, hi
         logged = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        ddls = [landed(ddl) for ddl in plan_ddls(self._schema, logged, jobs, RULES, lo=lo)]
+        ddls = plan_ddls(self._schema, logged, jobs, RULES, lo=lo)
         definitions = WindowDefinitions(self._schema, ddls)
         segments = Segments(lo, hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
         for ddl in ddls:
-            for effect in effects(ddl):
+            for effect in effects_of(ddl):
                 name = effect.table.db, effect.table.name
                 self.tables[name] = effect.table
                 if effect.kind != "create":
@@ -106,11 +105,10 @@ class Feed:
     def _send(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> None:
         encoder = AvroEncoder(definitions, segments, self.topics, TEXTS)
         messages = encoder.encode(rows.filter(pa.array(self._keyed(definitions, segments, rows), pa.bool_())))
-        order = [tuple(row.values()) for row in messages.select(["commit_ts", "start_ts", "seq"]).to_pylist()]
+        order = [tuple(row.values()) for row in messages.select(list(ORDER)).to_pylist()]
         assert order == sorted(order)
-        for form in encoder.forms.values():
-            self.consumer.learn(form.key_schema)
-            self.consumer.learn(form.value_schema)
+        for schema in encoder.schemas().values():
+            self.consumer.learn(schema)
         self.consumer.read(messages)
 
     def _keyed(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> list[bool]:

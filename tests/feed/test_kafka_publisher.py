@@ -7,31 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from support.topics import read_topic
 
+from binlake.config.sinkuri import Kafka as Brokers
 from binlake.errors import Fenced, Permanent, Transient
 from binlake.feed.kafka import POSITIONS, Outgoing, Position, Publisher
-from binlake.feed.sinkuri import Kafka as Brokers
 
 if TYPE_CHECKING:
     from deploy.local.kafka import Kafka
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    from deploy.local.kafka import Kafka
-
-    with Kafka() as kafka:
-        yield kafka
 
 
 @pytest.fixture
@@ -53,33 +44,11 @@ def at(commit_ts: int) -> Position:
     return Position(commit_ts, commit_ts - 1, 0)
 
 
-def committed(kafka: Kafka, topic: str) -> list[list[tuple[bytes | None, bytes | None]]]:
-    """Key and value of all messages that a reader of committed ones sees, by partition."""
-    settings = {"bootstrap.servers": kafka.address, "group.id": "test", "isolation.level": "read_committed"}
-    with Consumer(settings | {"enable.partition.eof": True}) as consumer:
-        partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        found: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in partitions]
-        left = set(partitions)
-        while left:
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is None:
-                found[message.partition() or 0].append((message.key(), message.value()))
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                left.discard(message.partition() or 0)
-        return found
-
-
 def numbers(kafka: Kafka, topic: str) -> list[int]:
     """The changes that are there, in the order of their numbers; asserts that each partition has them in order."""
-    found = []
-    for partition in committed(kafka, topic):
-        own = [int((value or b"").split()[1]) for _, value in partition]
-        assert own == sorted(own)
-        found += own
-    return sorted(found)
+    found = [(read.partition, int((read.value or b"").split()[1])) for read in read_topic(kafka.address, topic)]
+    assert found == sorted(found)
+    return sorted(number for _, number in found)
 
 
 # S2-45
@@ -89,9 +58,8 @@ def test_messages_of_a_key_stay_in_one_partition_and_in_order(kafka: Kafka, brok
         publisher.publish(changes(topic, 0, 500), at(499))
         publisher.publish(changes(topic, 500, 1000), at(999))
     assert numbers(kafka, topic) == list(range(1000))
-    places = {key: number for number, partition in enumerate(committed(kafka, topic)) for key, _ in partition}
-    for number, partition in enumerate(committed(kafka, topic)):
-        assert all(places[key] == number for key, _ in partition)
+    places = {(read.key, read.partition) for read in read_topic(kafka.address, topic)}
+    assert len(places) == len({key for key, _ in places}) == 10
 
 
 def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic: str) -> None:
@@ -108,20 +76,16 @@ def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic:
 def test_a_deletion_is_a_tombstone_that_says_when_in_a_header(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
         publisher.publish([Outgoing(topic, 0, b"k", None, 417318403368288260)], at(1))
-    settings = {"bootstrap.servers": kafka.address, "group.id": "test"}
-    with Consumer(settings) as consumer:
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-        message = consumer.poll(30)
-    assert message is not None
-    assert (message.key(), message.value()) == (b"k", None)
-    assert message.headers() == [("tidb_commit_ts", b"417318403368288260")]
+    (message,) = read_topic(kafka.address, topic)
+    assert (message.key, message.value) == (b"k", None)
+    assert message.headers == (("tidb_commit_ts", b"417318403368288260"),)
 
 
 _KILLED = """
 import os, signal, sys
 from binlake.feed import kafka as module
 from binlake.feed.kafka import Outgoing, Position, Publisher
-from binlake.feed.sinkuri import Kafka
+from binlake.config.sinkuri import Kafka
 
 address, topic, step = sys.argv[1:]
 

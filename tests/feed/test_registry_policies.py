@@ -1,4 +1,4 @@
-"""A real schema registry under its policies: which changes of a table pass, and what it says of others (S2-38, S2-39)."""
+"""A real schema registry under its policies: which changes of a table pass, which it refuses (S2-38, S2-39)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
-from binlake.feed.avro.options import AvroOptions
+from binlake.config.sinkuri import AvroOptions
 from binlake.feed.avro.schema import key_schema, value_schema
 from binlake.feed.registry import Registry, SchemaRefused
 from binlake.rows.schema import mysqltypes as t
@@ -21,18 +21,10 @@ pytestmark = pytest.mark.process
 ID = column(1, "id", flag=INT_PK)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Apicurio]:
-    from deploy.local.apicurio import Apicurio
-
-    with Apicurio() as server:
-        yield server
-
-
 @pytest.fixture
-def registry(server: Apicurio) -> Iterator[Registry]:
-    server.set_compatibility("BACKWARD")
-    with Registry(server.url) as registry:
+def registry(schema_registry: Apicurio) -> Iterator[Registry]:
+    schema_registry.set_compatibility("BACKWARD")
+    with Registry(schema_registry.url) as registry:
         yield registry
 
 
@@ -71,13 +63,13 @@ def test_under_backward_a_column_that_old_rows_can_have_passes(registry: Registr
 
 # S2-38, S2-39
 def test_under_backward_a_not_null_column_is_refused_until_the_policy_allows_it(
-    server: Apicurio, registry: Registry
+    schema_registry: Apicurio, registry: Registry
 ) -> None:
     registry.id_of("refused-value", schema())
     added = schema(column(2, "z", flag=NOT_NULL))
     with pytest.raises(SchemaRefused, match="refused-value"):
         registry.id_of("refused-value", added)
-    server.set_compatibility("NONE")
+    schema_registry.set_compatibility("NONE")
     assert registry.id_of("refused-value", added) > 0
 
 

@@ -18,6 +18,8 @@ _BY_FIXTURE = {
     "second_mariadb": "mariadb",
     "spark": "spark",
     "etcd_url": "process",
+    "kafka": "process",
+    "schema_registry": "process",
     "airflow_db": "airflow",
 }
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlake import tso
+from binlake.config.sinkuri import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.columns import encode_column
-from binlake.feed.avro.options import AvroOptions
 from binlake.feed.avro.schema import key_columns
 from binlake.rows.schema import ColumnInfo, TableDef
 

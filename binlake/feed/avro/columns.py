@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.config.sinkuri import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
-from binlake.feed.avro.options import AvroOptions
 from binlake.feed.avro.schema import avro_type, null_branch
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo

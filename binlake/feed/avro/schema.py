@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any
 
+from binlake.config.sinkuri import AvroOptions
 from binlake.errors import ConfigError
-from binlake.feed.avro.options import AvroOptions
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

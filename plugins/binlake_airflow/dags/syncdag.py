@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup
 
-from binlake.pipeline import Stage, stages_for
+from binlake.pipeline import Stage
 from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
@@ -27,7 +27,7 @@ _GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 def build_sync_dag(file: ReplicationFile) -> DAG:
     """The DAG of windows. Raises ConfigError for a schedule that is not understood."""
     replication = file.replication
-    stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
+    stages = replication.stages()
     with new_dag(
         file,
         SYNC,

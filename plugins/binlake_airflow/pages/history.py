@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.lake.failures import FAILURE, Failure
-from binlake.pipeline import BY_NAME, ENDED, stages_for
+from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import asides, rewrites
 from binlake.window.eventrow import EventRow
 
@@ -174,7 +174,7 @@ def notices_view(log: Events) -> list[dict[str, Any]]:
 
 def stage_names(replication: Replication) -> list[str]:
     """The stages of its DAG, in order."""
-    stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
+    stages = replication.stages()
     return [stage.name for stage in stages]
 
 

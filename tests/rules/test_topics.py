@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from binlake.errors import ConfigError
-from binlake.feed.tables import TableMatcher
-from binlake.feed.topics import Dispatcher, Topics, subject_of, topic_name
+from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.topics import Dispatcher, Topics, subject_of, topic_name
 
 
 # S2-05

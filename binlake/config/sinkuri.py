@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from binlake.errors import ConfigError
-from binlake.feed.avro.options import AvroOptions
 
 PROTOCOLS = ("avro",)
 """What a feed can write."""
@@ -19,6 +19,24 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _DEFAULT_PORT = 9092
 _MOST_BYTES = 10 << 20
 """TiCDC's default of max-message-bytes."""
+
+
+@dataclass(frozen=True)
+class AvroOptions:
+    """`namespace`: the changefeed's; `extension`: the three fields of TiDB behind the columns (S2-08).
+
+    `decimals`, `unsigned_bigints`: the handling modes (S2-31, S2-32). `floats`: FLOAT as the page's `double` or newer
+    TiCDC's `float`; `extension_defaults`: newer TiCDC's defaults of the three fields (MISSION X-13). `time_zone`: that
+    TIMESTAMP values are shown in.
+    """
+
+    namespace: str = "default"
+    extension: bool = False
+    decimals: Literal["precise", "string"] = "precise"
+    unsigned_bigints: Literal["long", "string"] = "long"
+    floats: Literal["double", "float"] = "double"
+    extension_defaults: bool = False
+    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from binlake.errors import ConfigError
-from binlake.feed.tables import TableMatcher
+from binlake.rules.tablefilter import TableMatcher
 
 MOST_TOPIC_CHARACTERS = 249
 """Kafka's limit of a topic's name."""

@@ -6,9 +6,8 @@ from itertools import product
 
 import pytest
 
+from binlake.config.sinkuri import AvroOptions, mask_sink_uri, parse_sink_uri
 from binlake.errors import ConfigError
-from binlake.feed.avro.options import AvroOptions
-from binlake.feed.sinkuri import mask_sink_uri, parse_sink_uri
 
 BASE = "kafka://127.0.0.1:9092/topic-name?protocol=avro"
 

@@ -1,0 +1,81 @@
+"""A feed of a replication: `[[feed]]`, with the names of `cdc cli changefeed create` and of its configuration file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from binlake.base.sections.values import NameList, Section
+from binlake.config.sinkuri import AvroOptions, SinkUri, parse_sink_uri
+from binlake.errors import ConfigError
+from binlake.rows.schema.session import read_zone
+from binlake.rules.tablefilter import TableMatcher
+from binlake.rules.topics import Dispatcher, Topics
+
+
+def _known_zone(text: str) -> str:
+    if read_zone(text) is None:
+        raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
+    return text
+
+
+def _readable_uri(text: str) -> str:
+    try:
+        parse_sink_uri(text)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+class TopicRule(Section):
+    """Where the messages of some tables go."""
+
+    matcher: NameList = Field(description="patterns of tables, as `test.*`; the last one that fits decides")
+    topic: str = Field(description="the topic, with {schema} and {table}")
+    partition: Literal["default", "table", "ts", "index-value"] = Field(
+        "index-value", description="what chooses the partition; index-value keeps the changes of a row in order"
+    )
+
+
+class Feed(Section):
+    """Row changes as messages, in commit order."""
+
+    name: str = Field(pattern=r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$", max_length=128, description="the changefeed's id")
+    sink_uri: Annotated[str, AfterValidator(_readable_uri)] = Field(
+        repr=False, description="`kafka://host:port/topic?protocol=avro&...` or `file:///folder?protocol=avro`"
+    )
+    schema_registry: str = Field("", repr=False, description="URL of the schema registry; user and password encoded")
+    namespace: str = Field("default", description="first part of the namespace of Avro's records")
+    rules: NameList = Field(("*.*",), description="patterns of the tables that are sent; `!` leaves tables out")
+    dispatchers: tuple[TopicRule, ...] = Field(
+        (TopicRule(matcher=("*.*",), topic="{schema}_{table}"),), description="topics; the first that fits decides"
+    )
+    time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
+        "UTC", description="time zone that TIMESTAMP values are shown in"
+    )
+    transactions: bool = Field(
+        True, description="publish a window in Kafka's transactions, each message once; false: once or more, in order"
+    )
+
+    @cached_property
+    def sink(self) -> SinkUri:
+        """The sink URI, read."""
+        return parse_sink_uri(self.sink_uri)
+
+    @property
+    def avro(self) -> AvroOptions:
+        """What decides the bytes of Avro messages."""
+        return replace(self.sink.avro, namespace=self.namespace, time_zone=self.time_zone)
+
+    @cached_property
+    def topics(self) -> Topics:
+        """Topic and partition rule of each table. Raises ConfigError."""
+        return Topics([Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers])
+
+    @cached_property
+    def tables(self) -> TableMatcher:
+        """Which tables are sent. Raises ConfigError."""
+        return TableMatcher(self.rules)

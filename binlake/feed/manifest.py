@@ -1,0 +1,44 @@
+"""What encode seals of a feed's window for publish: what it made it from, and the schemas that the messages name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from binlake.errors import DamagedManifest
+from binlake.window.manifest import OfWindow
+from binlake.window.sealing import sealed, unsealed
+
+
+@dataclass(frozen=True)
+class EncodeManifest(OfWindow):
+    """What encode sealed of the feed's window (lo, hi].
+
+    `messages`: rows of `message`; `ddls`: DDL in it, of which a feed has no message; `digest`: of the messages;
+    `schemas`: texts by fingerprint.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    replication: str
+    feed: str
+    lo: int
+    hi: int
+    messages: int
+    ddls: int
+    digest: str
+    schemas: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The sealed text."""
+        return sealed("encode", self.VERSION, {**vars(self), "schemas": dict(self.schemas)})
+
+    @classmethod
+    def from_json(cls, text: str) -> EncodeManifest:
+        """The manifest of `to_json`. Raises DamagedManifest."""
+        raw: Mapping[str, Any] = unsealed(text, "encode", cls.VERSION)
+        try:
+            return cls(**raw)
+        except TypeError as error:
+            raise DamagedManifest(f"the encode manifest lacks a value, or has another: {error}") from None

@@ -1,0 +1,1 @@
+"""encode: row changes as messages of a feed."""

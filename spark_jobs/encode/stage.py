@@ -1,0 +1,110 @@
+"""encode: the row changes of a feed's window as rows of `message`; seals what publish sends.
+
+A pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows to the same place. A feed goes
+on where its own last window ended, whatever the other sinks do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base import rowhash
+from binlake.base.lakecolumns import Message, Mutation
+from binlake.config.feed import Feed
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.messages import AvroEncoder
+from binlake.lake.lock import lake_lock
+from binlake.lake.rowhistory import read_rows
+from binlake.lake.tables import MESSAGE, MUTATION
+from binlake.lake.windowlog import WindowEvent
+from binlake.pipeline import BY_NAME, feed_sink
+from binlake.window.definitions import Segments
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import overwrite
+from spark_jobs.tables.sinks import commit_note, read_mirror_window, require_merged, target_tables
+
+_COLUMNS = (
+    Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
+    Mutation.BEFORE, Mutation.AFTER,
+)  # fmt: skip
+_ORDER = [(name, "ascending") for name in (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)]
+
+
+def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
+    """Encode what the feed `name` has not up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
+    feed, began = ctx.replication.feed_of(name), time.monotonic()
+    with lake_lock(ctx.paths, f"{BY_NAME['encode'].lock}-{name}"):
+        window = next_window(ctx, name, bounds)
+        if window is None:
+            return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})
+        manifest = _encode(ctx, feed, window)
+    seconds = time.monotonic() - began
+    detail = {"feed": name, "ddl_without_message": manifest.ddls}
+    event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, seconds, ctx.run_id, feed_sink(name))
+    ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json()))
+    return StageResult("encode", "done", window.lo, window.hi, manifest.messages, seconds, "", detail)
+
+
+def next_window(ctx: StageContext, name: str, bounds: Bounds) -> Bounds | None:
+    """From where the feed's last window ended up to `bounds.hi`; a new feed begins with `bounds`. None: it has that."""
+    reached = ctx.windows.reached("encode", feed_sink(name))
+    lo = bounds.lo if reached is None else reached
+    return Bounds(lo, bounds.hi) if bounds.hi > lo else None
+
+
+def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
+    merged = require_merged(ctx, bounds.lo, bounds.hi)
+    _require_own_topics(ctx, feed, bounds.hi)
+    window = read_mirror_window(ctx, bounds, merged)
+    starts = tuple(sorted({ddl.since for ddl in window.ddls}))
+    encoder = AvroEncoder(window.definitions, Segments(bounds.lo, bounds.hi, starts), feed.topics, feed.avro)
+    rows = _rows(ctx, feed, bounds) if merged.rows else None
+    messages = _owned(feed.name, bounds.window, [encoder.encode(batch) for batch in _batches(rows)])
+    predicate = f"{Message.FEED} = '{feed.name}' AND {Message.WINDOW} = '{bounds.window}'"
+    overwrite(messages, ctx.paths, MESSAGE, predicate, commit_note(ctx, "encode", bounds))
+    digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(messages, messages.column_names)))
+    return EncodeManifest(
+        ctx.replication.name, feed.name, bounds.lo, bounds.hi, messages.num_rows, len(window.ddls), digest,
+        encoder.schemas(),
+    )  # fmt: skip
+
+
+def _rows(ctx: StageContext, feed: Feed, bounds: Bounds) -> pa.Table:
+    """The changes of the feed's tables in the total order."""
+    rows = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, _COLUMNS).sort_by(_ORDER)
+    names = rows.select([Mutation.DB, Mutation.TABLE]).group_by([Mutation.DB, Mutation.TABLE]).aggregate([])
+    left_out = [tuple(name.values()) for name in names.to_pylist() if not feed.tables.matches(*name.values())]
+    if not left_out:
+        return rows
+    own = pc.invert(pc.is_in(_dotted(rows), pa.array([".".join(name) for name in left_out], pa.string())))
+    return rows.filter(own)
+
+
+def _dotted(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), ".")
+
+
+def _batches(rows: pa.Table | None) -> Iterator[pa.RecordBatch]:
+    if rows is not None and rows.num_rows:
+        yield from rows.combine_chunks().to_batches()
+
+
+def _owned(feed: str, window: str, messages: Sequence[pa.Table]) -> pa.Table:
+    """Rows of `message`: the messages, and whose they are."""
+    if not messages:
+        return MESSAGE.arrow_schema().empty_table()
+    whole = pa.concat_tables(messages)
+    for name, text in ((Message.FEED, feed), (Message.WINDOW, window)):
+        whole = whole.append_column(name, pa.repeat(text, whole.num_rows))
+    return whole.select(MESSAGE.column_names())
+
+
+def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:
+    """No two tables that the feed has at `hi` share a topic (S2-42). Raises ConfigError."""
+    names = target_tables(ctx, hi).names()
+    feed.topics.require_own_topics(name for name in names if feed.tables.matches(*name))

@@ -1,0 +1,1 @@
+"""publish: the messages of a feed to where its consumers read them."""

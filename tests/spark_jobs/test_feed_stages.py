@@ -1,0 +1,189 @@
+"""A feed from the lake to a real Kafka and a real registry: the compacted topics are the tables (MISSION S2)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pytest
+from history import History, shop
+from lakehouse import Lakehouse, Source
+from support.topics import Read, read_topic
+from support.workload import Workload, integer
+
+from binlake.errors import ConfigError, ImmutableWindow, IncompleteWindow
+from binlake.feed.registry import Registry, SchemaRefused
+from binlake.pipeline import feed_sink
+from spark_jobs.encode import stage as encode
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.publish import stage as publish
+
+if TYPE_CHECKING:
+    from deploy.local.apicurio import Apicurio
+    from deploy.local.kafka import Kafka
+
+FEED = "kafka-avro"
+
+
+class Fed:
+    """A lake with one feed, whose topics have names of this test."""
+
+    def __init__(self, root: Path, workload: Workload, kafka: Kafka, registry: Apicurio, **feed: Any) -> None:
+        self.kafka, self.registry = kafka, registry
+        self.prefix = root.parent.name
+        section = {
+            "name": FEED,
+            "sink-uri": f"kafka://{kafka.address}/t?protocol=avro&enable-tidb-extension=true&partition-num=2",
+            "schema-registry": registry.url,
+            "dispatchers": [{"matcher": ["*.*"], "topic": f"{self.prefix}.{{schema}}.{{table}}"}],
+            **feed,
+        }
+        # The position in Kafka is the replication's and the feed's.
+        config = {"feed": [section], "mirror": {"enabled": False}, "name": self.prefix.lower()[:60].strip("_")}
+        self.lakehouse = Lakehouse(None, root, Source.of_workload(workload), config)
+        self.ctx: StageContext = self.lakehouse.context()
+
+    def land(self, lo: int, hi: int) -> Bounds:
+        return self.lakehouse.land(lo, hi)
+
+    def send(self, bounds: Bounds) -> int:
+        encode.run(self.ctx, bounds, FEED)
+        return publish.run(self.ctx, bounds, FEED).rows
+
+    def read(self, table: str) -> list[Read]:
+        return read_topic(self.kafka.address, f"{self.prefix}.shop.{table}")
+
+    def decode(self, body: bytes | None) -> Any:
+        if body is None:
+            return None
+        with Registry(self.registry.url) as registry:
+            schema = fastavro.parse_schema(json.loads(registry.schema_of(int.from_bytes(body[1:5], "big"))))
+        assert body[0] == 0
+        return fastavro.schemaless_reader(io.BytesIO(body[5:]), schema, None)
+
+    def compacted(self, table: str) -> list[dict[str, Any]]:
+        rows = {}
+        for read in self.read(table):
+            key = json.dumps(self.decode(read.key))
+            rows[key] = self.decode(read.value)
+        return [row for row in rows.values() if row is not None]
+
+
+Make = Callable[..., Fed]
+
+
+@pytest.fixture
+def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
+    def make(workload: Workload, **feed: Any) -> Fed:
+        schema_registry.set_compatibility("BACKWARD")
+        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
+
+    return make
+
+
+def windows(history: History) -> list[Bounds]:
+    return [Bounds(lo, hi) for lo, hi in zip([0, *history.cuts], history.cuts, strict=False)]
+
+
+# S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48
+def test_the_compacted_topics_are_the_tables_at_the_feeds_position(make: Make) -> None:
+    history = shop()
+    fed = make(history.workload, rules=["shop.item", "shop.temp"])
+    for bounds in windows(history):
+        fed.land(bounds.lo, bounds.hi)
+        assert fed.send(bounds) > 0
+    rows = [{k: v for k, v in row.items() if not k.startswith("_tidb")} for row in fed.compacted("item")]
+    wanted = history.workload.rows["shop", "item"]
+    assert {row["id"]: row["name"] for row in rows} == {int(row["id"] or 0): row["name"] for row in wanted}
+    assert {row["id"]: row.get("stock", 5) for row in rows} == {int(r["id"] or 0): int(r["stock"] or 0) for r in wanted}
+    moved = [fed.decode(read.value) for read in fed.read("item") if fed.decode(read.key)["id"] in (4, 4000)]
+    assert [value and value["_tidb_op"] for value in moved].count(None) == 1
+    assert not read_topic(fed.kafka.address, f"{fed.prefix}.shop.log")
+    assert fed.ctx.windows.reached("publish", feed_sink(FEED)) == history.cuts[-1]
+
+
+# R-31
+def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
+    history = shop()
+    fed = make(history.workload, rules=["shop.item"])
+    bounds = windows(history)[0]
+    fed.land(bounds.lo, bounds.hi)
+    fed.send(bounds)
+    before = Counter(fed.read("item"))
+    assert max(before.values()) == 1
+    assert encode.run(fed.ctx, bounds, FEED).state == "already"
+    assert publish.run(fed.ctx, bounds, FEED).state == "already"
+    # As after a kill between Kafka's commit and the lake's event.
+    manifest = publish._windows(fed.ctx, feed_sink(FEED), bounds.hi) or [
+        publish.EncodeManifest.from_json(event["manifest"])
+        for event in fed.ctx.windows.events(stage="encode", state="done", sealed=True)
+    ]
+    assert publish._publish(fed.ctx, fed.ctx.replication.feed_of(FEED), manifest[0]) == 0
+    assert Counter(fed.read("item")) == before
+
+
+# S2-38, S2-39
+def test_a_refused_schema_stops_the_feed_behind_the_last_good_message(make: Make) -> None:
+    workload = Workload()
+    workload.create_database("shop")
+    workload.create_table("shop", "item", [integer("id")], ["id"])
+    workload.begin().insert("shop", "item", id=1).commit()
+    workload.add_column("shop", "item", integer("z", not_null=True))
+    workload.begin().insert("shop", "item", id=2, z=0).commit()
+    hi = workload.clock()
+    fed = make(workload)
+    bounds = fed.land(0, hi)
+    encode.run(fed.ctx, bounds, FEED)
+    with pytest.raises(SchemaRefused, match="item-value"):
+        publish.run(fed.ctx, bounds, FEED)
+    assert [fed.decode(read.value)["id"] for read in fed.read("item")] == [1]
+    assert fed.ctx.windows.reached("publish", feed_sink(FEED)) is None
+    fed.registry.set_compatibility("NONE")
+    assert publish.run(fed.ctx, bounds, FEED).rows == 1
+    assert sorted(fed.decode(read.value)["id"] for read in fed.read("item")) == [1, 2]
+
+
+# S2-42
+def test_a_new_table_that_would_share_a_topic_is_refused(make: Make) -> None:
+    workload = Workload()
+    workload.create_database("shop")
+    for name in ("a-b", "a_b"):
+        workload.create_table("shop", name, [integer("id")], ["id"])
+    workload.begin().insert("shop", "a_b", id=1).commit()
+    hi = workload.clock()
+    fed = make(workload, dispatchers=[{"matcher": ["*.*"], "topic": "{schema}{table}"}], rules=["shop.*"])
+    # `-` is legal in a topic; `:` is not.
+    bounds = fed.land(0, hi)
+    encode.run(fed.ctx, bounds, FEED)
+    workload.create_table("shop", "a:b", [integer("id")], ["id"])
+    workload.begin().insert("shop", "a:b", id=1).commit()
+    later = make(workload, dispatchers=[{"matcher": ["*.*"], "topic": "{schema}{table}"}], rules=["shop.*"])
+    with pytest.raises(ConfigError, match=r"shopa_b.*shop\.a"):
+        encode.run(later.ctx, later.land(hi, workload.clock()), FEED)
+
+
+# S2-15
+def test_a_table_without_a_key_is_refused_by_name(make: Make) -> None:
+    history = shop()
+    fed = make(history.workload)
+    with pytest.raises(ConfigError, match=r"shop\.log"):
+        fed.send(fed.land(0, history.cuts[0]))
+
+
+def test_publish_waits_for_encode_and_refuses_changed_messages(make: Make) -> None:
+    history = shop()
+    fed = make(history.workload, rules=["shop.item"])
+    bounds = fed.land(0, history.cuts[0])
+    with pytest.raises(IncompleteWindow):
+        publish.run(fed.ctx, bounds, FEED)
+    encode.run(fed.ctx, bounds, FEED)
+    from deltalake import DeltaTable
+
+    DeltaTable(fed.ctx.paths.table("message")).delete("seq = 0 AND start_ts % 2 = 0")
+    with pytest.raises(ImmutableWindow):
+        publish.run(fed.ctx, bounds, FEED)
