@@ -101,8 +101,8 @@ STAGES: tuple[Stage, ...] = (
         bounds_from="land",
         lock="feed",
         reads=("mutation", "ddl"),
-        writes=("message",),
-        counts="message",
+        writes=("feed",),
+        counts="feed",
     ),
     Stage(
         "publish",
@@ -110,7 +110,7 @@ STAGES: tuple[Stage, ...] = (
         after=("encode",),
         sink="feed",
         bounds_from="encode",
-        reads=("message",),
+        reads=("feed",),
         needs_spark=False,
     ),
 )

@@ -85,9 +85,8 @@ class Change(OfSegment):
 
 
 class Message:
-    """Columns of `message`."""
+    """Columns of a feed's messages."""
 
-    FEED = "feed"
     WINDOW = "window"
     COMMIT_TS = "commit_ts"
     START_TS = "start_ts"

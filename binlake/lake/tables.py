@@ -7,7 +7,7 @@ source. The names of the columns are in `binlake.base.lakecolumns`: code takes t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -273,10 +273,9 @@ STATEMENT = LakeTable(
 
 
 MESSAGE = LakeTable(
-    "message",
+    "feed",
     "One message of a feed as it is published, without what only the publisher knows (ids of schemas)",
     (
-        Column(Message.FEED, "STRING", "the feed"),
         Column(Message.WINDOW, "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive"),
         Column(Message.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical"),
         Column(Message.START_TS, "BIGINT", "TSO of the begin"),
@@ -292,12 +291,17 @@ MESSAGE = LakeTable(
         Column(Message.KEY, "BINARY", "body of the key"),
         Column(Message.VALUE, "BINARY", "body of the value; NULL for d"),
     ),
-    partitioned_by=(Message.FEED, Message.WINDOW),
+    partitioned_by=(Message.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
     # A window is found by its folder.
     indexed=(Message.COMMIT_TS,),
 )
+
+
+def message_table(feed: str) -> LakeTable:
+    """The table of one feed: none waits for another's commit."""
+    return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 
 def _control(name: str, comment: str, *columns: Column, partitioned_by: tuple[str, ...] = ()) -> LakeTable:
@@ -403,5 +407,5 @@ VERIFY = _control(
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
-SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT, MESSAGE)
+SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
 CONTROL_TABLES = (WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY)

@@ -20,13 +20,13 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import AvroEncoder
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import read_rows
-from binlake.lake.tables import MESSAGE, MUTATION
+from binlake.lake.tables import MESSAGE, MUTATION, message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME, feed_sink
 from binlake.window.definitions import Segments
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import overwrite
-from spark_jobs.tables.sinks import commit_note, read_mirror_window, require_merged, target_tables
+from spark_jobs.job.lake import ensure_table, overwrite
+from spark_jobs.tables.sinks import commit_note, read_mirror_window, require_merged, target_tables, window_predicate
 
 _COLUMNS = (
     Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
@@ -64,9 +64,10 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     starts = tuple(sorted({ddl.since for ddl in window.ddls}))
     encoder = AvroEncoder(window.definitions, Segments(bounds.lo, bounds.hi, starts), feed.topics, feed.avro)
     rows = _rows(ctx, feed, bounds) if merged.rows else None
-    messages = _owned(feed.name, bounds.window, [encoder.encode(batch) for batch in _batches(rows)])
-    predicate = f"{Message.FEED} = '{feed.name}' AND {Message.WINDOW} = '{bounds.window}'"
-    overwrite(messages, ctx.paths, MESSAGE, predicate, commit_note(ctx, "encode", bounds))
+    messages = _of_window(bounds, [encoder.encode(batch) for batch in _batches(rows)])
+    table = message_table(feed.name)
+    ensure_table(ctx.paths, table)
+    overwrite(messages, ctx.paths, table, window_predicate(bounds), commit_note(ctx, "encode", bounds))
     digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(messages, messages.column_names)))
     return EncodeManifest(
         ctx.replication.name, feed.name, bounds.lo, bounds.hi, messages.num_rows, len(window.ddls), digest,
@@ -94,14 +95,13 @@ def _batches(rows: pa.Table | None) -> Iterator[pa.RecordBatch]:
         yield from rows.combine_chunks().to_batches()
 
 
-def _owned(feed: str, window: str, messages: Sequence[pa.Table]) -> pa.Table:
-    """Rows of `message`: the messages, and whose they are."""
-    if not messages:
+def _of_window(bounds: Bounds, parts: Sequence[pa.Table]) -> pa.Table:
+    """Rows of the feed's table: the messages, and which window's they are."""
+    if not parts:
         return MESSAGE.arrow_schema().empty_table()
-    whole = pa.concat_tables(messages)
-    for name, text in ((Message.FEED, feed), (Message.WINDOW, window)):
-        whole = whole.append_column(name, pa.repeat(text, whole.num_rows))
-    return whole.select(MESSAGE.column_names())
+    messages = pa.concat_tables(parts)
+    own = pa.repeat(bounds.window, messages.num_rows)
+    return messages.append_column(Message.WINDOW, own).select(MESSAGE.column_names())
 
 
 def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:

@@ -42,17 +42,22 @@ _WRITER = WriterProperties(
 def ensure_tables(paths: LakePaths) -> None:
     """Create the tables that are missing. Caller holds the lake's lock `landing`."""
     for table in SPARK_TABLES:
-        place = paths.table(table.name)
-        if not DeltaTable.is_deltatable(place):
-            # `parquet.block.size` is for Spark's writer, and no key of Delta's.
-            DeltaTable.create(
-                place,
-                schema=table.arrow_schema(),
-                partition_by=list(table.partitioned_by) or None,
-                description=table.comment,
-                configuration=table.properties(),
-                raise_if_key_not_exists=False,
-            )
+        ensure_table(paths, table)
+
+
+def ensure_table(paths: LakePaths, table: LakeTable) -> None:
+    """Create it if it is missing. Caller holds the lock under which it is written."""
+    place = paths.table(table.name)
+    if not DeltaTable.is_deltatable(place):
+        # `parquet.block.size` is for Spark's writer, and no key of Delta's.
+        DeltaTable.create(
+            place,
+            schema=table.arrow_schema(),
+            partition_by=list(table.partitioned_by) or None,
+            description=table.comment,
+            configuration=table.properties(),
+            raise_if_key_not_exists=False,
+        )
 
 
 def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:

@@ -24,7 +24,7 @@ from binlake.feed.messages import ORDER
 from binlake.feed.registry import Registry, SchemaRefused, header
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
-from binlake.lake.tables import MESSAGE
+from binlake.lake.tables import MESSAGE, message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import feed_sink
 from binlake.rules.topics import subject_of
@@ -92,8 +92,8 @@ def _publish(ctx: StageContext, feed: Feed, manifest: EncodeManifest) -> int:
 
 def _pinned(ctx: StageContext, feed: Feed, manifest: EncodeManifest) -> pa.Table:
     """The messages that `manifest` pins, in order. Raises ImmutableWindow."""
-    own = (ds.field(Message.FEED) == feed.name) & (ds.field(Message.WINDOW) == manifest.window)
-    data = open_dataset(open_table(ctx.paths.table(MESSAGE.name)))
+    data = open_dataset(open_table(ctx.paths.table(message_table(feed.name).name)))
+    own = ds.field(Message.WINDOW) == manifest.window
     messages = data.to_table(columns=MESSAGE.column_names(), filter=own)
     digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(messages, messages.column_names)))
     if digest != manifest.digest:

@@ -18,7 +18,7 @@ import pytest
 
 from binlake.compare import expected_states
 from binlake.compare.capture import Capture
-from binlake.compare.values import canonical, from_capture
+from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.config.sinkuri import AvroOptions
 from binlake.feed.avro.schema import legal_name
 from binlake.feed.messages import ORDER, AvroEncoder, fingerprint
@@ -98,7 +98,7 @@ class Feed:
         schemas = window_schemas(self._schema, logged, jobs, lo)
         batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
         for commit_ts, start_ts, payload, _ in (row for row in self._log.rows if lo < row[0] <= hi):
-            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         self._send(definitions, segments, batch.take())
         self._schema = self._schema.fold(jobs)
 
@@ -136,7 +136,7 @@ def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) 
     """(recorded rows, the consumer's rows) in the form of `binlake.compare`, without virtual columns."""
     hidden = set(content.get("virtual") or ())
     rules = {
-        name: (place, canonical(kind))
+        name: (place, canonical_text_of(kind))
         for place, (name, kind) in enumerate(zip(content["columns"], content["types"], strict=True))
         if name not in hidden
     }
@@ -144,7 +144,9 @@ def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) 
     found = Counter(
         tuple(rule(raw(columns[name], row[legal_name(name)])) for name, (_, rule) in rules.items()) for row in rows
     )
-    wanted = Counter(tuple(rule(from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"])
+    wanted = Counter(
+        tuple(rule(raw_from_capture(row[place])) for place, rule in rules.values()) for row in content["rows"]
+    )
     return wanted, found
 
 

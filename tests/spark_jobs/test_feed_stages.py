@@ -93,7 +93,7 @@ def windows(history: History) -> list[Bounds]:
 # S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48
 def test_the_compacted_topics_are_the_tables_at_the_feeds_position(make: Make) -> None:
     history = shop()
-    fed = make(history.workload, rules=["shop.item", "shop.temp"])
+    fed = make(history.workload, rules=["shop.item"])
     for bounds in windows(history):
         fed.land(bounds.lo, bounds.hi)
         assert fed.send(bounds) > 0
@@ -184,6 +184,6 @@ def test_publish_waits_for_encode_and_refuses_changed_messages(make: Make) -> No
     encode.run(fed.ctx, bounds, FEED)
     from deltalake import DeltaTable
 
-    DeltaTable(fed.ctx.paths.table("message")).delete("seq = 0 AND start_ts % 2 = 0")
+    DeltaTable(fed.ctx.paths.table(f"feed/{FEED}")).delete("seq = 0 AND start_ts % 2 = 0")
     with pytest.raises(ImmutableWindow):
         publish.run(fed.ctx, bounds, FEED)
