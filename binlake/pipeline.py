@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 class Stage:
     """One stage: `name`, a line for people (`summary`), and the facts of it that others go by.
 
-    `after`: the stages it waits for; `sink`: the one it serves (None: the lake itself); `bounds_from`: the stage whose
+    `after`: the stages it waits for, by `task`; `sink`: the one it serves (None: the lake itself); `bounds_from`: the stage whose
     window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none); `reads`, `writes`:
     tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`: it may ask for a
     session.
@@ -27,6 +27,19 @@ class Stage:
     counts: str = ""
     needs_spark: bool = True
 
+    @property
+    def feed(self) -> str:
+        """The feed whose stage it is; empty for the others."""
+        return feed_of_sink(self.sink)
+
+    @property
+    def task(self) -> str:
+        """What it is called among all stages of a replication."""
+        return f"{self.name}-{self.feed}" if self.feed else self.name
+
+
+FEED = "feed"
+"""The sink of stages that are there once for each feed."""
 
 STAGES: tuple[Stage, ...] = (
     Stage(
@@ -97,7 +110,7 @@ STAGES: tuple[Stage, ...] = (
         "encode",
         "row changes as messages of a feed, in commit order",
         after=("merge",),
-        sink="feed",
+        sink=FEED,
         bounds_from="land",
         lock="feed",
         reads=("mutation", "ddl"),
@@ -108,7 +121,7 @@ STAGES: tuple[Stage, ...] = (
         "publish",
         "the messages of a feed to its topics, each once",
         after=("encode",),
-        sink="feed",
+        sink=FEED,
         bounds_from="encode",
         reads=("feed",),
         needs_spark=False,
@@ -126,17 +139,14 @@ STOPPED = frozenset({"blocked", "waiting", "skipped"})
 """A stage that ended so has nothing for the stages after it; its task is green."""
 
 
-_FEED = "feed"
-
-
 def feed_sink(name: str) -> str:
     """What the sink of the feed `name` is called in events, groups and paths."""
-    return f"{_FEED}.{name}"
+    return f"{FEED}.{name}"
 
 
 def feed_of_sink(sink: str | None) -> str:
     """The feed of `sink`; empty for the others."""
-    return sink.removeprefix(f"{_FEED}.") if sink is not None and sink.startswith(f"{_FEED}.") else ""
+    return sink.removeprefix(f"{FEED}.") if sink is not None and sink.startswith(f"{FEED}.") else ""
 
 
 def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[Stage, ...]:
@@ -146,8 +156,15 @@ def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[S
     """
     wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
     own = [stage for stage in STAGES if stage.sink in wanted]
-    each = [replace(stage, sink=feed_sink(name)) for name in feeds for stage in STAGES if stage.sink == _FEED]
-    return (*own, *each)
+    return (*own, *(_of_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
+
+
+def _of_feed(stage: Stage, name: str) -> Stage:
+    """`stage` for one feed: what it names of its own sink is that feed's."""
+    of_feeds = {other.name for other in STAGES if other.sink == FEED}
+    after = tuple(f"{before}-{name}" if before in of_feeds else before for before in stage.after)
+    bounds = f"{stage.bounds_from}-{name}" if stage.bounds_from in of_feeds else stage.bounds_from
+    return replace(stage, sink=feed_sink(name), after=after, bounds_from=bounds)
 
 
 def names_of_sink(sink: str) -> tuple[str, ...]:

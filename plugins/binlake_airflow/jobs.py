@@ -35,7 +35,7 @@ class Job:
     """One try of one stage, or of `window`: all of them.
 
     `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
-    `stop_ts` are commit_ts as decimal strings or None.
+    `stop_ts` are commit_ts as decimal strings or None; `feed`: the one whose stage it is.
     """
 
     stage: str
@@ -47,6 +47,7 @@ class Job:
     hi: str | None = None
     start_ts: str | None = None
     stop_ts: str | None = None
+    feed: str | None = None
 
     def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
@@ -60,6 +61,7 @@ class Job:
             "--hi": self.hi,
             "--start-ts": self.start_ts,
             "--stop-ts": self.stop_ts,
+            "--feed": self.feed,
             "--remote": remote,
             "--result": str(result),
         }

@@ -14,7 +14,7 @@ from typing import Any
 
 from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
-from binlake.pipeline import BY_NAME
+from binlake.pipeline import BY_NAME, FEED
 from spark_jobs.commands.recover import recover
 from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-ts", type=parse_commit_ts, help="plan windows up to here only, and wait until it is reached"
     )
+    parser.add_argument("--feed", default="", help="the feed whose stage it is (encode and publish)")
     add_where(parser)
 
 
@@ -65,7 +66,13 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
         return [run_stage(stage, ctx, start_ts=args.start_ts)]
     if args.lo is None or args.hi is None:
         raise Permanent("the bounds are missing", where={"stage": stage}, hint="pass --lo and --hi")
-    return [run_stage(stage, ctx, Bounds(args.lo, args.hi))]
+    if (BY_NAME[stage].sink == FEED) != bool(args.feed):
+        raise Permanent(
+            "the feed is missing" if not args.feed else "the stage has no feed",
+            where={"stage": stage},
+            hint="pass --feed with encode and publish, and with no other stage",
+        )
+    return [run_stage(stage, ctx, Bounds(args.lo, args.hi), feed=args.feed)]
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -10,7 +10,7 @@ import structlog
 
 from binlake.errors import LeaseHeld
 from binlake.lake.failures import record_failure
-from binlake.pipeline import STOPPED, Stage, feed_of_sink
+from binlake.pipeline import STOPPED, Stage
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
@@ -86,7 +86,7 @@ def _sinks(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
 
 
 def _run_chain(ctx: StageContext, stages: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
-    return run_sink(ctx, [stage.name for stage in stages], bounds, feed=feed_of_sink(stages[0].sink))
+    return run_sink(ctx, [stage.name for stage in stages], bounds, feed=stages[0].feed)
 
 
 def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds, *, feed: str = "") -> list[StageResult]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup
 
-from binlake.pipeline import Stage
+from binlake.pipeline import Stage, feed_of_sink
 from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
@@ -31,7 +31,7 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
     with new_dag(
         file,
         SYNC,
-        summary=f"Windows of {replication.name}: {' -> '.join(stage.name for stage in stages)}",
+        summary=f"Windows of {replication.name}: {' -> '.join(stage.task for stage in stages)}",
         doc=_describe_run(stages, recovers=replication.target is not None),
         params=_params(),
         schedule=parse_schedule(replication.airflow.schedule),
@@ -39,7 +39,8 @@ def build_sync_dag(file: ReplicationFile) -> DAG:
         allowed_run_types=_RUN_TYPES,
     ) as dag:
         if replication.airflow.layout == "fused":
-            first = _add_task(file, FUSED, "all stages of one window in one Spark session", None, stages)
+            whole = Stage(FUSED, "all stages of one window in one Spark session")
+            first = _add_task(file, whole, stages)
         else:
             first = _add_tasks(file, stages)
         if replication.target is not None:
@@ -55,31 +56,34 @@ _RECOVER = (
 
 def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
-    groups = {sink: TaskGroup(_GROUPS[sink], prefix_group_id=False) for sink in {stage.sink for stage in stages}}
+    sinks = dict.fromkeys(stage.sink for stage in stages)
+    groups = {sink: TaskGroup(_group_name(sink), prefix_group_id=False) for sink in sinks}
     for stage in stages:
         with groups[stage.sink]:
-            task = _add_task(file, stage.name, stage.summary, stage.bounds_from, stages)
-        tasks[stage.name] = task
+            tasks[stage.task] = _add_task(file, stage, stages)
         for before in stage.after:
-            tasks[before] >> task
-    return tasks[stages[0].name]
+            tasks[before] >> tasks[stage.task]
+    return tasks[stages[0].task]
 
 
-def _add_task(
-    file: ReplicationFile, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]
-) -> StageOperator:
+def _group_name(sink: str | None) -> str:
+    return _GROUPS.get(sink) or f"feed_{feed_of_sink(sink)}"
+
+
+def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
     names = {stage.name for stage in stages}
     # The asset is about what readers see: the target, or the mirrors where there is none.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
     return RUNTIMES[file.replication.airflow.engine](
-        task_id=name,
-        stage=name,
+        task_id=stage.task,
+        stage=stage.name,
+        feed=stage.feed,
         spark_conn_id=file.replication.airflow.spark_conn_id,
-        bounds_from=bounds_from,
-        moves_assets=mover if name in (mover, FUSED) else "",
-        doc_md=summary,
+        bounds_from=stage.bounds_from,
+        moves_assets=mover if stage.name in (mover, FUSED) else "",
+        doc_md=stage.summary,
         **file.task_arguments(),
-        **_asset_arguments(file.replication.name, name, mover),
+        **_asset_arguments(file.replication.name, stage.name, mover),
     )
 
 
@@ -98,7 +102,7 @@ def _params() -> dict[str, Param]:
 
 
 def _describe_run(stages: Sequence[Stage], *, recovers: bool) -> str:
-    rows = "\n".join(f"| `{stage.name}` | {stage.summary} |" for stage in stages)
+    rows = "\n".join(f"| `{stage.task}` | {stage.summary} |" for stage in stages)
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
     return (
         "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. A run that a pump or "

@@ -52,7 +52,7 @@ class StageOperator(BinlakeOperator):
     """One stage of the window of `replication_file`, or all of them (`stage` = `window`).
 
     `bounds_from` names the task whose result holds the bounds (None: the stage finds them itself); `spark_conn_id` the
-    connection of the Spark provider; `moves_assets` the stage whose end moves the assets. Returns the StageResult as a
+    connection of the Spark provider; `feed` the one whose stage it is; `moves_assets` the stage whose end moves the assets. Returns the StageResult as a
     dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
     """
 
@@ -63,6 +63,7 @@ class StageOperator(BinlakeOperator):
         spark_conn_id: str,
         bounds_from: str | None = None,
         moves_assets: str = "",
+        feed: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -70,6 +71,7 @@ class StageOperator(BinlakeOperator):
         self.moves_assets = moves_assets
         self.spark_conn_id = spark_conn_id
         self.bounds_from = bounds_from
+        self.feed = feed
         self.locks = locks_of(stage)
         self.applies = stage in ("finalize", FUSED)
         self._results: Results = []
@@ -125,6 +127,7 @@ class StageOperator(BinlakeOperator):
             hi=bounds.get("hi"),
             start_ts=parse_moment(params.get("start_ts")),
             stop_ts=parse_moment(params.get("stop_ts")),
+            feed=self.feed or None,
         )
 
     def _run(self, job: Job) -> Results:
