@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 class Stage:
     """One stage: `name`, a line for people (`summary`), and the facts of it that others go by.
 
-    `after`: the stages it waits for, by `task`; `sink`: the one it serves (None: the lake itself); `bounds_from`: the stage whose
-    window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none); `reads`, `writes`:
-    tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`: it may ask for a
-    session.
+    `after`: the stages it waits for, by `task`; `sink`: the one it serves (None: the lake itself); `bounds_from`: the
+    stage whose window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
+    `reads`, `writes`: tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`:
+    it may ask for a session.
     """
 
     name: str
@@ -130,9 +130,6 @@ STAGES: tuple[Stage, ...] = (
 
 BY_NAME = {stage.name: stage for stage in STAGES}
 
-LOCKS = tuple(dict.fromkeys(stage.lock for stage in STAGES if stage.lock))
-"""All locks that the stages of a window take."""
-
 ENDED = ("done", "already")
 """A stage that ended so did its window, or found it done."""
 STOPPED = frozenset({"blocked", "waiting", "skipped"})
@@ -164,7 +161,18 @@ def _of_feed(stage: Stage, name: str) -> Stage:
     of_feeds = {other.name for other in STAGES if other.sink == FEED}
     after = tuple(f"{before}-{name}" if before in of_feeds else before for before in stage.after)
     bounds = f"{stage.bounds_from}-{name}" if stage.bounds_from in of_feeds else stage.bounds_from
-    return replace(stage, sink=feed_sink(name), after=after, bounds_from=bounds)
+    lock = feed_lock(name) if stage.lock else ""
+    return replace(stage, sink=feed_sink(name), after=after, bounds_from=bounds, lock=lock)
+
+
+def feed_lock(name: str) -> str:
+    """The lock of the lake under which the feed `name` is encoded."""
+    return f"{FEED}-{name}"
+
+
+def locks_of(stages: Iterable[Stage]) -> tuple[str, ...]:
+    """The locks of the lake that `stages` take, each once."""
+    return tuple(dict.fromkeys(stage.lock for stage in stages if stage.lock))
 
 
 def names_of_sink(sink: str) -> tuple[str, ...]:

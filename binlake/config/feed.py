@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -12,8 +12,10 @@ from binlake.base.sections.values import NameList, Section
 from binlake.config.sinkuri import AvroOptions, SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.rows.schema.session import read_zone
-from binlake.rules.tablefilter import TableMatcher
-from binlake.rules.topics import Dispatcher, Topics
+
+if TYPE_CHECKING:
+    from binlake.rules.tablefilter import TableMatcher
+    from binlake.rules.topics import Topics
 
 
 def _known_zone(text: str) -> str:
@@ -73,9 +75,21 @@ class Feed(Section):
     @cached_property
     def topics(self) -> Topics:
         """Topic and partition rule of each table. Raises ConfigError."""
+        # Imported late: not needed to parse DAGs.
+        from binlake.rules.topics import Dispatcher, Topics
+
         return Topics([Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers])
 
     @cached_property
     def tables(self) -> TableMatcher:
         """Which tables are sent. Raises ConfigError."""
+        from binlake.rules.tablefilter import TableMatcher
+
         return TableMatcher(self.rules)
+
+    def require_rules(self) -> None:
+        """Read its patterns and topics. Raises ConfigError with the feed's name."""
+        try:
+            _ = self.tables, self.topics
+        except ConfigError as error:
+            raise ConfigError(error.message, where={"feed": self.name, **error.where}, hint=error.hint) from None

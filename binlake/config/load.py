@@ -114,6 +114,8 @@ def _require_rules(replication: Replication, path: Path) -> None:
 
     try:
         Rules.of(replication)
+        for feed in replication.feed:
+            feed.require_rules()
     except ConfigError as error:
         raise ConfigError(error.message, where={"file": path, **error.where}, hint=error.hint) from None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from binlake.errors import DamagedManifest
 from binlake.window.manifest import OfWindow
-from binlake.window.sealing import sealed, unsealed
+from binlake.window.sealing import seal, unseal
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class EncodeManifest(OfWindow):
 
     def to_json(self) -> str:
         """The sealed text."""
-        return sealed("encode", self.VERSION, {**vars(self), "schemas": dict(self.schemas)})
+        return seal("encode", self.VERSION, {**vars(self), "schemas": dict(self.schemas)})
 
     @classmethod
     def from_json(cls, text: str) -> EncodeManifest:
         """The manifest of `to_json`. Raises DamagedManifest."""
-        raw: Mapping[str, Any] = unsealed(text, "encode", cls.VERSION)
+        raw: Mapping[str, Any] = unseal(text, "encode", cls.VERSION)
         try:
             return cls(**raw)
         except TypeError as error:

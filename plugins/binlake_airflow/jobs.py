@@ -13,7 +13,7 @@ from typing import Any
 
 from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
-from binlake.pipeline import BY_NAME, LOCKS
+from binlake.pipeline import BY_NAME
 from binlake.window.lineage import drop_lineage
 
 MODULE = "spark_jobs.commands.main"
@@ -73,14 +73,6 @@ class Job:
     def needs_spark(self) -> bool:
         """Whether a Spark session is opened for it."""
         return self.stage == FUSED or BY_NAME[self.stage].needs_spark
-
-
-def locks_of(stage: str) -> tuple[str, ...]:
-    """Locks of the lake that `stage`, or the whole window, takes: its holder is waited for without a worker."""
-    if stage == FUSED:
-        return LOCKS
-    own = BY_NAME[stage].lock
-    return (own,) if own else ()
 
 
 def parse_moment(text: str | None) -> str | None:

@@ -22,7 +22,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MESSAGE, MUTATION, message_table
 from binlake.lake.windowlog import WindowEvent
-from binlake.pipeline import BY_NAME, feed_sink
+from binlake.pipeline import feed_lock, feed_sink
 from binlake.window.definitions import Segments
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import ensure_table, overwrite
@@ -38,7 +38,7 @@ _ORDER = [(name, "ascending") for name in (Mutation.COMMIT_TS, Mutation.START_TS
 def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     """Encode what the feed `name` has not up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
     feed, began = ctx.replication.feed_of(name), time.monotonic()
-    with lake_lock(ctx.paths, f"{BY_NAME['encode'].lock}-{name}"):
+    with lake_lock(ctx.paths, feed_lock(name)):
         window = next_window(ctx, name, bounds)
         if window is None:
             return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from binlake.compare import expected_states
+from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.config.sinkuri import AvroOptions
@@ -159,7 +159,7 @@ def shown(content: dict[str, Any], table: TableDef, rows: list[dict[str, Any]]) 
 def test_the_compacted_topics_equal_the_tables(name: str, tables: int) -> None:
     capture = Capture(CAPTURES / name)
     feed, compared = Feed(read_log(capture)), 0
-    for state in expected_states(capture):
+    for state in read_expected_states(capture):
         feed.advance(state.commit_ts)
         for content in state.contents:
             place = (content["schema"], content["name"])

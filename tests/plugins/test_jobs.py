@@ -16,8 +16,8 @@ from binlake.errors import (
     UnknownOutcome,
 )
 from binlake.lake.tables import SPARK_TABLES
-from binlake.pipeline import BY_NAME, LOCKS, STAGES, lock_of_table, stages_for
-from binlake_airflow.jobs import Job, error_of, is_idle, locks_of, parse_moment, read_results
+from binlake.pipeline import BY_NAME, STAGES, feed_sink, lock_of_table, locks_of, stages_for
+from binlake_airflow.jobs import Job, error_of, is_idle, parse_moment, read_results
 
 BIG = "449000000000000001"
 
@@ -32,9 +32,9 @@ def test_arguments_carry_what_is_known_and_nothing_else() -> None:
     assert [merge.arguments(Path("r"))[i : i + 2] for i in (5, 7)] == [["--lo", "1"], ["--hi", BIG]]
 
 
-def test_only_plan_and_finalize_do_without_spark() -> None:
+def test_only_plan_finalize_and_publish_do_without_spark() -> None:
     without = {name for name in BY_NAME if not Job(name, "f", "r").needs_spark}
-    assert without == {"plan", "finalize"}
+    assert without == {"plan", "finalize", "publish"}
     assert Job("window", "f", "r").needs_spark
 
 
@@ -51,10 +51,19 @@ def test_every_stage_takes_its_bounds_from_a_stage_before_it() -> None:
 
 
 def test_a_stage_is_waited_for_by_its_lock_and_the_whole_window_by_all() -> None:
-    assert {name: locks_of(name) for name in ("plan", "land", "compact", "convert", "finalize")} == {
+    assert {name: locks_of([BY_NAME[name]]) for name in ("plan", "land", "compact", "convert", "finalize")} == {
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
-    assert locks_of("window") == LOCKS == ("landing", "merge", "sql", "mirror")
+    assert locks_of(stages_for(sql=True, mirror=True)) == ("landing", "merge", "sql", "mirror")
+
+
+def test_each_feed_has_stages_and_a_lock_of_its_own() -> None:
+    stages = stages_for(sql=False, mirror=False, feeds=["orders", "audit"])
+    assert locks_of(stages) == ("landing", "merge", "feed-orders", "feed-audit")
+    assert [stage.task for stage in stages if stage.sink == feed_sink("audit")] == ["encode-audit", "publish-audit"]
+    of_audit = {stage.name: stage for stage in stages if stage.feed == "audit"}
+    assert (of_audit["encode"].after, of_audit["publish"].after) == (("merge",), ("encode-audit",))
+    assert (of_audit["encode"].bounds_from, of_audit["publish"].bounds_from) == ("land", "encode-audit")
 
 
 def test_every_table_of_a_window_has_one_lock_that_its_writer_takes() -> None:

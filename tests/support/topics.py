@@ -32,9 +32,13 @@ def read_topic(brokers: str, topic: str) -> list[Read]:
             assert message is not None, "Kafka does not answer"
             number, problem = message.partition() or 0, message.error()
             if problem is None:
-                headers = tuple((name, bytes(value or b"")) for name, value in message.headers() or [])  # type: ignore[misc]
+                headers = tuple((name, _as_bytes(value)) for name, value in dict(message.headers() or ()).items())
                 found.append(Read(number, message.key() or b"", message.value(), headers))
             else:
                 assert problem.code() == KafkaError._PARTITION_EOF, problem
                 left.discard(number)
         return sorted(found, key=lambda read: read.partition)
+
+
+def _as_bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""

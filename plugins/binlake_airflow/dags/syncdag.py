@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup
 
-from binlake.pipeline import Stage, feed_of_sink
+from binlake.pipeline import Stage, feed_of_sink, locks_of
 from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
@@ -78,6 +78,7 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         task_id=stage.task,
         stage=stage.name,
         feed=stage.feed,
+        locks=locks_of(stages if stage.name == FUSED else [stage]),
         spark_conn_id=file.replication.airflow.spark_conn_id,
         bounds_from=stage.bounds_from,
         moves_assets=mover if stage.name in (mover, FUSED) else "",

@@ -22,7 +22,6 @@ from binlake_airflow.jobs import (
     FUSED,
     Job,
     is_idle,
-    locks_of,
     needs_spark_after_all,
     parse_moment,
     read_results,
@@ -52,8 +51,9 @@ class StageOperator(BinlakeOperator):
     """One stage of the window of `replication_file`, or all of them (`stage` = `window`).
 
     `bounds_from` names the task whose result holds the bounds (None: the stage finds them itself); `spark_conn_id` the
-    connection of the Spark provider; `feed` the one whose stage it is; `moves_assets` the stage whose end moves the assets. Returns the StageResult as a
-    dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
+    connection of the Spark provider; `feed` the one whose stage it is; `moves_assets` the stage whose end moves the
+    assets; `locks` those of the lake that it takes: their holder is waited for without a worker. Returns the
+    StageResult as a dict with commit_ts as strings; the fused window returns `{"results": [...]}`.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class StageOperator(BinlakeOperator):
         bounds_from: str | None = None,
         moves_assets: str = "",
         feed: str = "",
+        locks: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -72,7 +73,7 @@ class StageOperator(BinlakeOperator):
         self.spark_conn_id = spark_conn_id
         self.bounds_from = bounds_from
         self.feed = feed
-        self.locks = locks_of(stage)
+        self.locks = tuple(locks)
         self.applies = stage in ("finalize", FUSED)
         self._results: Results = []
         self._changed: Tables = ()
