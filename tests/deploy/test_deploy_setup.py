@@ -222,11 +222,13 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    names = ("java", "packages", "jars", "etcd", "compose", "postgres", "mysql")
+    names = ("java", "packages", "jars", "etcd", "kafka", "apicurio", "compose", "postgres", "mysql")
     parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
+    monkeypatch.setattr(setup, "_KAFKA", parts["kafka"])
+    monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])
     monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
     monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
     monkeypatch.setattr(setup, "_MYSQL", parts["mysql"])
@@ -235,7 +237,7 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready: uv failed"]
-    others = {"java", "jars", "etcd", "compose", "postgres", "mysql"}
+    others = set(names) - {"packages"}
     assert {line.split(":")[0] for line in said.out.splitlines()} == others
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0
