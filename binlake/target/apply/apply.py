@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Protocol
@@ -24,7 +25,6 @@ from binlake.target.apply.opening import is_window_applied, open_or_resume, requ
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.claim import TargetClaim
 from binlake.target.claim.loopback import LoopbackMarks
-from binlake.target.claim.progress import Progress
 from binlake.target.claim.run import ApplyRun
 from binlake.target.ddl.intents import apply_ddl
 from binlake.target.definitions.definitions import (
@@ -173,7 +173,7 @@ def _rows_applier(mode: str) -> _RowsApplier:
 
 def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     """Tables that get rows, and those a DDL has just changed, are as the plan supposes (R-13, R-18). Raises Drift."""
-    after = plan.expected_after.tables if plan.ddl is not None and plan.expected_after is not None else {}
+    after = plan.expected_after.tables if plan.expected_after is not None else {}
     getting = plan.expected.tables if plan.expected is not None else {}
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
     expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
@@ -206,8 +206,9 @@ def _note_secondary_ts(run: ApplyRun) -> None:
         return
     ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(status[1])}
 
-    def body(session: Session) -> Progress:
+    def body(session: Session) -> Mapping[str, int]:
         run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
-        return run.progress
+        return ts_map
 
-    run.transact(body)
+    # The progress stays as it is: only the checkpoint shows whether a COMMIT that was lost is stored.
+    run.claim.transact(body, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)

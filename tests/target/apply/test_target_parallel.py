@@ -31,7 +31,7 @@ from support.windows import (
 )
 
 from binlake.config.model import Target
-from binlake.errors import ConfigError, Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
+from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import Session, apply_window
 from binlake.target.claim.fence import take_fence
@@ -119,12 +119,6 @@ def test_auto_is_atomic_up_to_the_limit_and_says_what_it_did(
     assert apply(auto, found).modes == {"atomic": 1, "parallel": 1}
     assert rows(mariadb, f"SELECT segment, atomic FROM {LEDGER} GROUP BY 1, 2 ORDER BY 1") == [(0, 1), (1, 0)]
     assert checkpoint(mariadb) == ("300", 1)
-
-
-def test_a_mode_that_is_not_there_is_refused_before_the_first_row(mariadb: MariaDb, target: Target) -> None:
-    with pytest.raises(ConfigError, match="not in this build"):
-        apply(target.model_copy(update={"mode": "sideways"}), Window(0, 1).put((1, "a")))
-    assert rows(mariadb, "SELECT * FROM app.t") == []
 
 
 class Watching(Window):

@@ -1,0 +1,80 @@
+"""One segment, one transaction: what ends it leaves nothing of it, and the ledger says how each batch came there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.mariadb import MariaDb, rows
+from support.windows import CLUSTER, NAME, Crash, Window, apply, at
+
+from binlake.config.model import Target
+from binlake.errors import Permanent, Transient
+from binlake.target import apply_window
+from binlake.target.commands.setaside import set_aside
+from binlake.target.session.stopping import StopFlag
+
+pytestmark = pytest.mark.mariadb
+
+LEDGER = "SELECT phase, batch, atomic FROM tidb_binlog.binlake_ledger WHERE lo = 100 ORDER BY phase, batch"
+
+
+def three_batches() -> Window:
+    return Window(100, 200).log("one").log("two").log("three")
+
+
+@pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}])
+def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_batch(
+    mariadb: MariaDb, target: Target, known: dict[str, int]
+) -> None:
+    # R-30: not behind minutes of work that rolls back
+    window, steps = three_batches(), []
+    window.plans = [replace(window.plans[0], **known)]
+    with pytest.raises(Permanent, match="too many for one transaction"):
+        apply(target.model_copy(update={"max_segment_rows": 3, "max_segment_bytes": 100}), window, steps.append)
+    assert "batch" not in steps
+    assert rows(mariadb, "SELECT * FROM app.log") == []
+
+
+def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(
+    mariadb: MariaDb, target: Target
+) -> None:
+    # R-60, S4-35
+    flag, window, steps = StopFlag(), three_batches(), []
+    stop = at("batch", 2, flag.set)
+
+    def hook(step: str) -> None:
+        steps.append(step)
+        stop(step)
+
+    with pytest.raises(Transient, match="stopped on request"):
+        apply_window(target, window.manifest(), window, hook=hook, stop=flag)
+    assert steps.count("batch") == 2
+    assert rows(mariadb, "SELECT * FROM app.log") == []
+    assert apply(target, window).rows == 3
+
+
+def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(mariadb: MariaDb, target: Target) -> None:
+    # R-30: behind a try in another mode a reader has seen the segment grow
+    def crash() -> None:
+        raise Crash
+
+    parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
+    with pytest.raises(Crash):
+        apply(parallel, three_batches(), at("batch", 2, crash))
+    result = apply(target, three_batches())
+    assert (result.batches, result.modes) == (2, {"atomic": 1})
+    assert rows(mariadb, LEDGER) == [(2, 0, 0), (2, 1, 0), (2, 2, 0)]
+    apply(target, Window(200, 300).log("four").log("five"))
+    assert rows(mariadb, LEDGER.replace("100", "200")) == [(2, 0, 1), (2, 1, 1)]
+
+
+def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(mariadb: MariaDb, target: Target) -> None:
+    # U-16, invariant 11; its keys are not looked for either
+    apply(target, Window(0, 100).put((1, "a")))
+    set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
+    window = Window(100, 200).log("one").put((2, "b"), verify=True).log("two")
+    result = apply(target, window)
+    assert (result.rows, result.batches, result.passed_over) == (2, 2, 1)
+    assert rows(mariadb, LEDGER) == [(2, 0, 1), (2, 1, 2), (2, 2, 1)]
+    assert rows(mariadb, "SELECT id FROM app.t") == [(1,)]

@@ -1,0 +1,101 @@
+"""Whether a window is still to be applied, and what the run that opens it or takes it up finds on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import CLUSTER, NAME, Crash, Window, apply, at
+
+from binlake.config.model import Target
+from binlake.errors import CheckpointConflict
+from binlake.statements.batch import Phase
+from binlake.statements.preserve import copy_prefix
+from binlake.target import Session
+from binlake.target.apply.opening import is_window_applied
+from binlake.target.session.tables import create_tables
+
+pytestmark = pytest.mark.mariadb
+
+
+def crash() -> None:
+    raise Crash
+
+
+def tables_like(server: MariaDb, name: str) -> list[tuple[str]]:
+    return rows(server, "SELECT table_name FROM information_schema.tables WHERE table_name = %s", (name,))
+
+
+def test_a_checkpoint_that_another_tool_has_moved_past_the_window_needs_no_row_of_ours(target: Target) -> None:
+    # R-01: a drainer's checkpoint, and no window of Binlake ever
+    window = Window(100, 200).put((1, "a")).manifest()
+    with closing(Session(target)) as session:
+        create_tables(session, target.checkpoint_schema)
+        for commit_ts, applied in ((199, False), (200, True), (201, True)):
+            text = f'{{"consistent":true,"commitTS":{commit_ts},"ts-map":{{}}}}'
+            session.write(f"REPLACE INTO tidb_binlog.checkpoint VALUES ({CLUSTER}, %s)", (text,))
+            session.commit()
+            assert is_window_applied(session, target.checkpoint_schema, window) is applied
+
+
+def test_a_window_that_ends_with_a_ddl_is_open_until_its_last_segment_is_applied(
+    mariadb: MariaDb, target: Target
+) -> None:
+    # R-01: the DDL has moved the checkpoint to hi
+    window = Window(100, 200).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).log("behind")
+    with pytest.raises(Crash):
+        apply(target, window, at("ddl_done", 1, crash))
+    # Another window that ends before it was applied long ago, whatever is open now.
+    assert apply(target, Window(50, 100).put((1, "old"))).state == "already"
+    assert apply(target, window).state == "applied"
+    assert rows(mariadb, "SELECT line FROM app.log") == [("behind",)]
+    assert rows(mariadb, "SELECT checkPoint LIKE '%%\"consistent\":true%%' FROM tidb_binlog.checkpoint") == [(1,)]
+
+
+def ordered(window: Window) -> Window:
+    """The window as derived for mode ordered: every batch is of that phase."""
+    numbered = enumerate(window.written)
+    window.written = [replace(batch, phase=Phase.ORDERED, batch=n, round=n, whole_ts=0) for n, batch in numbered]
+    window.plans = [replace(plan, ordered=True) for plan in window.plans]
+    return window
+
+
+def as_is(window: Window) -> Window:
+    return window
+
+
+@pytest.mark.parametrize("derived", [as_is, ordered])
+def test_an_open_window_whose_ledger_lacks_a_batch_of_a_segment_passed_is_refused(
+    mariadb: MariaDb, target: Target, derived: Callable[[Window], Window]
+) -> None:
+    # R-61: a copy with a gap took the target's place between two runs
+    window = Window(100, 300).log("one").log("two").ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")])
+    window = derived(window.log("three"))
+    with pytest.raises(Crash):
+        apply(target, window, at("ddl_done", 1, crash))
+    stored = rows(mariadb, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch")
+    execute(mariadb, "CREATE TABLE app.saved AS SELECT * FROM tidb_binlog.binlake_ledger WHERE batch = 1")
+    execute(mariadb, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 1")
+    with pytest.raises(CheckpointConflict, match="a copy with gaps") as refused:
+        apply(target, window)
+    assert refused.value.where["batch"] == "1"
+    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("two",)]
+    execute(mariadb, "INSERT INTO tidb_binlog.binlake_ledger SELECT * FROM app.saved")
+    assert rows(mariadb, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch") == stored
+    assert apply(target, window).state == "applied"
+    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
+
+
+def test_what_an_open_window_has_copied_is_kept_for_it_and_gone_with_the_next(mariadb: MariaDb, target: Target) -> None:
+    # R-12: a run that takes the window up reads the values from before its first write
+    copy, window = f"{copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
+    with pytest.raises(Crash):
+        apply(target, window, at("opened", 1, crash))
+    execute(mariadb, f"CREATE TABLE tidb_binlog.{copy} (id INT)")
+    apply(target, window)
+    assert tables_like(mariadb, copy)
+    apply(target, Window(200, 300))
+    assert not tables_like(mariadb, copy)

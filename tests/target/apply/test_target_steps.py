@@ -1,0 +1,200 @@
+"""What a run does around the rows of a window, in which order, and what its result says of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from support.cutting import CuttingProxy
+from support.mariadb import MariaDb, execute, rows
+from support.windows import NAME, Window, apply, target_of
+
+from binlake.config.model import Loopback, Target
+from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetUnavailable
+from binlake.statements.batch import INJECTED, REPLACED
+from binlake.statements.preserve import copy_prefix
+from binlake.target import Expected, SegmentPlan, Session, StatementSource, apply_window
+from binlake.target.apply.apply import choose_mode
+from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.definitions.definitions import read_definitions
+from binlake.window.manifest import ApplyManifest
+
+NOWHERE = Target(host="127.0.0.1", port=1, user="nobody", db_type="mariadb", connect_timeout_s=1.0)
+T = ("app", "t")
+
+
+def with_ends(*ends: int) -> Window:
+    """A window (100, 200] of segments that end there."""
+    return Window(100, 200, [SegmentPlan(number, end, 1) for number, end in enumerate(ends)])
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        with_ends(190),
+        with_ends(210),
+        with_ends(199, 150, 200),
+        with_ends(99, 200),
+        Window(100, 200, [SegmentPlan(1, 200, 1)]),
+    ],
+)
+def test_segments_that_do_not_fill_the_window_are_refused_before_the_target_is_asked(window: Window) -> None:
+    # R-62
+    with pytest.raises(CheckpointConflict, match="not those of the manifest"):
+        apply(NOWHERE, window)
+
+
+@pytest.mark.parametrize("window", [with_ends(200), with_ends(150, 200), with_ends(100, 150, 150, 200, 200)])
+def test_a_segment_may_be_empty(window: Window) -> None:
+    # A DDL right behind lo, two of them at one commit_ts, one at hi.
+    with pytest.raises(TargetUnavailable):
+        apply(NOWHERE, window)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sizes", "chosen"),
+    [
+        ("atomic", (11, 101), "atomic"),
+        ("parallel", (1, 1), "parallel"),
+        ("auto", (10, 100), "atomic"),
+        ("auto", (11, 100), "parallel"),
+        ("auto", (10, 101), "parallel"),
+        ("auto", (None, None), "atomic"),
+        # Configured behind the derivation of this window: its statements are not in commit order.
+        ("ordered", (10, 100), "atomic"),
+        ("ordered", (11, 100), "parallel"),
+    ],
+)
+def test_the_mode_follows_from_the_configuration_and_the_size(
+    mode: str, sizes: tuple[int | None, int | None], chosen: str
+) -> None:
+    # R-30
+    target = Target.model_validate({"mode": mode, "max_segment_rows": 10, "max_segment_bytes": 100})
+    plan = SegmentPlan(0, 200, 1, rows=sizes[0], bytes=sizes[1])
+    assert choose_mode(target, plan) == chosen
+    assert choose_mode(target, replace(plan, ordered=True)) == "ordered"
+
+
+@pytest.mark.mariadb
+def test_a_mode_that_is_not_there_is_refused_before_the_first_row(mariadb: MariaDb, target: Target) -> None:
+    with pytest.raises(ConfigError, match="not in this build"):
+        apply(target.model_copy(update={"mode": "sideways"}), Window(0, 1).put((1, "a")))
+    assert rows(mariadb, "SELECT * FROM app.t") == []
+
+
+@pytest.mark.mariadb
+def test_the_relay_has_the_window_before_the_target_and_may_forget_it_behind(target: Target) -> None:
+    # Invariant 10
+    steps: list[str] = []
+
+    class Relay:
+        """Notes when it is called."""
+
+        def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
+            check()
+            steps.append(f"kept {manifest.window}, {len(source.segments())} segment")
+
+        def applied(self, commit_ts: int) -> None:
+            steps.append(f"applied {commit_ts}")
+
+    apply(target, Window(0, 100).put((1, "a")), steps.append, Relay())
+    assert steps[0] == "kept 0-100, 1 segment"
+    assert steps[-2:] == ["closed", "applied 100"]
+
+
+@pytest.mark.mariadb
+def test_with_loopback_control_each_transaction_is_marked_from_the_first_window_on(
+    mariadb: MariaDb, target: Target
+) -> None:
+    config = Loopback(loopback_control=True, sync_ddl=True, channel_id=7, mark_schema="tidb_binlog")
+    window = Window(0, 100).put((1, "a"))
+    apply_window(target, window.manifest(), window, marks=LoopbackMarks.of(config, NAME))
+    marked = f"SELECT channel_id, val FROM tidb_binlog.{config.mark_table}"
+    # It is opened by one, its only segment is the other.
+    assert rows(mariadb, marked) == [(7, 2)]
+
+
+@pytest.mark.mariadb
+def test_the_result_counts_what_this_run_did(mariadb: MariaDb, target: Target) -> None:
+    window = Window(0, 500).put((1, "a"), (2, "b")).log("x").into(target, T)
+    with closing(Session(target)) as session:
+        log = Expected(tables=read_definitions(session, [("app", "log")], "mariadb").tables)
+    window.ddl(100, "ALTER TABLE t ADD COLUMN w INT", [T])
+    window.ddl(200, "ALTER TABLE t ADD COLUMN x INT", [T])
+    window.ddl(300, "ALTER TABLE t ADD COLUMN y INT", [T])
+    # The target has it already, as the DDL would leave it: its error is passed over.
+    window.ddl(400, "CREATE TABLE log (line VARCHAR(40))", [("app", "log")], log).put((3, "c"))
+    for number, kind in ((2, REPLACED), (3, INJECTED)):
+        ddl = window.plans[number].ddl
+        assert ddl is not None
+        window.plans[number] = replace(window.plans[number], ddl=replace(ddl, kind=kind))
+    began = time.monotonic()
+    result = apply(target, window)
+    assert 0 < result.seconds <= time.monotonic() - began
+    assert (result.segments, result.modes) == (5, {"atomic": 5})
+    assert (result.rows, result.batches) == (4, 3)
+    assert (result.ddls, result.replaced, result.injected) == (4, 1, 1)
+    assert [text.split(":")[0] for text in result.ignored] == ["1050"]
+    assert result.tables == {T, ("app", "log")}
+    assert rows(mariadb, "SELECT id, y FROM app.t") == [(1, None), (2, None), (3, None)]
+
+
+@pytest.mark.mariadb
+def test_a_ddl_that_left_another_table_than_the_source_has_stops_before_the_rows_behind_it(
+    mariadb: MariaDb, target: Target
+) -> None:
+    # R-18: what the definitions behind it lack would be lost with every row
+    execute(mariadb, "CREATE TABLE app.wider (id BIGINT PRIMARY KEY, v VARCHAR(20), w INT)")
+    with closing(Session(target)) as session:
+        wider = read_definitions(session, [("app", "wider")], "mariadb").tables["app", "wider"]
+    window = Window(0, 200).ddl(100, "ALTER TABLE t ADD COLUMN other INT", [T], Expected(tables={T: wider}))
+    with pytest.raises(Drift, match=r"app\.t: .*\bw\b") as stopped:
+        apply(target, window.put((1, "a")))
+    assert (stopped.value.where["segment"], stopped.value.tables) == ("1", (T,))
+    assert rows(mariadb, "SELECT * FROM app.t") == []
+
+
+@pytest.mark.mariadb
+def test_the_copies_of_a_window_are_there_for_its_batches_and_gone_with_it(mariadb: MariaDb, target: Target) -> None:
+    # R-12
+    copy = f"`tidb_binlog`.`{copy_prefix(NAME)}t`"
+    execute(mariadb, "INSERT INTO app.t VALUES (1, 'old')")
+    window = Window(0, 100).put((1, "new")).statement(f"INSERT INTO {copy} SELECT * FROM app.t")
+    window.plans = [replace(window.plans[0], copies=((copy, "`app`.`t`"),))]
+    apply(target, window)
+    kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
+    assert rows(mariadb, kept) == [(0,)]
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("lose", ["request", "answer"])
+def test_a_tidb_targets_timestamp_is_noted_whatever_becomes_of_the_connection(
+    mariadb: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S3-07, R-61: the progress is the same before and behind this transaction, so it does not tell
+    real = Session.rows
+
+    def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        return [("tidb-binlog", 7, "", "", "")] if sql == "SHOW MASTER STATUS" else real(self, sql, arguments)
+
+    monkeypatch.setattr(Session, "rows", answer)
+    steps: list[str] = []
+    with CuttingProxy(target.host, target.port, at=4, lose=lose) as proxy:
+        through = target_of(mariadb, port=proxy.port, host="127.0.0.1", db_type="tidb")
+        apply(through, Window(0, 100).put((1, "a")), steps.append)
+        assert proxy.cuts == 1
+    repeated = ["before_commit", "after_commit"] if lose == "request" else []
+    assert steps[steps.index("batch") :] == [
+        "batch",
+        "before_commit",
+        "after_commit",
+        "before_commit",
+        *repeated,
+        "closed",
+    ]
+    expected = '{"consistent":true,"commitTS":100,"ts-map":{"primary-ts":100,"secondary-ts":7},"schema-version":1}'
+    assert rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint") == [(expected,)]
