@@ -107,9 +107,11 @@ class WindowLog:
         events = self.last_events(stages, 1)
         return events[0] if events else None
 
-    def last_events(self, stages: Sequence[str], count: int, states: Sequence[str] | None = None) -> list[EventRow]:
-        """The `count` events of `stages` in one of `states` (None: any) that were recorded last, the last first."""
-        return self._newest(Window.AT_MS, count, _of_stages(stages, states))
+    def last_events(
+        self, stages: Sequence[str], count: int, states: Sequence[str] | None = None, *, sink: str | None = None
+    ) -> list[EventRow]:
+        """The `count` events of `stages` in one of `states` that were recorded last, the last first; None: of any."""
+        return self._newest(Window.AT_MS, count, _of_sink(_of_stages(stages, states), sink))
 
     def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
         """(lo, hi) of the landed windows, ascending: all, or those that overlap the range `within` = (lo, hi).
@@ -152,10 +154,13 @@ class WindowLog:
         """The hi of the last landed window; None for an empty lake."""
         return self.reached("land")
 
-    def reached(self, stage: str, sink: str | None = None) -> int | None:
-        """The greatest hi that `stage` (of `sink`) ended with the state done; None when it never did."""
-        where = _done(stage)
-        return self._table.greatest(Window.HI, where if sink is None else where & (ds.field(Window.SINK) == sink))
+    def reached(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
+        """The greatest hi that `stage` (of `sink`) ended with the state done; None when it never did.
+
+        `since_ms`: what was recorded up to then (Unix ms) does not count.
+        """
+        where = _of_sink(_done(stage), sink)
+        return self._table.greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
 
     def silent_since(self) -> int | None:
         """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.
@@ -232,6 +237,10 @@ def _overlaps(lo: int, hi: int) -> ds.Expression:
 def _of_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
     where = ds.field(Window.STAGE).isin(list(stages))
     return where if states is None else where & ds.field(Window.STATE).isin(list(states))
+
+
+def _of_sink(where: ds.Expression, sink: str | None) -> ds.Expression:
+    return where if sink is None else where & (ds.field(Window.SINK) == sink)
 
 
 def _done(stage: str) -> ds.Expression:

@@ -18,6 +18,7 @@ from binlake.base.lakecolumns import Message, Mutation
 from binlake.config.feed import Feed
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import AvroEncoder
+from binlake.feed.state import reached_by_feed
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MESSAGE, MUTATION, message_table
@@ -52,7 +53,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
 
 def next_window(ctx: StageContext, name: str, bounds: Bounds) -> Bounds | None:
     """From where the feed's last window ended up to `bounds.hi`; a new feed begins with `bounds`. None: it has that."""
-    reached = ctx.windows.reached("encode", feed_sink(name))
+    reached = reached_by_feed(ctx.windows, "encode", name)
     lo = bounds.lo if reached is None else reached
     return Bounds(lo, bounds.hi) if bounds.hi > lo else None
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import structlog
 
 from binlake.errors import LeaseHeld
+from binlake.feed.state import read_state, record_feed_error, record_resume
 from binlake.lake.failures import record_failure
 from binlake.pipeline import STOPPED, Stage
 from spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -25,9 +26,12 @@ def run_stage(
     """Run the stage `name`; plan takes `start_ts`, the others `bounds`, a feed's its name, too. Raises BinlakeError.
 
     A failure leaves an event in the lake, but for LeaseHeld: a job that finds another at work waits. Nor does
-    SparkNeeded, which is not a failure.
+    SparkNeeded, which is not a failure. A stage of a feed that is not in state normal ends with `skipped`; a Permanent
+    error of one puts it in state error (S2-39).
     """
     module = importlib.import_module(f"spark_jobs.{name}.stage")
+    if feed and bounds is not None and (skipped := _skipped(name, ctx, bounds, feed)) is not None:
+        return skipped
     try:
         with translate_errors():
             given = (start_ts,) if name == "plan" else (bounds, feed) if feed else (bounds,)
@@ -37,10 +41,24 @@ def run_stage(
     except Exception as error:
         window = None if bounds is None else (bounds.lo, bounds.hi)
         record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window)
+        if feed:
+            record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
         raise
     log.info("stage_ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result
+
+
+def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
+    """The result of a stage whose feed does not work; None for one that does."""
+    state = read_state(ctx.windows, feed)
+    if state.state == "removed":
+        record_resume(ctx.windows, feed, run_id=ctx.run_id, reason="it is in the configuration again")
+    if state.works:
+        return None
+    why = state.why_skipped(feed)
+    log.info("stage_ended", stage=name, state="skipped", window=bounds.window, feed=feed, reason=why)
+    return StageResult(name, "skipped", bounds.lo, bounds.hi, detail={"feed": feed, "reason": why})
 
 
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
