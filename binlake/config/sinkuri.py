@@ -5,18 +5,22 @@ Rule: a word that is not known is an error that lists the known ones; nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from binlake.config.storage import SCHEMES as STORAGE_SCHEMES
+from binlake.config.storage import SECRETS as STORAGE_SECRETS
+from binlake.config.storage import Storage, read_storage
+from binlake.config.uriwords import UriWords, listed
 from binlake.errors import ConfigError
 
 PROTOCOLS = ("avro",)
 """What a feed can write."""
-_SCHEMES = ("kafka", "kafka+ssl", "file")
+_SCHEMES = ("kafka", "kafka+ssl", *STORAGE_SCHEMES)
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _DEFAULT_PORT = 9092
+_SECRETS = frozenset({"sasl-password", *STORAGE_SECRETS})
 _MOST_BYTES = 10 << 20
 """TiCDC's default of max-message-bytes."""
 
@@ -61,12 +65,12 @@ class Kafka:
 
 @dataclass(frozen=True)
 class SinkUri:
-    """A parsed sink URI; `kafka` or `folder` says where to, `avro` how; `topic` is the one in the path, or empty."""
+    """A parsed sink URI; `kafka` or `storage` says where to, `avro` how; `topic` is the one in the path, or empty."""
 
     protocol: str
     avro: AvroOptions
     kafka: Kafka | None = None
-    folder: str = ""
+    storage: Storage | None = None
     topic: str = ""
 
 
@@ -75,19 +79,19 @@ def parse_sink_uri(text: str) -> SinkUri:
     parts = urlsplit(text)
     if parts.scheme not in _SCHEMES:
         raise ConfigError(
-            "a sink URI has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {_list(_SCHEMES)}"
+            "a sink URI has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {listed(_SCHEMES)}"
         )
-    words = _Words(parts)
+    words = UriWords(parts)
     uri = SinkUri(words.one_of("protocol", PROTOCOLS, ""), _avro(words))
-    if parts.scheme == "file":
-        uri = replace(uri, folder=_folder(parts))
+    if parts.scheme in STORAGE_SCHEMES:
+        uri = replace(uri, storage=read_storage(parts, words))
     else:
         uri = replace(uri, kafka=_kafka(parts, words), topic=unquote(parts.path).strip("/"))
     words.require_all_read()
     return uri
 
 
-def _avro(words: _Words) -> AvroOptions:
+def _avro(words: UriWords) -> AvroOptions:
     return AvroOptions(
         extension=words.truth("enable-tidb-extension", False),
         decimals=words.one_of("avro-decimal-handling-mode", ("precise", "string"), "precise"),  # type: ignore[arg-type]
@@ -97,7 +101,7 @@ def _avro(words: _Words) -> AvroOptions:
     )
 
 
-def _kafka(parts: SplitResult, words: _Words) -> Kafka:
+def _kafka(parts: SplitResult, words: UriWords) -> Kafka:
     brokers = tuple(_broker(host) for host in parts.netloc.rpartition("@")[2].split(",") if host)
     if not brokers:
         raise ConfigError("a sink URI names no broker", hint="write kafka://127.0.0.1:9092/topic?protocol=avro")
@@ -119,14 +123,6 @@ def _kafka(parts: SplitResult, words: _Words) -> Kafka:
     )
 
 
-def _folder(parts: SplitResult) -> str:
-    if parts.netloc or not parts.path.strip("/"):
-        raise ConfigError(
-            "a file sink needs an absolute folder", hint="write file:///var/lib/binlake/feed?protocol=avro"
-        )
-    return unquote(parts.path)
-
-
 def _broker(text: str) -> str:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
@@ -136,61 +132,10 @@ def _broker(text: str) -> str:
     return f"{host}:{port}"
 
 
-class _Words:
-    """The parameters of a URI, each to be read once."""
-
-    def __init__(self, parts: SplitResult) -> None:
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
-        self._left: dict[str, str] = dict(pairs)
-        self._read: list[str] = []
-        if len(pairs) != len(self._left):
-            raise ConfigError(
-                "a parameter of a sink URI is given twice", where={"parameters": _list(n for n, _ in pairs)}
-            )
-
-    def text(self, name: str, default: str = "") -> str:
-        self._read.append(name)
-        return self._left.pop(name, default)
-
-    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        value = self.text(name, default)
-        if value not in allowed:
-            raise self._bad(name, value, f"use one of {_list(allowed)}")
-        return value
-
-    def truth(self, name: str, default: bool) -> bool:
-        value = self.text(name, "true" if default else "false")
-        if value not in ("true", "false"):
-            raise self._bad(name, value, "use true or false")
-        return value == "true"
-
-    def number(self, name: str, default: int, *, least: int) -> int:
-        value = self.text(name, str(default))
-        if not value.isdecimal() or int(value) < least:
-            raise self._bad(name, value, f"use a whole number of at least {least}")
-        return int(value)
-
-    def require_all_read(self) -> None:
-        """Raises ConfigError naming the parameters that nothing has read."""
-        if self._left:
-            raise ConfigError(
-                "a sink URI has unknown parameters",
-                where={"parameters": _list(self._left)},
-                hint=f"known here: {_list(sorted(self._read))}",
-            )
-
-    def _bad(self, name: str, value: str, hint: str) -> ConfigError:
-        return ConfigError("a parameter of a sink URI has a wrong value", where={name: value}, hint=hint)
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
 def mask_sink_uri(text: str) -> str:
     """The URI as pages and logs show it: without passwords."""
     parts = urlsplit(text)
-    hidden: Mapping[str, str] = {"sasl-password": "***"}
-    words = [f"{name}={hidden.get(name, value)}" for name, value in parse_qsl(parts.query, keep_blank_values=True)]
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    words = [f"{name}={'***' if name in _SECRETS else value}" for name, value in pairs]
     _, at, hosts = parts.netloc.rpartition("@")
     return parts._replace(netloc=("***@" if at else "") + hosts, query="&".join(words)).geturl()

@@ -50,6 +50,11 @@ def test_the_parameters_compose() -> None:
         ("kafka:///t?protocol=avro", "names no broker"),
         ("kafka://h:x/t?protocol=avro", "not a number"),
         ("file://relative?protocol=avro", "absolute folder"),
+        ("s3:///prefix?protocol=avro", "names no bucket"),
+        ("s3://b/p?protocol=avro&account-key=x", "unknown parameters"),
+        ("s3://b/p?protocol=avro&flush-interval=5s", "unknown parameters"),
+        ("file:///p?protocol=avro&file-size=1000", "at least 1048576 and at most 536870912"),
+        ("file:///p?protocol=avro&date-separator=hour", "use one of none, year, month, day"),
     ],
 )
 def test_a_wrong_part_is_named_with_what_is_allowed(uri: str, message: str) -> None:
@@ -71,7 +76,25 @@ def test_brokers_tls_and_sasl() -> None:
 
 
 def test_a_file_sink_has_a_folder() -> None:
-    assert parse_sink_uri("file:///var/my%20feed?protocol=avro").folder == "/var/my feed"
+    storage = parse_sink_uri("file:///var/my%20feed?protocol=avro").storage
+    assert storage is not None
+    assert (storage.scheme, storage.root, storage.date_separator) == ("file", "/var/my feed", "day")
+
+
+def test_an_object_store_has_a_bucket_and_credentials_that_are_not_shown() -> None:
+    uri = (
+        "s3://bucket/some/prefix/?protocol=avro&endpoint=http%3A%2F%2F127.0.0.1%3A9000&region=eu-west-1"
+        "&access-key=me&secret-access-key=hidden%2B&file-size=1048576&date-separator=month&file-index-width=6"
+    )
+    storage = parse_sink_uri(uri).storage
+    assert storage is not None
+    assert (storage.scheme, storage.root) == ("s3", "bucket/some/prefix")
+    assert (storage.file_size, storage.date_separator, storage.index_width) == (1 << 20, "month", 6)
+    assert storage.access == {
+        "endpoint": "http://127.0.0.1:9000", "region": "eu-west-1", "access-key": "me", "secret-access-key": "hidden+",
+    }  # fmt: skip
+    assert "hidden" not in repr(storage)
+    assert "hidden" not in mask_sink_uri(uri)
 
 
 def test_passwords_are_masked() -> None:

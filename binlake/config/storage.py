@@ -1,0 +1,75 @@
+"""Where a feed's files go: a folder or a bucket, with the parameters of TiCDC's storage sink in the sink URI.
+
+`file:///folder`, `s3://bucket/prefix`, `gs://` or `gcs://`, `azure://` or `azblob://container/prefix`. Without
+credentials in the URI the store's client looks where it always looks: environment, files, the machine's role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, unquote
+
+from binlake.config.uriwords import UriWords
+from binlake.errors import ConfigError
+
+_GOOGLE = ("endpoint",)
+_AZURE = ("account-name", "account-key", "sas-token", "endpoint")
+_ACCESS: Mapping[str, tuple[str, ...]] = {
+    "file": (),
+    "s3": ("endpoint", "region", "access-key", "secret-access-key", "session-token"),
+    "gs": _GOOGLE,
+    "gcs": _GOOGLE,
+    "azure": _AZURE,
+    "azblob": _AZURE,
+}
+SCHEMES = tuple(_ACCESS)
+"""What a sink of files can be reached by."""
+SECRETS = ("secret-access-key", "session-token", "account-key", "sas-token")
+"""Parameters that pages and logs do not show."""
+DATE_SEPARATORS = ("none", "year", "month", "day")
+# TiCDC's defaults and limits.
+_FILE_SIZE, _LEAST_FILE_SIZE, _MOST_FILE_SIZE = 64 << 20, 1 << 20, 512 << 20
+_INDEX_WIDTH, _LEAST_INDEX_WIDTH = 20, 6
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A place for files: `root` is a local folder, or bucket and prefix; `access` is how it is reached.
+
+    A file ends behind the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
+    """
+
+    scheme: str
+    root: str
+    access: Mapping[str, str] = field(default_factory=dict, repr=False)
+    file_size: int = _FILE_SIZE
+    date_separator: str = "day"
+    index_width: int = _INDEX_WIDTH
+
+
+def read_storage(parts: SplitResult, words: UriWords) -> Storage:
+    """The storage that a sink URI names. Raises ConfigError."""
+    given = {name: words.text(name) for name in _ACCESS[parts.scheme]}
+    return Storage(
+        parts.scheme,
+        _folder(parts) if parts.scheme == "file" else _bucket(parts),
+        {name: value for name, value in given.items() if value},
+        words.number("file-size", _FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
+        words.one_of("date-separator", DATE_SEPARATORS, "day"),
+        words.number("file-index-width", _INDEX_WIDTH, least=_LEAST_INDEX_WIDTH, most=_INDEX_WIDTH),
+    )
+
+
+def _folder(parts: SplitResult) -> str:
+    if parts.netloc or not parts.path.strip("/"):
+        raise ConfigError(
+            "a file sink needs an absolute folder", hint="write file:///var/lib/binlake/feed?protocol=avro"
+        )
+    return unquote(parts.path).rstrip("/")
+
+
+def _bucket(parts: SplitResult) -> str:
+    if not parts.netloc or "@" in parts.netloc:
+        raise ConfigError("a sink URI names no bucket", hint=f"write {parts.scheme}://bucket/prefix?protocol=avro")
+    return f"{parts.netloc}{unquote(parts.path)}".rstrip("/")

@@ -1,0 +1,68 @@
+"""The parameters of a feed's sink URI, each read once.
+
+Rule: a word that is not known is an error that lists the known ones; nothing is passed over (MISSION S2-01, S2-35).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import SplitResult, parse_qsl
+
+from binlake.errors import ConfigError
+
+
+class UriWords:
+    """The parameters of a URI, each to be read once."""
+
+    def __init__(self, parts: SplitResult) -> None:
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        self._left: dict[str, str] = dict(pairs)
+        self._read: list[str] = []
+        if len(pairs) != len(self._left):
+            raise ConfigError(
+                "a parameter of a sink URI is given twice", where={"parameters": listed(n for n, _ in pairs)}
+            )
+
+    def text(self, name: str, default: str = "") -> str:
+        """The parameter `name` as it is written."""
+        self._read.append(name)
+        return self._left.pop(name, default)
+
+    def one_of(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """One of the words `allowed`. Raises ConfigError."""
+        value = self.text(name, default)
+        if value not in allowed:
+            raise self._bad(name, value, f"use one of {listed(allowed)}")
+        return value
+
+    def truth(self, name: str, default: bool) -> bool:
+        """`true` or `false`. Raises ConfigError."""
+        value = self.text(name, "true" if default else "false")
+        if value not in ("true", "false"):
+            raise self._bad(name, value, "use true or false")
+        return value == "true"
+
+    def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
+        """A whole number from `least` to `most`. Raises ConfigError."""
+        value = self.text(name, str(default))
+        if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
+            upto = "" if most is None else f" and at most {most}"
+            raise self._bad(name, value, f"use a whole number of at least {least}{upto}")
+        return int(value)
+
+    def require_all_read(self) -> None:
+        """Raises ConfigError naming the parameters that nothing has read."""
+        if self._left:
+            raise ConfigError(
+                "a sink URI has unknown parameters",
+                where={"parameters": listed(self._left)},
+                hint=f"known here: {listed(sorted(self._read))}",
+            )
+
+    def _bad(self, name: str, value: str, hint: str) -> ConfigError:
+        return ConfigError("a parameter of a sink URI has a wrong value", where={name: value}, hint=hint)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names with commas."""
+    return ", ".join(names)
