@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from binlake.base.sections.values import NameList, Section
-from binlake.config.sinkuri import AvroOptions, SinkUri, parse_sink_uri
+from binlake.config.protocols import AvroOptions, Options
+from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.rows.schema.session import read_zone
 
@@ -68,9 +69,10 @@ class Feed(Section):
         return parse_sink_uri(self.sink_uri)
 
     @property
-    def avro(self) -> AvroOptions:
-        """What decides the bytes of Avro messages."""
-        return replace(self.sink.avro, namespace=self.namespace, time_zone=self.time_zone)
+    def options(self) -> Options:
+        """What decides the bytes of its messages."""
+        own = replace(self.sink.options, time_zone=self.time_zone)
+        return replace(own, namespace=self.namespace) if isinstance(own, AvroOptions) else own
 
     @cached_property
     def topics(self) -> Topics:

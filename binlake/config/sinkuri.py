@@ -6,41 +6,21 @@ Rule: a word that is not known is an error that lists the known ones; nothing is
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from binlake.config.protocols import PROTOCOLS, Options, read_options
 from binlake.config.storage import SCHEMES as STORAGE_SCHEMES
 from binlake.config.storage import SECRETS as STORAGE_SECRETS
 from binlake.config.storage import Storage, read_storage
 from binlake.config.uriwords import UriWords, listed
 from binlake.errors import ConfigError
 
-PROTOCOLS = ("avro",)
-"""What a feed can write."""
 _SCHEMES = ("kafka", "kafka+ssl", *STORAGE_SCHEMES)
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _DEFAULT_PORT = 9092
 _SECRETS = frozenset({"sasl-password", *STORAGE_SECRETS})
 _MOST_BYTES = 10 << 20
 """TiCDC's default of max-message-bytes."""
-
-
-@dataclass(frozen=True)
-class AvroOptions:
-    """`namespace`: the changefeed's; `extension`: the three fields of TiDB behind the columns (S2-08).
-
-    `decimals`, `unsigned_bigints`: the handling modes (S2-31, S2-32). `floats`: FLOAT as the page's `double` or newer
-    TiCDC's `float`; `extension_defaults`: newer TiCDC's defaults of the three fields (MISSION X-13). `time_zone`: that
-    TIMESTAMP values are shown in.
-    """
-
-    namespace: str = "default"
-    extension: bool = False
-    decimals: Literal["precise", "string"] = "precise"
-    unsigned_bigints: Literal["long", "string"] = "long"
-    floats: Literal["double", "float"] = "double"
-    extension_defaults: bool = False
-    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True)
@@ -65,10 +45,10 @@ class Kafka:
 
 @dataclass(frozen=True)
 class SinkUri:
-    """A parsed sink URI; `kafka` or `storage` says where to, `avro` how; `topic` is the one in the path, or empty."""
+    """A parsed sink URI; `kafka` or `storage` says where to, `options` how; `topic`: the one in the path, or empty."""
 
     protocol: str
-    avro: AvroOptions
+    options: Options
     kafka: Kafka | None = None
     storage: Storage | None = None
     topic: str = ""
@@ -82,23 +62,14 @@ def parse_sink_uri(text: str) -> SinkUri:
             "a sink URI has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {listed(_SCHEMES)}"
         )
     words = UriWords(parts)
-    uri = SinkUri(words.one_of("protocol", PROTOCOLS, ""), _avro(words))
+    protocol = words.one_of("protocol", PROTOCOLS, "")
+    uri = SinkUri(protocol, read_options(protocol, words))
     if parts.scheme in STORAGE_SCHEMES:
         uri = replace(uri, storage=read_storage(parts, words))
     else:
         uri = replace(uri, kafka=_kafka(parts, words), topic=unquote(parts.path).strip("/"))
     words.require_all_read()
     return uri
-
-
-def _avro(words: UriWords) -> AvroOptions:
-    return AvroOptions(
-        extension=words.truth("enable-tidb-extension", False),
-        decimals=words.one_of("avro-decimal-handling-mode", ("precise", "string"), "precise"),  # type: ignore[arg-type]
-        unsigned_bigints=words.one_of("avro-bigint-unsigned-handling-mode", ("long", "string"), "long"),  # type: ignore[arg-type]
-        floats=words.one_of("avro-float-type", ("double", "float"), "double"),  # type: ignore[arg-type]
-        extension_defaults=words.truth("avro-extension-defaults", False),
-    )
 
 
 def _kafka(parts: SplitResult, words: UriWords) -> Kafka:

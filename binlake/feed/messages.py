@@ -1,12 +1,13 @@
 """Row changes as messages of a feed, in commit order: a pure function of `mutation`, the definitions and the options.
 
 Rule: one message a change, none folded away (S2-02). A change of the key is the deletion of the old one and the
-insertion of the new one (S2-48). A row has the schema of its place in the window, never today's (hazards R-18).
+insertion of the new one (S2-48), unless the feed wants it raw. A row has the schema of its place in the window, never
+today's (hazards R-18).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from binlake.base.lakecolumns import Message
+from binlake.base.lakecolumns import Message, Mutation
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net.events import rows_by_table
-from binlake.config.sinkuri import AvroOptions
-from binlake.feed.avro.bodies import encode_keys, encode_values
-from binlake.feed.avro.schema import key_columns, key_schema, value_schema
-from binlake.rows.schema import TableDef
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Format, Schemas
+from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
-from binlake.statements.maps import images_from_maps
-from binlake.window.definitions import Segments, WindowDefinitions
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
@@ -50,7 +48,11 @@ MESSAGE_SCHEMA = pa.schema(
 )
 """Columns of the lake's table `message` that encode makes; the other two say whose they are."""
 ORDER = (Message.COMMIT_TS, Message.START_TS, Message.SEQ, Message.PART)
+DDL, WATERMARK = "ddl", "watermark"
+"""What `op` has besides the kinds of a row change."""
 _PLACE = ORDER[:3]
+_BEHIND_ALL = (1 << 63) - 1
+_FIRST_PARTITION = 0
 
 
 def fingerprint(schema: str) -> str:
@@ -60,28 +62,27 @@ def fingerprint(schema: str) -> str:
 
 @dataclass(frozen=True)
 class TableForm:
-    """How the rows of one definition are sent: topic, rule of the partition, and the texts of both schemas."""
+    """How the rows of one definition are sent: topic, rule of the partition, the columns of its key, the schemas."""
 
     table: TableDef
     topic: str
     partition: str
-    key_schema: str
-    value_schema: str
+    key: tuple[ColumnInfo, ...]
+    schemas: Schemas
 
 
-class AvroEncoder:
+class MessageEncoder:
     """Encodes the rows of one window."""
 
-    def __init__(
-        self, definitions: WindowDefinitions, segments: Segments, topics: Topics, options: AvroOptions
-    ) -> None:
+    def __init__(self, definitions: WindowDefinitions, segments: Segments, topics: Topics, own: Format) -> None:
+        """`own`: the feed's format."""
         self._definitions, self._segments = definitions, segments
-        self._topics, self._options = topics, options
+        self._topics, self._format = topics, own
         self._starts = np.array(segments.starts, np.int64)
         self._forms: dict[tuple[str, str, int], TableForm] = {}
 
     def encode(self, rows: pa.RecordBatch) -> pa.Table:
-        """Rows of `mutation`, in commit order, as messages (MESSAGE_SCHEMA) in the same order.
+        """Rows of `mutation`, whole transactions in commit order, as messages (MESSAGE_SCHEMA) in the same order.
 
         Raises ConfigError for a table that cannot be sent, SchemaError for a row that its definition does not fit.
         """
@@ -89,14 +90,41 @@ class AvroEncoder:
             return MESSAGE_SCHEMA.empty_table()
         parts, orders = [], []
         for (db, table), segment, numbers in self._groups(rows):
-            messages, order = _encode_group(rows.take(pa.array(numbers)), self._form(db, table, segment), self._options)
-            parts.append(messages)
-            orders.append(2 * numbers[order // 2] + order % 2)
-        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(orders), kind="stable")))
+            form = self._form(db, table, segment)
+            for changes, part, places in _kinds(rows, numbers, form.table, self._format.splits_moves):
+                parts.append(self._messages(form, changes, part))
+                orders.append(2 * places + part)
+        messages = pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(orders), kind="stable")))
+        return self._format.assemble(messages)
+
+    def encode_ddls(self, ddls: Sequence[LandedDdl], own: Iterable[tuple[str, str]]) -> pa.Table:
+        """The messages of the DDL that run, before the rows behind each; `own`: the tables of the feed."""
+        tables, parts = set(own), []
+        for number, ddl in enumerate(ddls):
+            if not ddl.opens_segment:
+                continue
+            for db, table in sorted(ddl.tables & tables):
+                event = self._format.ddl_event(ddl, db, table)
+                if event is not None:
+                    place = ddl.since, 0, number
+                    parts.append(_event_row(place, (db, table), DDL, self._topics.topic(db, table), event))
+        return pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *parts])
+
+    def watermarks(self, topics: Iterable[str], hi: int) -> pa.Table:
+        """The messages that end the window, one for each of `topics`."""
+        event = self._format.watermark(hi)
+        if event is None:
+            return MESSAGE_SCHEMA.empty_table()
+        place = hi, _BEHIND_ALL
+        rows = [
+            _event_row((*place, number), ("", ""), WATERMARK, topic, event)
+            for number, topic in enumerate(sorted(set(topics)))
+        ]
+        return pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *rows])
 
     def schemas(self) -> dict[str, str]:
         """The texts of all schemas that the messages so far name, by fingerprint."""
-        texts = (text for form in self._forms.values() for text in (form.key_schema, form.value_schema))
+        texts = (text for form in self._forms.values() for text in form.schemas if text is not None)
         return {fingerprint(text): text for text in texts}
 
     def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], int, Ints]]:
@@ -115,54 +143,63 @@ class AvroEncoder:
                 definition,
                 self._topics.topic(db, table),
                 self._topics.dispatcher(db, table).partition,
-                key_schema(definition, self._options),
-                value_schema(definition, self._options),
+                _key_columns(definition),
+                self._format.schemas(definition),
             )
         return form
 
+    def _messages(self, form: TableForm, changes: Changes, part: int) -> pa.Table:
+        count, rows = len(changes), changes.rows
+        bodies: Bodies = self._format.encode(changes)
+        columns = [rows.column(name) for name in _PLACE]
+        columns += [pa.repeat(pa.scalar(part, pa.int32()), count), rows.column("db"), rows.column("table")]
+        columns += [pa.repeat(changes.op, count), pa.repeat(form.topic, count), self._hashes(form, changes)]
+        columns += [_repeated(text, count) for text in form.schemas]
+        return pa.Table.from_arrays([*columns, *bodies], schema=MESSAGE_SCHEMA)
 
-def _encode_group(rows: pa.RecordBatch, form: TableForm, options: AvroOptions) -> tuple[pa.Table, Ints]:
-    """Messages of one table's rows, deletions first, and each one's place: twice its row's number, + 1 behind it."""
-    ops = rows.column("op")
-    moved = pc.is_valid(rows.column("new_key"))
-    removed = np.flatnonzero(np.asarray(pc.or_(pc.equal(ops, "delete"), moved)))
-    written = np.flatnonzero(np.asarray(pc.not_equal(ops, "delete")))
-    words = pc.if_else(pc.and_(pc.equal(ops, "update"), pc.invert(moved)), "u", "c").take(pa.array(written))
-    gone = rows.take(pa.array(removed))
-    stays = rows.take(pa.array(written))
-    old = images_from_maps(gone.column("before"), [column.name for column in key_columns(form.table)])
-    new = images_from_maps(stays.column("after"), [column.name for column in form.table.row_columns])
-    deletions = _table(
-        gone,
-        form,
-        0,
-        pa.repeat("d", len(gone)),
-        encode_keys(form.table, old, options),
-        pa.nulls(len(gone), pa.binary()),
+    def _hashes(self, form: TableForm, changes: Changes) -> Array:
+        """What the partition is chosen by: of index-value the same number for the same key of a table, ever."""
+        count = len(changes)
+        if self._format.one_partition:
+            return pa.repeat(pa.scalar(_FIRST_PARTITION, pa.int64()), count)
+        if form.partition == "ts":
+            return changes.commit_ts
+        # A row without a key has no number of its own: its table's keeps it in order.
+        key = changes.last(form.key).values() if form.partition == "index-value" else ()
+        columns = [pa.repeat(f"{form.table.db}.{form.table.name}", count), *key]
+        own = pa.table(columns, [str(number) for number in range(len(columns))])
+        return pa.array((row_hashes(own, own.column_names) >> np.uint64(1)).astype(np.int64))
+
+
+def _kinds(
+    rows: pa.RecordBatch, numbers: Ints, table: TableDef, splits_moves: bool
+) -> Iterator[tuple[Changes, int, Ints]]:
+    """The changes of each kind among the rows of those numbers, their part of a change, and their numbers."""
+    own = rows.take(pa.array(numbers))
+    ops = np.asarray(own.column(Mutation.OP))
+    moved = np.asarray(pc.is_valid(own.column(Mutation.NEW_KEY))) & splits_moves
+    kinds = (
+        (DELETE, 0, (ops == "delete") | moved),
+        (INSERT, 1, (ops == "insert") | moved),
+        (UPDATE, 1, (ops == "update") & ~moved),
     )
-    values = encode_values(form.table, new, words, stays.column("commit_ts"), options)
-    writes = _table(stays, form, 1, words, encode_keys(form.table, new, options), values)
-    return pa.concat_tables([deletions, writes]), np.concatenate([2 * removed, 2 * written + 1])
+    for op, part, wanted in kinds:
+        places = np.flatnonzero(wanted)
+        if len(places):
+            yield Changes(table, op, own.take(pa.array(places))), part, numbers[places]
 
 
-def _table(rows: pa.RecordBatch, form: TableForm, part: int, ops: Array, keys: Array, values: Array) -> pa.Table:
-    count = rows.num_rows
-    columns = [rows.column(name) for name in _PLACE]
-    columns += [pa.repeat(pa.scalar(part, pa.int32()), count), rows.column("db"), rows.column("table")]
-    columns += [ops, pa.repeat(form.topic, count), _hashes(form, rows, keys)]
-    columns += [pa.repeat(fingerprint(text), count) for text in (form.key_schema, form.value_schema)]
-    return pa.Table.from_arrays([*columns, keys, values], schema=MESSAGE_SCHEMA)
+def _key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
+    identity = table.identity()
+    names = set(identity.columns) if identity.kind != "row" else set()
+    return tuple(column for column in table.row_columns if column.name in names)
 
 
-def _hashes(form: TableForm, rows: pa.RecordBatch, keys: Array) -> Array:
-    """What the partition is chosen by: of index-value the same number for the same key of a table, ever."""
-    match form.partition:
-        case "ts":
-            return rows.column("commit_ts")
-        case "index-value":
-            own = pa.table({Message.TOPIC: pa.repeat(form.topic, len(keys)), Message.KEY: keys})
-            numbers = row_hashes(own, own.column_names)
-        case _:
-            own = pa.table({Message.TOPIC: [form.topic]})
-            numbers = np.repeat(row_hashes(own, own.column_names), len(keys))
-    return pa.array((numbers >> np.uint64(1)).astype(np.int64))
+def _repeated(text: str | None, count: int) -> Array:
+    return pa.nulls(count, pa.string()) if text is None else pa.repeat(fingerprint(text), count)
+
+
+def _event_row(place: tuple[int, int, int], name: tuple[str, str], op: str, topic: str, event: Event) -> pa.Table:
+    number = None if event.everywhere else _FIRST_PARTITION
+    row = (*place, 1, *name, op, topic, number, None, None, event.key, event.value)
+    return pa.Table.from_pylist([dict(zip(MESSAGE_SCHEMA.names, row, strict=True))], schema=MESSAGE_SCHEMA)

@@ -17,7 +17,8 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.config.feed import Feed
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.messages import AvroEncoder
+from binlake.feed.messages import MessageEncoder
+from binlake.feed.protocols import format_of
 from binlake.feed.state import reached_by_feed
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import read_rows
@@ -63,7 +64,8 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     _require_own_topics(ctx, feed, bounds.hi)
     window = read_mirror_window(ctx, bounds, merged)
     starts = tuple(sorted({ddl.since for ddl in window.ddls}))
-    encoder = AvroEncoder(window.definitions, Segments(bounds.lo, bounds.hi, starts), feed.topics, feed.avro)
+    segments, own = Segments(bounds.lo, bounds.hi, starts), format_of(feed.options)
+    encoder = MessageEncoder(window.definitions, segments, feed.topics, own)
     rows = _rows(ctx, feed, bounds) if merged.rows else None
     messages = _of_window(bounds, [encoder.encode(batch) for batch in _batches(rows)])
     table = message_table(feed.name)

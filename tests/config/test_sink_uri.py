@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from binlake.config.sinkuri import AvroOptions, mask_sink_uri, parse_sink_uri
+from binlake.config.protocols import AvroOptions
+from binlake.config.sinkuri import mask_sink_uri, parse_sink_uri
 from binlake.errors import ConfigError
 
 BASE = "kafka://127.0.0.1:9092/topic-name?protocol=avro"
@@ -15,12 +16,12 @@ BASE = "kafka://127.0.0.1:9092/topic-name?protocol=avro"
 # S2-04, S2-12, S2-33
 def test_the_pages_three_uris_are_read() -> None:
     plain = parse_sink_uri(BASE)
-    assert (plain.protocol, plain.topic, plain.avro) == ("avro", "topic-name", AvroOptions())
+    assert (plain.protocol, plain.topic, plain.options) == ("avro", "topic-name", AvroOptions())
     assert plain.kafka is not None
     assert plain.kafka.brokers == ("127.0.0.1:9092",)
-    assert parse_sink_uri(f"{BASE}&enable-tidb-extension=true").avro == AvroOptions(extension=True)
+    assert parse_sink_uri(f"{BASE}&enable-tidb-extension=true").options == AvroOptions(extension=True)
     texts = f"{BASE}&avro-decimal-handling-mode=string&avro-bigint-unsigned-handling-mode=string"
-    assert parse_sink_uri(texts).avro == AvroOptions(decimals="string", unsigned_bigints="string")
+    assert parse_sink_uri(texts).options == AvroOptions(decimals="string", unsigned_bigints="string")
 
 
 # S2-35
@@ -30,7 +31,8 @@ def test_the_parameters_compose() -> None:
     ):
         words = f"&enable-tidb-extension={extension}&avro-decimal-handling-mode={decimals}"
         words += f"&avro-bigint-unsigned-handling-mode={bigints}&avro-float-type={floats}"
-        options = parse_sink_uri(BASE + words).avro
+        options = parse_sink_uri(BASE + words).options
+        assert isinstance(options, AvroOptions)
         shown = (str(options.extension).lower(), options.decimals, options.unsigned_bigints, options.floats)
         assert shown == (extension, decimals, bigints, floats)
 

@@ -19,9 +19,10 @@ import pytest
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical_text_of, raw_from_capture
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.feed.avro.schema import legal_name
-from binlake.feed.messages import ORDER, AvroEncoder, fingerprint
+from binlake.feed.messages import ORDER, MessageEncoder, fingerprint
+from binlake.feed.protocols import format_of
 from binlake.mirror.effects import effects_of
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.floats import double_text, float_text
@@ -103,7 +104,7 @@ class Feed:
         self._schema = self._schema.fold(jobs)
 
     def _send(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> None:
-        encoder = AvroEncoder(definitions, segments, self.topics, TEXTS)
+        encoder = MessageEncoder(definitions, segments, self.topics, format_of(TEXTS))
         messages = encoder.encode(rows.filter(pa.array(self._keyed(definitions, segments, rows), pa.bool_())))
         order = [tuple(row.values()) for row in messages.select(list(ORDER)).to_pylist()]
         assert order == sorted(order)

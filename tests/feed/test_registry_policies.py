@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.feed.avro.schema import key_schema, value_schema
 from binlake.feed.registry import Registry, SchemaRefused
 from binlake.rows.schema import mysqltypes as t

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from binlake import tso
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.columns import encode_column

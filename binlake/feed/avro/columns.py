@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.schema import avro_type, null_branch

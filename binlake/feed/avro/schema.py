@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tidb_json import INT_PK, Json, column, table_def, table_info
 
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro.bodies import encode_keys, encode_values
 from binlake.feed.avro.schema import key_schema, value_schema

@@ -9,7 +9,7 @@ import fastavro
 import pytest
 from support.tidb_json import INT_PK, Json, article_table, column, index, table_def, table_info
 
-from binlake.config.sinkuri import AvroOptions
+from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
 from binlake.feed.avro.schema import key_schema, legal_name, value_schema
 from binlake.rows.schema import mysqltypes as t

@@ -1,0 +1,54 @@
+"""The protocols that a feed can write, and the parameters of a sink URI that each has for itself.
+
+Rule: a parameter of another protocol is refused by name, since nothing here reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.config.uriwords import UriWords
+
+
+@dataclass(frozen=True)
+class AvroOptions:
+    """`namespace`: the changefeed's; `extension`: the three fields of TiDB behind the columns (S2-08).
+
+    `decimals`, `unsigned_bigints`: the handling modes (S2-31, S2-32). `floats`: FLOAT as the page's `double` or newer
+    TiCDC's `float`; `extension_defaults`: newer TiCDC's defaults of the three fields (MISSION X-13). `time_zone`: that
+    TIMESTAMP values are shown in.
+    """
+
+    namespace: str = "default"
+    extension: bool = False
+    decimals: Literal["precise", "string"] = "precise"
+    unsigned_bigints: Literal["long", "string"] = "long"
+    floats: Literal["double", "float"] = "double"
+    extension_defaults: bool = False
+    time_zone: str = "UTC"
+
+
+Options = AvroOptions
+"""What decides the bytes of a protocol's messages."""
+
+
+def _avro(words: UriWords) -> AvroOptions:
+    return AvroOptions(
+        extension=words.truth("enable-tidb-extension", False),
+        decimals=words.one_of("avro-decimal-handling-mode", ("precise", "string"), "precise"),  # type: ignore[arg-type]
+        unsigned_bigints=words.one_of("avro-bigint-unsigned-handling-mode", ("long", "string"), "long"),  # type: ignore[arg-type]
+        floats=words.one_of("avro-float-type", ("double", "float"), "double"),  # type: ignore[arg-type]
+        extension_defaults=words.truth("avro-extension-defaults", False),
+    )
+
+
+_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro}
+PROTOCOLS = tuple(_READERS)
+"""What a feed can write."""
+
+
+def read_options(protocol: str, words: UriWords) -> Options:
+    """The options of `protocol`, one of PROTOCOLS. Raises ConfigError."""
+    return _READERS[protocol](words)

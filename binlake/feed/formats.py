@@ -1,0 +1,127 @@
+"""The seam of the protocols: row changes of one table and one kind go in as columns, keys and values come out.
+
+Rule: a format knows neither order, topics nor partitions; `messages` does that for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from binlake.base.lakecolumns import Mutation
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.statements.maps import images_from_maps
+from binlake.window.definitions import LandedDdl
+
+Array = Any
+"""A pyarrow Array (pyarrow has no stubs)."""
+Images = Mapping[str, Array]
+"""Canonical texts by column, rows in parallel (`statements.maps.images_from_maps`)."""
+INSERT, UPDATE, DELETE = "c", "u", "d"
+"""The kinds of a row change, as the column `op` of messages has them."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Row changes of `table`, all of the kind `op`, in commit order; `rows`: those of `mutation`."""
+
+    table: TableDef
+    op: str
+    rows: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    @property
+    def commit_ts(self) -> Array:
+        """Of each change, int64."""
+        return self.rows.column(Mutation.COMMIT_TS)
+
+    def before(self, columns: Sequence[ColumnInfo]) -> Images:
+        """`columns` of the rows as they were: of updates and deletions."""
+        return images_from_maps(self.rows.column(Mutation.BEFORE), [column.name for column in columns])
+
+    def after(self, columns: Sequence[ColumnInfo]) -> Images:
+        """`columns` of the rows as they are: of insertions and updates."""
+        return images_from_maps(self.rows.column(Mutation.AFTER), [column.name for column in columns])
+
+    def last(self, columns: Sequence[ColumnInfo]) -> Images:
+        """`columns` of what the change leaves, or takes away."""
+        return self.before(columns) if self.op == DELETE else self.after(columns)
+
+
+class Bodies(NamedTuple):
+    """Keys and values of messages, binary arrays; NULL: it has none."""
+
+    keys: Array
+    values: Array
+
+
+class Schemas(NamedTuple):
+    """The texts of the schemas of a table's messages in the registry; None: the protocol has none."""
+
+    key: str | None = None
+    value: str | None = None
+
+
+class Event(NamedTuple):
+    """A message that is no row change; `everywhere`: it goes to all partitions of its topic, else to the first."""
+
+    key: bytes | None
+    value: bytes | None
+    everywhere: bool
+
+
+class Format(Protocol):
+    """A protocol with its options.
+
+    `splits_moves`: an update that changes the row's key is a deletion and an insertion. `one_partition`: everything
+    goes to the first partition of its topic.
+    """
+
+    @property
+    def splits_moves(self) -> bool: ...
+
+    @property
+    def one_partition(self) -> bool: ...
+
+    def schemas(self, table: TableDef, /) -> Schemas:
+        """The schemas of the table's messages. Raises ConfigError for a table that cannot be sent."""
+
+    def encode(self, changes: Changes) -> Bodies:
+        """The messages of `changes`, in their order. Raises SchemaError for a row that its definition does not fit."""
+
+    def assemble(self, messages: pa.Table) -> pa.Table:
+        """All messages of whole transactions, in order, as they are sent: a row change each, as a rule."""
+
+    def ddl_event(self, ddl: LandedDdl, db: str, table: str, /) -> Event | None:
+        """The message of a DDL that changes db.table; None where the protocol has none."""
+
+    def watermark(self, ts: int, /) -> Event | None:
+        """The message that says: all at or below `ts` has been sent; None where the protocol has none."""
+
+
+class RowFormat:
+    """What most protocols have in common: rows only, a message each, moves split, no schemas."""
+
+    splits_moves = True
+    one_partition = False
+
+    def schemas(self, _table: TableDef, /) -> Schemas:
+        """None."""
+        return Schemas()
+
+    def assemble(self, messages: pa.Table) -> pa.Table:
+        """`messages`."""
+        return messages
+
+    def ddl_event(self, _ddl: LandedDdl, _db: str, _table: str, /) -> Event | None:
+        """None."""
+        return None
+
+    def watermark(self, _ts: int, /) -> Event | None:
+        """None."""
+        return None
