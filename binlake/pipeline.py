@@ -35,7 +35,7 @@ class Stage:
     @property
     def task(self) -> str:
         """What it is called among all stages of a replication."""
-        return f"{self.name}-{self.feed}" if self.feed else self.name
+        return task_name(self.name, self.sink)
 
 
 FEED = "feed"
@@ -144,6 +144,12 @@ def feed_sink(name: str) -> str:
 def feed_of_sink(sink: str | None) -> str:
     """The feed of `sink`; empty for the others."""
     return sink.removeprefix(f"{FEED}.") if sink is not None and sink.startswith(f"{FEED}.") else ""
+
+
+def task_name(stage: str, sink: str | None) -> str:
+    """What the stage `stage` of `sink` is called among all stages of a replication."""
+    feed = feed_of_sink(sink)
+    return f"{stage}-{feed}" if feed else stage
 
 
 def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[Stage, ...]:

@@ -96,7 +96,7 @@ class FeedProgress:
 def read_state(windows: WindowLog, feed: str) -> FeedState:
     """The state of the feed `feed`; one without events is normal."""
     events = windows.last_events((STAGE,), _SAME_MS, sink=feed_sink(feed)) if windows.exists() else []
-    return max((_state_of(event) for event in events), key=lambda state: state.number, default=FeedState())
+    return max((state_of(event) for event in events), key=lambda state: state.number, default=FeedState())
 
 
 def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) -> FeedProgress:
@@ -173,7 +173,8 @@ def _record(
     return read_state(windows, feed)
 
 
-def _state_of(event: EventRow) -> FeedState:
+def state_of(event: EventRow) -> FeedState:
+    """The state that an event of stage STAGE recorded."""
     detail = json.loads(event["detail"] or "{}")
     failure = detail.get("failure")
     removed = event["state"] == "removed"

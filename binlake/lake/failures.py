@@ -19,6 +19,7 @@ import structlog
 
 from binlake.errors import BinlakeError
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pipeline import task_name
 from binlake.window.eventrow import EventRow
 
 log = structlog.get_logger(__name__)
@@ -32,7 +33,10 @@ _EARLY = 50
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: `stage` that failed, the error's `kind` (is a retry useful), class, text and hint; at Unix ms."""
+    """One failure: `stage` that failed, the error's `kind` (is a retry useful), class, text and hint; at Unix ms.
+
+    `sink`: the feed's whose stage it was; empty for the others.
+    """
 
     stage: str
     kind: str
@@ -41,18 +45,24 @@ class Failure:
     hint: str
     run_id: str
     at_ms: int
+    sink: str = ""
 
     @classmethod
     def of(cls, event: EventRow) -> Failure:
         """From an event of stage FAILURE."""
         detail = json.loads(event["detail"] or "{}")
         told = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}
-        return cls(**told, run_id=event["run_id"], at_ms=event["at_ms"])
+        return cls(**told, run_id=event["run_id"], at_ms=event["at_ms"], sink=event["sink"] or "")
+
+    @property
+    def task(self) -> str:
+        """What failed, as its task is called: `finalize`, or of a feed `publish-NAME`."""
+        return task_name(self.stage, self.sink)
 
     def __str__(self) -> str:
         """For people: `finalize failed: TargetUnavailable: the text Hint: what to do`."""
         hint = f" Hint: {self.hint}" if self.hint else ""
-        return f"{self.stage} failed: {self.error}: {self.text}{hint}"
+        return f"{self.task} failed: {self.error}: {self.text}{hint}"
 
 
 def describe(error: BaseException) -> dict[str, str]:
@@ -66,20 +76,26 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def record_failure(
-    windows: WindowLog, stage: str, error: BaseException, *, run_id: str, window: tuple[int, int] | None = None
+    windows: WindowLog,
+    stage: str,
+    error: BaseException,
+    *,
+    run_id: str,
+    window: tuple[int, int] | None = None,
+    sink: str = "",
 ) -> None:
-    """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
+    """Record that `stage` (of `sink`) failed with `error` at the window (lo, hi], or (None) behind the last landed one.
 
     It never raises: what failed is reported by its own error, and where it cannot be recorded that is logged. A lake
     that does not exist is not created.
     """
     try:
         if not windows.exists():
-            _record_early(windows, stage, error, run_id)
+            _record_early(windows, stage, error, run_id, sink)
             return
         lo, hi = window or _place_now(windows)
         detail = {"stage": stage, **describe(error)}
-        windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, detail=detail))
+        windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, sink=sink, detail=detail))
     except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
         log.warning("failure_not_recorded", stage=stage, failure=str(error), error=str(unwritten))
 
@@ -107,13 +123,13 @@ def _early_lines(windows: WindowLog) -> list[str]:
     return file.read_text().splitlines() if file is not None and file.is_file() else []
 
 
-def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: str) -> None:
+def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: str, sink: str) -> None:
     file = _early_file(windows)
     if file is None:
         log.warning("failure_not_recorded", stage=stage, failure=str(error), reason="there is no lake yet")
         return
     told = {name: value for name, value in describe(error).items() if name != "where"}
-    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, **told)
+    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **told)
     lines = [*_early_lines(windows), json.dumps(asdict(one))][-_EARLY:]
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = file.with_suffix(f".{os.getpid()}")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection, Sequence
 
 from binlake import tso
 from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
+from binlake.errors import ConfigError
+from binlake.feed import state as feed_state
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import BY_NAME
+from binlake.pipeline import BY_NAME, task_name
+from binlake.window.eventrow import EventRow
 from spark_jobs.commands.main import add_arguments, execute
 from spark_jobs.job.outcomes import show
 
@@ -44,6 +48,7 @@ class WindowCommand:
         """`run` or `list`, and the arguments of a job."""
         parser.add_argument("action", choices=("run", "list"))
         add_arguments(parser)
+        parser.add_argument("--sink", help="list: the events of one sink only (sql, mirror, feed.NAME)")
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -52,24 +57,45 @@ class WindowCommand:
             _list(args)
             return 0
         _local_by_default(args)
-        show(execute("window", args), args.output)
-        return 0
+        results = execute("window", args)
+        show(results, args.output)
+        return 1 if any(result.state == "failed" for result in results) else 0
 
 
 def _list(args: argparse.Namespace) -> None:
-    events = WindowLog(LakePaths.of(load_replication(args.replication))).events()
+    replication = load_replication(args.replication)
+    events = WindowLog(LakePaths.of(replication)).events()
+    if args.sink is not None:
+        events = _of_sink(events, args.sink, {stage.sink for stage in replication.stages() if stage.sink})
     if args.output == "json":
         shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
         print(json.dumps(shown))
         return
     rows = []
     for event in events:
-        why = str(Failure.of(event)) if event["stage"] == FAILURE else event["blocked_by"]
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
-        rows.append([event["stage"], event["state"], str(event["lo"]), str(event["hi"]), time,
-                     f"{event['rows']:,}", f"{event['seconds']:.2f}", why])  # fmt: skip
+        rows.append([task_name(event["stage"], event["sink"]), event["state"], str(event["lo"]), str(event["hi"]), time,
+                     f"{event['rows']:,}", f"{event['seconds']:.2f}", _why(event)])  # fmt: skip
     columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
     print_table(columns, rows, whole=("lo", "hi"))
+
+
+def _why(event: EventRow) -> str:
+    if event["stage"] == FAILURE:
+        return str(Failure.of(event))
+    if event["stage"] == feed_state.STAGE:
+        state = feed_state.state_of(event)
+        return str(state.error) if state.error is not None else state.reason
+    return event["blocked_by"]
+
+
+def _of_sink(events: Sequence[EventRow], sink: str, known: Collection[str]) -> list[EventRow]:
+    """The events of `sink`, which may be one that the replication had. Raises ConfigError for a name never used."""
+    found = [event for event in events if event["sink"] == sink]
+    if not found and sink not in known:
+        used = sorted({*known, *(event["sink"] for event in events if event["sink"])})
+        raise ConfigError("there is no such sink", where={"sink": sink}, hint=f"use one of {', '.join(used)}")
+    return found
 
 
 def _local_by_default(args: argparse.Namespace) -> None:

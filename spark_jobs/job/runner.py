@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
 from binlake.errors import LeaseHeld
 from binlake.feed.state import read_state, record_feed_error, record_resume
-from binlake.lake.failures import record_failure
-from binlake.pipeline import STOPPED, Stage
+from binlake.lake.failures import describe, record_failure
+from binlake.pipeline import STOPPED, Stage, feed_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
@@ -40,7 +41,8 @@ def run_stage(
         raise
     except Exception as error:
         window = None if bounds is None else (bounds.lo, bounds.hi)
-        record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window)
+        sink = feed_sink(feed) if feed else ""
+        record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window, sink=sink)
         if feed:
             record_feed_error(ctx.windows, feed, name, error, run_id=ctx.run_id)
         raise
@@ -66,12 +68,14 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
 
     A window that land cuts at `window.max-bytes` continues in pieces up to the hi that plan proposed; a piece lands
     while the one before is in the sinks. Sinks run side by side and one that fails stops no other; the first failure is
-    raised once all that had begun has ended.
+    raised once all that had begun has ended. That of a feed is a result with state `failed`, and its feed is left out
+    of later pieces; it is raised where no sink is left.
     """
     planned = run_stage("plan", ctx, start_ts=start_ts)
     results = Gathered([planned])
     if planned.state in STOPPED:
         return results.results()
+    sinks = _Sinks(ctx)
     with ThreadPoolExecutor(1, thread_name_prefix="land") as pool:
         landing: Future[list[StageResult]] | None = pool.submit(_land, ctx, Bounds(planned.lo, planned.hi))
         while landing is not None:
@@ -79,7 +83,7 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
             bounds = Bounds(landed[-1].lo, landed[-1].hi)
             is_cut = any(result.detail.get(CUT) for result in landed)
             landing = pool.submit(_land, ctx, Bounds(bounds.hi, planned.hi)) if is_cut else None
-            for result in landed + _sinks(ctx, bounds):
+            for result in landed + sinks.run(bounds):
                 results.add(result)
     return results.results()
 
@@ -94,34 +98,67 @@ def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     return results
 
 
-def _sinks(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
-    stages = ctx.replication.stages()
-    chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
-    try:
-        return _side_by_side([lambda c=chain: _run_chain(ctx, c, bounds) for chain in chains])  # type: ignore[misc]
-    finally:
-        ctx.handover.drop(bounds.hi)
+class _Sinks:
+    """The sinks of one run, side by side; a feed that failed rests until the next run."""
+
+    def __init__(self, ctx: StageContext) -> None:
+        self._ctx = ctx
+        stages = ctx.replication.stages()
+        sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
+        self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
+
+    def run(self, bounds: Bounds) -> list[StageResult]:
+        """All that is left of them. Raises the first failure of the SQL sink or the mirrors, or of the last feed."""
+        try:
+            return _side_by_side([partial(self._run, chain, bounds) for chain in self._chains.values()])
+        finally:
+            self._ctx.handover.drop(bounds.hi)
+
+    def _run(self, chain: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
+        names, feed = [stage.name for stage in chain], chain[0].feed
+        if not feed:
+            return run_sink(self._ctx, names, bounds)
+        results: list[StageResult] = []
+        try:
+            for result in _run_stages(self._ctx, names, bounds, feed):
+                results.append(result)  # noqa: PERF402 - those before an error count
+        except SparkNeeded:
+            raise
+        except Exception as error:
+            del self._chains[feed_sink(feed)]
+            if not self._chains:
+                raise
+            results.append(_failed(names[len(results) % len(names)], bounds, feed, error))
+        return results
 
 
-def _run_chain(ctx: StageContext, stages: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
-    return run_sink(ctx, [stage.name for stage in stages], bounds, feed=stages[0].feed)
+def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
+    """What a stage of a feed ends with where it must not stop the others; who holds its lock is waited for."""
+    state = "waiting" if isinstance(error, LeaseHeld) else "failed"
+    described = describe(error)
+    log.warning("feed_left_out", feed=feed, stage=stage, window=bounds.window, error=str(error))
+    detail = {"feed": feed, "error": described["error"], "reason": str(error)}
+    return StageResult(stage, state, bounds.lo, bounds.hi, detail=detail)
 
 
 def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds, *, feed: str = "") -> list[StageResult]:
     """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size)."""
-    results = Gathered()
+    return Gathered(_run_stages(ctx, stages, bounds, feed)).results()
+
+
+def _run_stages(ctx: StageContext, stages: Sequence[str], bounds: Bounds, feed: str) -> Iterator[StageResult]:
     reached = bounds.lo
     while True:
         window = bounds
         for stage in stages:
             result = run_stage(stage, ctx, window, feed=feed)
-            results.add(result)
+            yield result
             if result.state in STOPPED:
-                return results.results()
+                return
             # compact widens or narrows the window to what its sink applies next.
             window = Bounds(result.lo, result.hi)
         if window.hi >= bounds.hi or window.hi <= reached:
-            return results.results()
+            return
         reached = window.hi
 
 

@@ -12,7 +12,8 @@ from typing import Any, cast
 import pytest
 
 from binlake.config import Replication
-from binlake.errors import BinlakeError, Permanent, Transient
+from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
+from binlake.pipeline import stages_for
 from spark_jobs.job import runner
 from spark_jobs.job.context import PIECE_BYTES, StageContext
 from spark_jobs.job.handover import Handover
@@ -24,8 +25,9 @@ WAIT_S = 60.0
 Act = Callable[[str, Bounds], None]
 
 
-def context() -> StageContext:
-    replication = SimpleNamespace(target=object(), mirror=SimpleNamespace(enabled=False))
+def context(*feeds: str, sql: bool = True) -> StageContext:
+    stages = stages_for(sql=sql, mirror=False, feeds=feeds)
+    replication = SimpleNamespace(stages=lambda: stages)
     return cast("StageContext", SimpleNamespace(replication=replication, handover=Handover()))
 
 
@@ -36,11 +38,15 @@ class Stages:
         self.piece, self.act = piece, act
         self.done: list[tuple[str, int, int]] = []
 
-    def __call__(self, name: str, _: Any, bounds: Bounds | None = None, **__: Any) -> StageResult:
+    def __call__(
+        self, name: str, _: Any, bounds: Bounds | None = None, start_ts: int | None = None, *, feed: str = ""
+    ) -> StageResult:
         own = bounds or Bounds(0, PLANNED)
+        name = f"{name}-{feed}" if feed else name
         self.act(name, own)
         hi = min(own.hi, own.lo + self.piece) if name == "land" else own.hi
-        detail = {CUT: True} if hi < own.hi else {}
+        detail: dict[str, Any] = {CUT: True} if hi < own.hi else {}
+        detail |= {"feed": feed} if feed else {}
         self.done.append((name, own.lo, hi))
         return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail)
 
@@ -48,9 +54,17 @@ class Stages:
         return [(lo, hi) for stage, lo, hi in self.done if stage == name]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> list[StageResult]:
+def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True) -> list[StageResult]:
     monkeypatch.setattr(runner, "run_stage", stages)
-    return runner.run_window(context())
+    return runner.run_window(context(*feeds, sql=sql))
+
+
+def failing(stage: str, error: Exception, lo: int = 10) -> Act:
+    def act(name: str, bounds: Bounds) -> None:
+        if (name, bounds.lo) == (stage, lo):
+            raise error
+
+    return act
 
 
 def test_a_window_that_was_not_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +121,35 @@ def test_a_failure_ends_the_run_behind_what_had_begun(
     assert stages.of("finalize") == [(0, 10)]
     # What landed ahead stays landed; nothing begins behind a failure.
     assert stages.of("merge") == ([(0, 10)] if where == "land" else [(0, 10), (10, 20), (20, 30)])
+
+
+def test_a_feed_that_fails_stops_nothing_else_and_rests_until_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    # S2-39, DESIGN 3.12
+    stages = Stages(10, failing("publish-a", Permanent("the registry refuses it")))
+    found = run(monkeypatch, stages, "a", "b")
+    tiles = [(0, 10), (10, 20), (20, 30)]
+    assert [stages.of(name) for name in ("merge", "finalize", "publish-b")] == [tiles] * 3
+    assert (stages.of("encode-a"), stages.of("publish-a")) == (tiles[:2], tiles[:1])
+    (failed,) = (result for result in found if result.state == "failed")
+    assert (failed.stage, failed.lo, failed.hi) == ("publish", 10, 20)
+    assert failed.detail == {"feed": "a", "error": "Permanent", "reason": "the registry refuses it"}
+
+
+def test_a_feed_that_another_process_publishes_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run(monkeypatch, Stages(PLANNED, failing("encode-a", LeaseHeld("pid 7"), 0)), "a")
+    assert [result.state for result in found if result.detail.get("feed")] == ["waiting"]
+
+
+def test_the_failure_of_the_last_sink_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(10, failing("publish-a", Transient("no broker answers")))
+    with pytest.raises(Transient, match="no broker answers"):
+        run(monkeypatch, stages, "a", sql=False)
+    assert stages.of("publish-a") == [(0, 10)]
+
+
+def test_a_feed_that_needs_spark_ends_the_process_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SparkNeeded):
+        run(monkeypatch, Stages(PLANNED, failing("encode-a", SparkNeeded(), 0)), "a")
 
 
 @pytest.mark.parametrize(

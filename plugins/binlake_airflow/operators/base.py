@@ -39,6 +39,8 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     locks: Sequence[str] = ()
     """Locks of the lake that it takes."""
     applies = False
+    feed = ""
+    """The feed whose stage it is."""
     records_failures = True
     """Whether a failure is one of the replication: it leaves an event in the lake."""
 
@@ -99,7 +101,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
             raise
         except Exception as error:
             failures.record_failure(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
-                          records=self.records_failures)  # fmt: skip
+                          records=self.records_failures, feed=self.feed)  # fmt: skip
             raise
 
     def _guarded(self, context: Mapping[str, Any], until: float) -> Any:

@@ -18,6 +18,7 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
 from binlake.errors import ConfigError
+from binlake.pipeline import task_name
 from binlake_airflow.telemetry import assets, failures
 
 _ENDED = ("success", "failed")
@@ -37,8 +38,8 @@ class OnFailure:
 def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     """Notify by `airflow.on-failure`, if it is set; also the callback of a missed deadline.
 
-    The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, kind, error, text, hint), and
-    `text` for people. A deadline of a run that has ended is skipped: a failure was notified when it happened.
+    The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, sink, kind, error, text, hint),
+    and `text` for people. A deadline of a run that has ended is skipped: a failure was notified when it happened.
     """
     settings = load_replication(replication_file, secrets=False)
     rule = settings.airflow.on_failure
@@ -47,13 +48,16 @@ def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
         return
     run_id = str(context.get("run_id") or _run_field(context, "run_id") or _run_field(context, "dag_run_id") or "")
     errors = failures.failures_of_run(settings, run_id)
-    lines = [
-        f"{one['stage']} failed: {one['text']}" + (f" Hint: {one['hint']}" if one["hint"] else "") for one in errors
-    ]
+    lines = [_failure_line(one) for one in errors]
     first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
     details = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
             "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
     notify(rule, {"exception": lines[-1] if lines else None, **context, "binlake": details})
+
+
+def _failure_line(one: Mapping[str, str]) -> str:
+    hint = f" Hint: {one['hint']}" if one["hint"] else ""
+    return f"{task_name(one['stage'], one['sink'])} failed: {one['text']}{hint}"
 
 
 def _run_field(context: Mapping[str, Any], name: str) -> Any:

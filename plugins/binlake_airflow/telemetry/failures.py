@@ -14,6 +14,7 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError
+from binlake.pipeline import feed_sink
 
 log = structlog.get_logger(__name__)
 
@@ -32,18 +33,24 @@ def words(error: BaseException) -> str:
 
 
 def record_failure(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
-         since_s: float, records: bool) -> None:  # fmt: skip
-    """Leave what is known of `error`, which ended a try that began at `since_s` (Unix seconds). It never raises."""
+         since_s: float, records: bool, feed: str = "") -> None:  # fmt: skip
+    """Leave what is known of `error`, which ended a try that began at `since_s` (Unix seconds). It never raises.
+
+    `feed`: the one whose stage the task is.
+    """
     try:
         context["ti"].xcom_push(key=KEY, value=words(error)[:1000])
         if records:
-            _record_event(settings(), task_id, error, str(context["run_id"]), since_s)
+            _record_event(settings(), task_id, feed, error, str(context["run_id"]), since_s)
     except Exception:
         log.warning("failure_not_recorded", task=task_id, exc_info=True)
 
 
 def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
-    """What the lake says failed in a run, the first first: stage, kind, error, text, hint. Empty when it cannot."""
+    """What the lake says failed in a run, the first first: stage, sink (of a feed), kind, error, text, hint.
+
+    Empty when it cannot.
+    """
     found: list[dict[str, str]] = []
 
     def look() -> None:
@@ -52,10 +59,10 @@ def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
         from binlake.lake.paths import LakePaths
         from binlake.lake.windowlog import WindowLog
 
-        names = ("stage", "kind", "error", "text", "hint")
+        names = ("stage", "sink", "kind", "error", "text", "hint")
         events = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
         # Of a stage that was tried again, the last.
-        last = {one.stage: one for one in events}
+        last = {one.task: one for one in events}
         found.extend({name: getattr(one, name) for name in names} for one in last.values())
 
     looking = threading.Thread(target=_read_or_log, args=(look,), name="binlake-failures", daemon=True)
@@ -71,11 +78,15 @@ def _read_or_log(look: Callable[[], None]) -> None:
         log.warning("failures_not_readable", exc_info=True)
 
 
-def _record_event(settings: Replication, stage: str, error: Exception, run_id: str, since_s: float) -> None:
+def _record_event(
+    settings: Replication, task_id: str, feed: str, error: Exception, run_id: str, since_s: float
+) -> None:
     from binlake.lake.failures import failures, record_failure
     from binlake.lake.paths import LakePaths
     from binlake.lake.windowlog import WindowLog
 
-    windows = WindowLog(LakePaths.of(settings))
-    if not failures(windows, run_id, int(since_s * 1000)):
-        record_failure(windows, stage, error, run_id=run_id)
+    windows, sink = WindowLog(LakePaths.of(settings)), feed_sink(feed) if feed else ""
+    # A feed's failure is not that of what runs beside it.
+    if not any(one.sink == sink for one in failures(windows, run_id, int(since_s * 1000))):
+        stage = task_id.removesuffix(f"-{feed}") if feed else task_id
+        record_failure(windows, stage, error, run_id=run_id, sink=sink)
