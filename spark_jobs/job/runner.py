@@ -121,7 +121,7 @@ class _Sinks:
         results: list[StageResult] = []
         try:
             for result in _run_stages(self._ctx, names, bounds, feed):
-                results.append(result)  # noqa: PERF402 - those before an error count
+                results.append(result)
         except SparkNeeded:
             raise
         except Exception as error:

@@ -38,9 +38,7 @@ class Stages:
         self.piece, self.act = piece, act
         self.done: list[tuple[str, int, int]] = []
 
-    def __call__(
-        self, name: str, _: Any, bounds: Bounds | None = None, start_ts: int | None = None, *, feed: str = ""
-    ) -> StageResult:
+    def __call__(self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", **__: Any) -> StageResult:
         own = bounds or Bounds(0, PLANNED)
         name = f"{name}-{feed}" if feed else name
         self.act(name, own)

@@ -1,0 +1,70 @@
+"""`binlake window list` shows what happened to a lake, or to one of its sinks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.replication_files import write_replication
+
+from binlake.cli import run as main
+from binlake.config import load_replication
+from binlake.errors import SchemaError
+from binlake.feed.state import record_feed_error
+from binlake.lake.failures import record_failure
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pipeline import feed_sink
+
+LO, HI = 449_000_000_000_000_001, 449_000_000_000_000_777
+FEEDS = tuple(
+    f'name = "{name}"\nsink-uri = "kafka://k:9092/t?protocol=avro"\nschema-registry = "http://r:8081"'
+    for name in ("orders", "audit")
+)
+
+
+@pytest.fixture
+def replication(tmp_path: Path) -> Path:
+    """One window of a replication with two feeds, one of which has failed."""
+    path = write_replication(tmp_path, "shop", feeds=FEEDS, target=None)
+    log = WindowLog(LakePaths.of(load_replication(path, secrets=False)))
+    log.record(WindowEvent("land", LO, HI, "done", 3))
+    for name in ("orders", "audit"):
+        log.record(WindowEvent("encode", LO, HI, "done", 3, sink=feed_sink(name)))
+    error = SchemaError("the registry refuses it", where={"table": "shop.item"}, hint="ask its owner")
+    record_failure(log, "publish", error, run_id="r1", window=(LO, HI), sink=feed_sink("orders"))
+    record_feed_error(log, "orders", "publish", error, run_id="r1")
+    return path
+
+
+def test_a_sinks_events_are_listed_alone(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # S2-39, R-46
+    command = ["window", "list", "--replication", str(replication)]
+    assert main([*command, "--sink", "feed.orders", "--output", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [(one["stage"], one["state"]) for one in shown] == [
+        ("encode", "done"),
+        ("failure", "failed"),
+        ("feed", "error"),
+    ]
+    assert {one["sink"] for one in shown} == {"feed.orders"}
+    assert shown[0]["hi"] == str(HI)
+    main([*command, "--sink", "feed.audit", "--output", "json"])
+    assert [one["stage"] for one in json.loads(capsys.readouterr().out)] == ["encode"]
+    main([*command, "--output", "json"])
+    assert len(json.loads(capsys.readouterr().out)) == 5
+
+
+def test_a_feeds_failure_is_shown_with_its_words(replication: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["window", "list", "--replication", str(replication), "--sink", "feed.orders"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "publish-orders failed: SchemaError: the registry refuses it Hint: ask its owner" in shown
+    assert "encode-orders" in shown
+
+
+def test_a_sink_that_never_was_is_refused_with_those_that_are(
+    replication: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["window", "list", "--replication", str(replication), "--sink", "feed.oders"]) == 1
+    assert "feed.audit, feed.orders" in capsys.readouterr().err
