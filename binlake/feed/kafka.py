@@ -11,56 +11,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as Delivered
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
+from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
+from binlake.feed.position import Position
 
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 POSITIONS = "binlake-feed-positions"
 """The topic that holds each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
 _COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
-
-
-class Position(NamedTuple):
-    """A place in the order of all changes."""
-
-    commit_ts: int
-    start_ts: int
-    seq: int
-
-    @classmethod
-    def from_text(cls, text: str) -> Position:
-        """What `to_text` wrote."""
-        return cls(*map(int, text.split("-")))
-
-    def to_text(self) -> str:
-        """As POSITIONS has it."""
-        return f"{self.commit_ts}-{self.start_ts}-{self.seq}"
-
-
-class Outgoing(NamedTuple):
-    """A message as it is sent: `hash` chooses the partition; `value` None is a deletion (tombstone)."""
-
-    topic: str
-    hash: int
-    key: bytes
-    value: bytes | None
-    commit_ts: int
 
 
 class Publisher:
@@ -122,19 +93,18 @@ class Publisher:
         there = self._admin.list_topics(timeout=TIMEOUT_S).topics
         return {topic: len(there[topic].partitions) for topic in topics if topic in there}
 
-    def publish(self, messages: Sequence[Outgoing], position: Position) -> None:
+    def publish(self, messages: pa.Table, position: Position) -> None:
         """Send the messages in their order, and record that the feed is at `position` now.
 
         Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, Transient else:
         nothing of a failed call is there for consumers who read what is committed. A publisher that has failed is to
         be opened again, which tells what is there.
         """
-        self.ensure_topics({message.topic for message in messages})
+        self.ensure_topics(pc.unique(messages.column(Message.TOPIC)).to_pylist())
         try:
             if self._transactions:
                 self._producer.begin_transaction()
-            for message in messages:
-                self._send(message)
+            self._send(messages)
             if not self._transactions:
                 self._flush()
             self._produce(POSITIONS, 0, self._feed.encode(), position.to_text().encode(), None)
@@ -147,11 +117,19 @@ class Publisher:
             raise self._ended(error) from error
         self.position = position
 
-    def _send(self, message: Outgoing) -> None:
-        partition = message.hash % self._partitions[message.topic]
-        # What a tombstone cannot say (MISSION S2-48).
-        headers = [("tidb_commit_ts", str(message.commit_ts).encode())] if message.value is None else None
-        self._produce(message.topic, partition, message.key, message.value, headers)
+    def _send(self, messages: pa.Table) -> None:
+        names = (Message.TOPIC, Message.KEY, Message.VALUE, Message.COMMIT_TS)
+        columns = [messages.column(name).to_pylist() for name in names]
+        for topic, key, value, commit_ts, partition in zip(*columns, self._partitions_for(messages), strict=True):
+            # What a tombstone cannot say (MISSION S2-48).
+            headers = [("tidb_commit_ts", str(commit_ts).encode())] if value is None else None
+            self._produce(topic, partition, key, value, headers)
+
+    def _partitions_for(self, messages: pa.Table) -> list[int]:
+        topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
+        sizes = np.array([self._partitions[topic] for topic in topics.dictionary.to_pylist()], np.int64)
+        numbers = np.asarray(messages.column(Message.HASH)) % sizes[np.asarray(topics.indices)]
+        return [int(number) for number in numbers.tolist()]
 
     def _produce(
         self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
@@ -165,7 +143,7 @@ class Publisher:
                 self._producer.poll(0.1)
                 self._require_delivered()
 
-    def _delivered(self, error: KafkaError | None, _message: Message) -> None:
+    def _delivered(self, error: KafkaError | None, _message: Delivered) -> None:
         # What we purge ourselves is no news.
         if error is not None and error.code() not in _PURGED:
             self._failures.append(error)

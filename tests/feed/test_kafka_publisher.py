@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -17,7 +18,9 @@ from support.topics import read_topic
 
 from binlake.config.sinkuri import Kafka as Brokers
 from binlake.errors import Fenced, Permanent, Transient
-from binlake.feed.kafka import POSITIONS, Outgoing, Position, Publisher
+from binlake.feed.kafka import POSITIONS, Publisher
+from binlake.feed.messages import MESSAGE_SCHEMA
+from binlake.feed.position import Position
 
 if TYPE_CHECKING:
     from deploy.local.kafka import Kafka
@@ -35,9 +38,17 @@ def topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)[:200].replace("[", ".").replace("]", "")
 
 
-def changes(topic: str, first: int, last: int) -> list[Outgoing]:
+def message(topic: str, commit_ts: int, number: int, key: bytes, value: bytes | None) -> pa.Table:
+    row = {"topic": topic, "commit_ts": commit_ts, "hash": number, "key": key, "value": value}
+    return pa.Table.from_pylist([row], MESSAGE_SCHEMA)
+
+
+def changes(topic: str, first: int, last: int) -> pa.Table:
     """One message a change: change n writes key n % 10."""
-    return [Outgoing(topic, n % 10, b"%d" % (n % 10), b"value %d" % n, n) for n in range(first, last)]
+    return pa.concat_tables(
+        [MESSAGE_SCHEMA.empty_table()]
+        + [message(topic, n, n % 10, b"%d" % (n % 10), b"value %d" % n) for n in range(first, last)]
+    )
 
 
 def at(commit_ts: int) -> Position:
@@ -67,7 +78,7 @@ def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic:
         publisher.publish(changes(topic, 0, 3), Position(447, 440, 2))
     with Publisher(brokers, f"{topic}-other") as other:
         assert other.position is None
-        other.publish([], at(9))
+        other.publish(changes(topic, 0, 0), at(9))
     with Publisher(brokers, topic) as publisher:
         assert publisher.position == Position(447, 440, 2)
 
@@ -75,16 +86,17 @@ def test_the_next_publisher_goes_on_behind_the_position(brokers: Brokers, topic:
 # S2-48, X-16
 def test_a_deletion_is_a_tombstone_that_says_when_in_a_header(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic) as publisher:
-        publisher.publish([Outgoing(topic, 0, b"k", None, 417318403368288260)], at(1))
-    (message,) = read_topic(kafka.address, topic)
-    assert (message.key, message.value) == (b"k", None)
-    assert message.headers == (("tidb_commit_ts", b"417318403368288260"),)
+        publisher.publish(message(topic, 417318403368288260, 0, b"k", None), at(1))
+    (read,) = read_topic(kafka.address, topic)
+    assert (read.key, read.value) == (b"k", None)
+    assert read.headers == (("tidb_commit_ts", b"417318403368288260"),)
 
 
 _KILLED = """
 import os, signal, sys
-from binlake.feed import kafka as module
-from binlake.feed.kafka import Outgoing, Position, Publisher
+import pyarrow as pa
+from binlake.feed.kafka import Publisher
+from binlake.feed.position import Position
 from binlake.config.sinkuri import Kafka
 
 address, topic, step = sys.argv[1:]
@@ -109,8 +121,9 @@ with Publisher(Kafka((address,), partitions=3), topic) as publisher:
             return len(producer)
 
     publisher._producer = Dying()
-    messages = [Outgoing(topic, n % 10, b"%d" % (n % 10), b"value %d" % n, n) for n in range(100, 200)]
-    publisher.publish(messages, Position(199, 198, 0))
+    rows = [{"topic": topic, "hash": n % 10, "key": b"%d" % (n % 10), "value": b"value %d" % n, "commit_ts": n}
+            for n in range(100, 200)]
+    publisher.publish(pa.Table.from_pylist(rows), Position(199, 198, 0))
 """
 
 
@@ -145,9 +158,9 @@ def test_a_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, top
 
 def test_a_message_that_is_too_large_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(replace(brokers, max_message_bytes=2000), topic) as publisher:
-        large = Outgoing(topic, 0, b"0", b"x" * 5000, 11)
+        large = message(topic, 11, 0, b"0", b"x" * 5000)
         with pytest.raises(Permanent, match="max-message-bytes"):
-            publisher.publish([*changes(topic, 0, 10), large], at(11))
+            publisher.publish(pa.concat_tables([changes(topic, 0, 10), large]), at(11))
     with Publisher(brokers, topic) as publisher:
         assert publisher.position is None
         publisher.publish(changes(topic, 0, 10), at(9))
@@ -158,9 +171,9 @@ def test_a_broker_that_refuses_a_large_message_fails_the_whole_call(kafka: Kafka
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": "2000"})])[topic].result()
     with Publisher(brokers, topic) as publisher:
-        large = Outgoing(topic, 0, b"0", os.urandom(5000), 11)
+        large = message(topic, 11, 0, b"0", os.urandom(5000))
         with pytest.raises(Permanent, match="max-message-bytes"):
-            publisher.publish([*changes(topic, 0, 10), large], at(11))
+            publisher.publish(pa.concat_tables([changes(topic, 0, 10), large]), at(11))
     with Publisher(brokers, topic) as publisher:
         assert publisher.position is None
         publisher.publish(changes(topic, 0, 10), at(9))

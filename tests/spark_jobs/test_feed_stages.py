@@ -17,7 +17,10 @@ from support.topics import Read, read_topic
 from support.workload import Workload, integer
 
 from binlake.errors import ConfigError, ImmutableWindow, IncompleteWindow
+from binlake.feed.manifest import EncodeManifest
 from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.schemaids import SchemaIds
+from binlake.feed.sink import open_sink
 from binlake.pipeline import feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds, StageContext
@@ -119,11 +122,11 @@ def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
     assert encode.run(fed.ctx, bounds, FEED).state == "already"
     assert publish.run(fed.ctx, bounds, FEED).state == "already"
     # As after a kill between Kafka's commit and the lake's event.
-    manifest = publish._windows(fed.ctx, feed_sink(FEED), bounds.hi) or [
-        publish.EncodeManifest.from_json(event["manifest"])
-        for event in fed.ctx.windows.events(stage="encode", state="done", sealed=True)
-    ]
-    assert publish._publish(fed.ctx, fed.ctx.replication.feed_of(FEED), manifest[0]) == 0
+    (event,) = fed.ctx.windows.events(stage="encode", state="done", sealed=True)
+    feed = fed.ctx.replication.feed_of(FEED)
+    with open_sink(feed, fed.ctx.replication.name) as sink, SchemaIds(feed) as ids:
+        manifest = EncodeManifest.from_json(event["manifest"])
+        assert publish.publish_window(fed.ctx.paths, manifest, sink, ids) == 0
     assert Counter(fed.read("item")) == before
 
 

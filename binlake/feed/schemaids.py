@@ -1,0 +1,104 @@
+"""The header of each key and value, with the id that the registry gives its schema (reference 2.1).
+
+Rule: the registry is asked in the order of the messages, and only for schemas that they need; messages without a
+schema need no registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Message
+from binlake.config.feed import Feed
+from binlake.errors import ConfigError
+from binlake.feed.registry import Registry, SchemaRefused, header
+from binlake.rules.topics import subject_of
+
+_BETWEEN = "\n"
+"""Between topic and fingerprints, none of which has it."""
+
+
+class SchemaIds:
+    """The headers of one feed's messages. `refused`: the registry's error for the first message that it stopped."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._registry: Registry | None = None
+        self._headers: dict[tuple[str, str, str], bytes] = {}
+        self.refused: SchemaRefused | None = None
+
+    def __enter__(self) -> SchemaIds:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._registry is not None:
+            self._registry.__exit__(kind, error, trace)
+
+    def add_headers(self, messages: pa.Table, schemas: Mapping[str, str]) -> pa.Table:
+        """`messages` with headers, as far as the first whose schema the registry refuses; `refused` tells of that.
+
+        `schemas`: texts by fingerprint. Raises Transient, Permanent, ConfigError.
+        """
+        messages = messages.combine_chunks()
+        names = _encode_names(messages)
+        keys, values = [], []
+        for number, name in enumerate(names.dictionary.to_pylist()):
+            topic, key, value = name.split(_BETWEEN)
+            try:
+                found = [self._header(topic, "key", key, schemas), self._header(topic, "value", value, schemas)]
+            except SchemaRefused as error:
+                self.refused = error
+                first = int(np.argmax(np.asarray(names.indices) == number))
+                messages, names = messages.slice(0, first).combine_chunks(), names[:first]
+                break
+            keys.append(found[0])
+            values.append(found[1])
+        for column, headers in ((Message.KEY, keys), (Message.VALUE, values)):
+            if any(headers):
+                place = messages.schema.get_field_index(column)
+                bodies = _put_before(headers, names.indices, messages.column(column))
+                messages = messages.set_column(place, messages.schema.field(column), bodies)
+        return messages
+
+    def _header(self, topic: str, part: str, schema: str, schemas: Mapping[str, str]) -> bytes:
+        if not schema:
+            return b""
+        name = (topic, part, schema)
+        if name not in self._headers:
+            self._headers[name] = header(self._opened().id_of(subject_of(topic, part), schemas[schema]))
+        return self._headers[name]
+
+    def _opened(self) -> Registry:
+        if self._registry is None:
+            if not self._feed.schema_registry:
+                raise ConfigError(
+                    "a feed of this protocol needs a schema registry",
+                    where={"feed": self._feed.name, "protocol": self._feed.sink.protocol},
+                    hint="set schema-registry",
+                )
+            registry = Registry(self._feed.schema_registry)
+            registry.require_answer()
+            self._registry = registry
+        return self._registry
+
+
+def _encode_names(messages: pa.Table) -> Any:
+    """Of each message, topic and the schemas that it needs, as a dictionary array in order of appearance."""
+    # A deletion has no value.
+    value = pc.if_else(pc.is_valid(messages.column(Message.VALUE)), messages.column(Message.VALUE_SCHEMA), None)
+    parts = [messages.column(Message.TOPIC), messages.column(Message.KEY_SCHEMA), value]
+    texts = [pc.fill_null(part, "").cast(pa.string()) for part in parts]
+    return pc.binary_join_element_wise(*texts, _BETWEEN).combine_chunks().dictionary_encode()
+
+
+def _put_before(headers: list[bytes], which: Any, bodies: Any) -> Any:
+    """Each body behind its header; NULL stays NULL."""
+    return pc.binary_join_element_wise(pa.array(headers, pa.binary()).take(which), bodies, b"")

@@ -1,0 +1,37 @@
+"""Where the messages of a feed go: what publish asks of Kafka, and of every other sink.
+
+Rule: a sink takes messages and the position that they reach as one; what it says when it is opened decides where the
+feed goes on.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import pyarrow as pa
+
+from binlake.config.feed import Feed
+from binlake.errors import ConfigError
+from binlake.feed.kafka import Publisher
+from binlake.feed.position import Position
+
+
+class Sink(Protocol):
+    """The one writer of a feed, once it is opened. `position`: of the last change that is there; None at first."""
+
+    position: Position | None
+
+    def publish(self, messages: pa.Table, position: Position) -> None:
+        """Write `messages` (columns of MESSAGE_SCHEMA, keys and values as consumers get them) in their order.
+
+        Their feed is at `position` then. Raises Permanent, Fenced, Transient; a sink that has failed is to be opened
+        again.
+        """
+
+
+def open_sink(feed: Feed, replication: str) -> AbstractContextManager[Sink]:
+    """The sink of a feed. Entering it raises Transient, Permanent. Raises ConfigError."""
+    if feed.sink.kafka is None:
+        raise ConfigError("a feed needs a Kafka sink", where={"feed": feed.name}, hint="use kafka://host:port/topic")
+    return Publisher(feed.sink.kafka, f"{replication}.{feed.name}", transactions=feed.transactions)
