@@ -9,6 +9,7 @@ from typing import Any
 
 from binlake.config.load import check_replication
 from binlake.config.reference import reference_text
+from binlake.config.sinkuri import mask_sink_uri
 from binlake.errors import ConfigError
 
 
@@ -44,6 +45,8 @@ def _without_secrets(value: Any, *, secret: bool = False) -> Any:
         return "***" if secret and value is not None else value
     if secret and value and not re.fullmatch(r"env:\w+", value):
         return "***"
+    if "://" in value and "?" in value:
+        value = mask_sink_uri(value)
     return re.sub(r"://[^/@]*@", "://***@", value)
 
 

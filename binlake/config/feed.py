@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from binlake.base.sections.values import NameList, Section
 from binlake.config.protocols import AvroOptions, Options
@@ -31,6 +33,17 @@ def _readable_uri(text: str) -> str:
     except ConfigError as error:
         raise ValueError(str(error)) from error
     return text
+
+
+def _topic_names(text: str) -> str:
+    # The registry's clients name them by class.
+    if text.rpartition(".")[2] == "TopicNameStrategy":
+        return "TopicNameStrategy"
+    raise ValueError(f"the subject name strategy {text!r} is not supported: only TopicNameStrategy is, as in TiCDC")
+
+
+CommitTs = Annotated[str, Field(pattern=r"^([1-9][0-9]{0,19})?$")]
+"""A commit_ts as decimal text, or empty."""
 
 
 class TopicRule(Section):
@@ -62,6 +75,19 @@ class Feed(Section):
     transactions: bool = Field(
         True, description="publish a window in Kafka's transactions, each message once; false: once or more, in order"
     )
+    start_ts: CommitTs = Field(
+        "", description="commit_ts after which it begins; empty = with the first window that it sees"
+    )
+    target_ts: CommitTs = Field("", description="last commit_ts that it sends, then it is finished; empty = no end")
+    subject_name_strategy: Annotated[str, AfterValidator(_topic_names)] = Field(
+        "TopicNameStrategy", description="names of the registry's subjects; `TopicNameStrategy` is the only one"
+    )
+
+    @model_validator(mode="after")
+    def _ends_after_it_begins(self) -> Feed:
+        if self.target_ts and int(self.target_ts) <= int(self.start_ts or 0):
+            raise ValueError(f"target-ts {self.target_ts} is not above start-ts {self.start_ts}")
+        return self
 
     @cached_property
     def sink(self) -> SinkUri:
@@ -88,6 +114,13 @@ class Feed(Section):
         from binlake.rules.tablefilter import TableMatcher
 
         return TableMatcher(self.rules)
+
+    def data_hash(self) -> str:
+        """Hash of what decides its messages: windows that wait to be published are encoded again when it changes."""
+        shown = self.model_dump(
+            mode="json", exclude={"name", "schema_registry", "transactions", "start_ts", "target_ts"}
+        )
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
 
     def require_rules(self) -> None:
         """Read its patterns and topics. Raises ConfigError with the feed's name."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from binlake.base.redaction import show_row_values
+from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
+from binlake.config.reading import read_toml, readable_error
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -65,46 +64,14 @@ def _read_model(path: Path) -> Replication:
             f"the replication file cannot be read: {error.strerror}", where={"file": path}, hint="name one TOML file"
         ) from None
     try:
-        return Replication.model_validate(raw)
+        replication = Replication.model_validate(raw)
     except ValidationError as error:
         raise readable_error(error, Replication, path) from None
+    return merge_feed_files(replication, path)
 
 
 def _problems_error(found: list[str], path: Path) -> ConfigError:
     return ConfigError("; ".join(found), where={"file": path}, hint="see docs/reference/configuration.md")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file. Raises FileNotFoundError, ConfigError."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
-
-
-def readable_error(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
-    """One clear error for the first thing that `model` refuses: the key, and what is allowed."""
-    # A key with a slip of the pen is often one that is missing, too: the slip says more.
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    key = ".".join(str(part) for part in first["loc"])
-    hint = "see docs/reference/configuration.md"
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(model, first["loc"][:-1])
-        close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
-        return ConfigError(f"unknown key `{key}`", where={"file": path}, hint=hint)
-    return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
-
-
-def _known_keys(root: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
-    model: Any = root
-    for part in place:
-        if isinstance(part, int):
-            continue
-        field = next((f for f in model.model_fields.values() if f.alias == part), None)
-        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
-    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _require_rules(replication: Replication, path: Path) -> None:

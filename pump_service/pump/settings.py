@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.config.load import read_toml, readable_error
+from binlake.config.reading import read_toml, readable_error
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S

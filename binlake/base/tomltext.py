@@ -1,0 +1,29 @@
+"""TOML as text, of the few kinds of values that Binlake's own files have; what it writes tomllib reads back alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """`values` as TOML: text, numbers, truth, lists and tables of them; None is left out."""
+    lines = [f"{_key(name)} = {_value(value)}" for name, value in values.items() if value is not None]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(name)} = {_value(one)}" for name, one in value.items() if one is not None)
+        return f"{{{inner}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value)
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("-", "").replace("_", "").isalnum() else _value(name)
