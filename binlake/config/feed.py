@@ -115,6 +115,15 @@ class Feed(Section):
 
         return TableMatcher(self.rules)
 
+    @property
+    def first_ts(self) -> int | None:
+        """`start-ts` as a number; None where the feed begins with the first window that it sees."""
+        return int(self.start_ts) if self.start_ts else None
+
+    def last_ts(self, ts: int) -> int:
+        """`ts`, or the feed's end where that is lower."""
+        return min(ts, int(self.target_ts)) if self.target_ts else ts
+
     def data_hash(self) -> str:
         """Hash of what decides its messages: windows that wait to be published are encoded again when it changes."""
         shown = self.model_dump(

@@ -16,7 +16,7 @@ class EncodeManifest(OfWindow):
     """What encode sealed of the feed's window (lo, hi].
 
     `messages`: rows of `message`; `ddls`: DDL in it, of which a feed has no message; `digest`: of the messages;
-    `schemas`: texts by fingerprint.
+    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section that it was encoded under.
     """
 
     VERSION: ClassVar[int] = 1
@@ -29,6 +29,7 @@ class EncodeManifest(OfWindow):
     ddls: int
     digest: str
     schemas: Mapping[str, str] = field(default_factory=dict)
+    config: str = ""
 
     def to_json(self) -> str:
         """The sealed text."""

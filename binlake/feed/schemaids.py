@@ -73,8 +73,15 @@ class SchemaIds:
             return b""
         name = (topic, part, schema)
         if name not in self._headers:
-            self._headers[name] = header(self._opened().id_of(subject_of(topic, part), schemas[schema]))
+            self._headers[name] = header(self._id_of(subject_of(topic, part), schemas[schema]))
         return self._headers[name]
+
+    def _id_of(self, subject: str, schema: str) -> int:
+        try:
+            return self._opened().id_of(subject, schema)
+        except SchemaRefused as error:
+            where = {**error.where, "subject": subject}
+            raise SchemaRefused(error.message, where=where, hint=error.hint) from None
 
     def _opened(self) -> Registry:
         if self._registry is None:

@@ -30,8 +30,13 @@ class Sink(Protocol):
         """
 
 
-def open_sink(feed: Feed, replication: str) -> AbstractContextManager[Sink]:
+def writer_name(feed: Feed, replication: str, life: int = 0) -> str:
+    """What a feed is called among all that share its sink; `life`: feeds of its name that were removed before."""
+    return f"{replication}.{feed.name}" + (f".{life}" if life else "")
+
+
+def open_sink(feed: Feed, replication: str, life: int = 0) -> AbstractContextManager[Sink]:
     """The sink of a feed. Entering it raises Transient, Permanent. Raises ConfigError."""
     if feed.sink.kafka is None:
         raise ConfigError("a feed needs a Kafka sink", where={"feed": feed.name}, hint="use kafka://host:port/topic")
-    return Publisher(feed.sink.kafka, f"{replication}.{feed.name}", transactions=feed.transactions)
+    return Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions)

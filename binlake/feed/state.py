@@ -15,7 +15,7 @@ from typing import Any, Literal
 import structlog
 
 from binlake import tso
-from binlake.errors import Fenced, Permanent
+from binlake.errors import Fenced, LostRange, Permanent
 from binlake.lake.failures import describe
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import feed_sink
@@ -111,6 +111,17 @@ def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) ->
 def reached_by_feed(windows: WindowLog, stage: str, feed: str) -> int | None:
     """The greatest hi that `stage` of this feed ended with; None when it never did, in the feed's present life."""
     return windows.reached(stage, feed_sink(feed), since_ms=read_state(windows, feed).life_ms)
+
+
+def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:
+    """A feed can begin at `start_ts` (commit_ts, exclusive). Raises LostRange where the lake begins later."""
+    landed = windows.landed_range() if windows.exists() else None
+    if landed is not None and start_ts < landed[0]:
+        raise LostRange(
+            "the lake does not hold what a feed is to begin with",
+            where={"feed": feed, "start_ts": start_ts, "earliest": landed[0]},
+            hint=f"the earliest start-ts that is possible is {landed[0]}",
+        )
 
 
 def stops_feed(error: BaseException) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,8 @@ from binlake.config.feed import Feed
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
-from binlake.feed.state import reached_by_feed
+from binlake.feed.state import reached_by_feed, read_state, require_in_lake
+from binlake.feed.waiting import is_of, waiting_windows
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MESSAGE, MUTATION, message_table
@@ -41,22 +41,38 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     """Encode what the feed `name` has not up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
     feed, began = ctx.replication.feed_of(name), time.monotonic()
     with lake_lock(ctx.paths, feed_lock(name)):
-        window = next_window(ctx, name, bounds)
+        for waiting in waiting_windows(ctx.windows, feed, read_state(ctx.windows, name), bounds.hi):
+            if not is_of(waiting, feed):
+                _seal(ctx, feed, Bounds(waiting.lo, waiting.hi))
+        window = next_window(ctx, feed, bounds)
         if window is None:
             return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})
-        manifest = _encode(ctx, feed, window)
+        event = _seal(ctx, feed, window)
     seconds = time.monotonic() - began
-    detail = {"feed": name, "ddl_without_message": manifest.ddls}
-    event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, seconds, ctx.run_id, feed_sink(name))
-    ctx.windows.record(replace(event, detail=detail, manifest=manifest.to_json()))
-    return StageResult("encode", "done", window.lo, window.hi, manifest.messages, seconds, "", detail)
+    return StageResult("encode", "done", window.lo, window.hi, event.rows, seconds, "", event.detail)
 
 
-def next_window(ctx: StageContext, name: str, bounds: Bounds) -> Bounds | None:
-    """From where the feed's last window ended up to `bounds.hi`; a new feed begins with `bounds`. None: it has that."""
-    reached = reached_by_feed(ctx.windows, "encode", name)
-    lo = bounds.lo if reached is None else reached
-    return Bounds(lo, bounds.hi) if bounds.hi > lo else None
+def next_window(ctx: StageContext, feed: Feed, bounds: Bounds) -> Bounds | None:
+    """From where the feed's last window ended up to `bounds.hi`, or the feed's end; None: it has that.
+
+    A new feed begins with its start-ts, or with `bounds`. Raises LostRange where the lake does not go so far back.
+    """
+    lo, hi = reached_by_feed(ctx.windows, "encode", feed.name), feed.last_ts(bounds.hi)
+    if lo is None:
+        lo = bounds.lo if feed.first_ts is None else feed.first_ts
+        require_in_lake(ctx.windows, feed.name, lo)
+    return Bounds(lo, hi) if hi > lo else None
+
+
+def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> WindowEvent:
+    """Encode the window and record it with what was sealed."""
+    began = time.monotonic()
+    manifest = _encode(ctx, feed, window)
+    event = WindowEvent("encode", window.lo, window.hi, "done", manifest.messages, time.monotonic() - began, ctx.run_id,
+                        feed_sink(feed.name), "", {"feed": feed.name, "ddl_without_message": manifest.ddls},
+                        manifest.to_json())  # fmt: skip
+    ctx.windows.record(event)
+    return event
 
 
 def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
@@ -74,7 +90,7 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(messages, messages.column_names)))
     return EncodeManifest(
         ctx.replication.name, feed.name, bounds.lo, bounds.hi, messages.num_rows, len(window.ddls), digest,
-        encoder.schemas(),
+        encoder.schemas(), feed.data_hash(),
     )  # fmt: skip
 
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from binlake.errors import IncompleteWindow
+import pyarrow as pa
+
+from binlake.base.lakecolumns import Message
 from binlake.feed.manifest import EncodeManifest
+from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sealed import last_position, read_sealed, split_changes
 from binlake.feed.sink import Sink, open_sink
+from binlake.feed.state import read_state, record_finish
+from binlake.feed.waiting import windows_to_publish
+from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import feed_sink
@@ -29,13 +35,14 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     Raises IncompleteWindow when nothing is encoded, ImmutableWindow, SchemaRefused, Fenced, Permanent, Transient.
     """
     feed, sink, began = ctx.replication.feed_of(name), feed_sink(name), time.monotonic()
-    windows = windows_to_publish(ctx, sink, bounds.hi)
+    state = read_state(ctx.windows, name)
+    windows = windows_to_publish(ctx.windows, feed, state, bounds.hi)
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
     sent = 0
     with ExitStack() as stack:
         if any(manifest.messages for manifest in windows):
-            out = stack.enter_context(open_sink(feed, ctx.replication.name))
+            out = stack.enter_context(open_sink(feed, ctx.replication.name, state.life))
             ids = stack.enter_context(SchemaIds(feed))
         for manifest in windows:
             first = time.monotonic()
@@ -44,22 +51,10 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
                                 time.monotonic() - first, ctx.run_id, sink, "", {"feed": name})  # fmt: skip
             ctx.windows.record(event)
+    if feed.target_ts and windows[-1].hi >= int(feed.target_ts):
+        record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
     return StageResult("publish", "done", lo, hi, sent, seconds, "", {"feed": name})
-
-
-def windows_to_publish(ctx: StageContext, sink: str, hi: int) -> list[EncodeManifest]:
-    """The encoded windows that are not published, in order; of one that was encoded again, what was sealed last.
-
-    Raises IncompleteWindow.
-    """
-    reached = ctx.windows.reached("publish", sink) or 0
-    events = ctx.windows.events(stage="encode", state="done", within=(reached, hi), sealed=True)
-    sealed = {(event["lo"], event["hi"]): event["manifest"] for event in events if event["sink"] == sink}
-    manifests = [EncodeManifest.from_json(text) for (_, end), text in sorted(sealed.items()) if reached < end <= hi]
-    if not manifests and reached < hi:
-        raise IncompleteWindow("a feed's window is not encoded", where={"sink": sink}, hint="run encode first")
-    return manifests
 
 
 def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> int:
@@ -72,5 +67,15 @@ def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: S
                 out.publish(ready, last_position(ready))
                 sent += ready.num_rows
             if ids.refused is not None:
-                raise ids.refused
+                raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)
     return sent
+
+
+def _at(error: SchemaRefused, message: pa.Table, paths: LakePaths) -> SchemaRefused:
+    """`error` with the first message that it stops: its table, and the DDL that made its schema (S2-39)."""
+    db, table, commit_ts = (message.column(name)[0].as_py() for name in (Message.DB, Message.TABLE, Message.COMMIT_TS))
+    ddls = landed_ddls(paths, 0, commit_ts, touching=(db, table))
+    where = {**error.where, "table": f"{db}.{table}", "row_commit_ts": commit_ts}
+    if ddls:
+        where["commit_ts"] = ddls[-1].commit_ts
+    return SchemaRefused(error.message, where=where, hint=error.hint)
