@@ -2,80 +2,29 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import fastavro
 import pytest
-from history import History, shop
-from lakehouse import Lakehouse, Source
-from support.topics import Read, read_topic
+from fed import FEED, Fed, windows
+from history import shop
+from support.topics import read_topic
 from support.workload import Workload, integer
 
 from binlake.errors import ConfigError, ImmutableWindow, IncompleteWindow
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sink import open_sink
 from binlake.pipeline import feed_sink
 from spark_jobs.encode import stage as encode
-from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
     from deploy.local.apicurio import Apicurio
     from deploy.local.kafka import Kafka
-
-FEED = "kafka-avro"
-
-
-class Fed:
-    """A lake with one feed, whose topics have names of this test."""
-
-    def __init__(self, root: Path, workload: Workload, kafka: Kafka, registry: Apicurio, **feed: Any) -> None:
-        self.kafka, self.registry = kafka, registry
-        self.prefix = root.parent.name
-        section = {
-            "name": FEED,
-            "sink-uri": f"kafka://{kafka.address}/t?protocol=avro&enable-tidb-extension=true&partition-num=2",
-            "schema-registry": registry.url,
-            "dispatchers": [{"matcher": ["*.*"], "topic": f"{self.prefix}.{{schema}}.{{table}}"}],
-            **feed,
-        }
-        # The position in Kafka is the replication's and the feed's.
-        config = {"feed": [section], "mirror": {"enabled": False}, "name": self.prefix.lower()[:60].strip("_")}
-        self.lakehouse = Lakehouse(None, root, Source.of_workload(workload), config)
-        self.ctx: StageContext = self.lakehouse.context()
-
-    def land(self, lo: int, hi: int) -> Bounds:
-        return self.lakehouse.land(lo, hi)
-
-    def send(self, bounds: Bounds) -> int:
-        encode.run(self.ctx, bounds, FEED)
-        return publish.run(self.ctx, bounds, FEED).rows
-
-    def read(self, table: str) -> list[Read]:
-        return read_topic(self.kafka.address, f"{self.prefix}.shop.{table}")
-
-    def decode(self, body: bytes | None) -> Any:
-        if body is None:
-            return None
-        with Registry(self.registry.url) as registry:
-            schema = fastavro.parse_schema(json.loads(registry.schema_of(int.from_bytes(body[1:5], "big"))))
-        assert body[0] == 0
-        return fastavro.schemaless_reader(io.BytesIO(body[5:]), schema, None)
-
-    def compacted(self, table: str) -> list[dict[str, Any]]:
-        rows = {}
-        for read in self.read(table):
-            key = json.dumps(self.decode(read.key))
-            rows[key] = self.decode(read.value)
-        return [row for row in rows.values() if row is not None]
-
 
 Make = Callable[..., Fed]
 
@@ -87,10 +36,6 @@ def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
         return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
 
     return make
-
-
-def windows(history: History) -> list[Bounds]:
-    return [Bounds(lo, hi) for lo, hi in zip([0, *history.cuts], history.cuts, strict=False)]
 
 
 # S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48
