@@ -23,6 +23,19 @@ def three_batches() -> Window:
     return Window(100, 200).log("one").log("two").log("three")
 
 
+@pytest.mark.parametrize(("limit", "most"), [("max_segment_rows", 2), ("max_segment_bytes", 80)])
+def test_a_segment_that_turns_out_to_be_too_large_leaves_nothing(
+    mariadb: MariaDb, target: Target, limit: str, most: int
+) -> None:
+    # nobody counted before; one row and 34 characters a batch, so the third one is too much
+    steps: list[str] = []
+    with pytest.raises(Permanent, match="too many for one transaction"):
+        apply(target.model_copy(update={limit: most}), three_batches(), steps.append)
+    assert steps.count("batch") == 2
+    assert rows(mariadb, "SELECT * FROM app.log") == []
+    assert apply(target, three_batches()).rows == 3
+
+
 @pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}])
 def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_batch(
     mariadb: MariaDb, target: Target, known: dict[str, int]
@@ -69,12 +82,15 @@ def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(mar
     assert rows(mariadb, LEDGER.replace("100", "200")) == [(2, 0, 1), (2, 1, 1)]
 
 
-def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(mariadb: MariaDb, target: Target) -> None:
+@pytest.mark.parametrize(("mode", "applied_as"), [("atomic", 1), ("parallel", 0)])
+def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(
+    mariadb: MariaDb, target: Target, mode: str, applied_as: int
+) -> None:
     # U-16, invariant 11; its keys are not looked for either
     apply(target, Window(0, 100).put((1, "a")))
     set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
     window = Window(100, 200).log("one").put((2, "b"), verify=True).log("two")
-    result = apply(target, window)
+    result = apply(target.model_copy(update={"mode": mode, "worker_count": 1}), window)
     assert (result.rows, result.batches, result.passed_over) == (2, 2, 1)
-    assert rows(mariadb, LEDGER) == [(2, 0, 1), (2, 1, 2), (2, 2, 1)]
+    assert rows(mariadb, LEDGER) == [(2, 0, applied_as), (2, 1, 2), (2, 2, applied_as)]
     assert rows(mariadb, "SELECT id FROM app.t") == [(1,)]

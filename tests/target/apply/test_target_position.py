@@ -15,8 +15,10 @@ from support.windows import CLUSTER, NAME, Window, apply
 
 from binlake.cli import run as main
 from binlake.config.model import Lake, Replication, Target
-from binlake.errors import CheckpointConflict, TargetUnavailable
-from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_position
+from binlake.errors import CheckpointConflict, TargetRefused, TargetUnavailable
+from binlake.target import Checkpoint, read_checkpoint, read_checkpoint_ts, read_open_window, read_position
+from binlake.target.apply.position import read_tables_aside
+from binlake.target.commands.setaside import set_aside
 
 pytestmark = pytest.mark.mariadb
 
@@ -192,4 +194,32 @@ def test_the_own_open_window_comes_before_that_of_another(mariadb: MariaDb, targ
         "INSERT INTO tidb_binlog.binlake_progress (task, clusterID, open_lo, open_hi, manifest, exit_ts, segment,"
         f" ddl_state) VALUES ('a', {CLUSTER}, 7, 9, 'm', 0, 0, '')",
     )
-    assert read_position(target, NAME, CLUSTER).window == (1, 5)
+    position = read_position(target, NAME, CLUSTER)
+    # Its form is in its manifest: no exit point is derived for another one.
+    assert (position.window, position.exit_ts) == ((1, 5), 0)
+    opened = read_open_window(replication(target), CLUSTER)
+    assert opened is not None
+    assert (opened.replication, opened.window) == (NAME, (1, 5))
+
+
+def test_a_replication_without_a_sql_sink_has_no_open_window_and_no_table_aside() -> None:
+    assert read_open_window(replication(None), CLUSTER) is None
+    assert read_tables_aside(replication(None), CLUSTER) == []
+
+
+def test_the_tables_that_are_set_aside_are_listed(target: Target) -> None:
+    apply(target, Window(0, 100).put((1, "a")))
+    assert read_tables_aside(replication(target), CLUSTER) == []
+    set_aside(target, CLUSTER, NAME, [("app", "t"), ("app", "log")], "by hand", 0)
+    found = read_tables_aside(replication(target), CLUSTER)
+    assert [(one.db, one.table, one.since, one.by) for one in found] == [
+        ("app", "log", 100, "command"),
+        ("app", "t", 100, "command"),
+    ]
+
+
+def test_a_progress_that_cannot_be_read_is_not_taken_for_no_open_window(mariadb: MariaDb, target: Target) -> None:
+    # a window before the open one would be planned
+    execute(mariadb, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.binlake_progress (task INT)")
+    with pytest.raises(TargetRefused, match="open_lo"):
+        read_position(target, NAME, CLUSTER)

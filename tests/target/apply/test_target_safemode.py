@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
-from binlake.target import Checkpoint, read_position
+from binlake.target import Checkpoint, Session, read_position
 from binlake.target.apply.position import choose_forms
+from binlake.target.commands.setaside import set_aside
+from binlake.target.session.tables import create_tables
 
 SECOND = 1000 << 18
 START = 414529105591271429
@@ -109,3 +113,34 @@ def test_the_exit_point_is_stored_before_the_first_write(mariadb: MariaDb) -> No
     look = at("batch", 1, lambda: seen.extend(rows(mariadb, "SELECT exit_ts FROM tidb_binlog.binlake_progress")))
     apply(target, Window(0, 100).put((1, "a")), look)
     assert seen == [(100,)]
+
+
+@pytest.mark.mariadb
+def test_a_writer_that_began_again_right_at_our_exit_point_is_noticed(mariadb: MariaDb, auto: Target) -> None:
+    # S4-41, R-59: a drainer that takes up our clean end says `consistent: false` at the very same commitTS
+    apply(auto, Window(START - SECOND, START).put((1, "a")))
+    assert forms(auto) == "plain"
+    a_drainer_was_here(mariadb, START, "false")
+    assert forms(auto) == "safe"
+
+
+@pytest.mark.mariadb
+def test_rows_may_be_there_up_to_the_exit_point_and_nowhere_without_a_sign_of_any(
+    mariadb: MariaDb, auto: Target
+) -> None:
+    def exit_ts() -> int:
+        return read_position(auto, NAME, CLUSTER).exit_ts
+
+    assert exit_ts() == 0
+    with closing(Session(auto)) as session:
+        create_tables(session, auto.checkpoint_schema)
+    assert exit_ts() == 0
+    a_drainer_was_here(mariadb, START, "true")
+    assert exit_ts() == 0
+    a_drainer_was_here(mariadb, START, "false")
+    assert exit_ts() == START + 60 * SECOND
+    apply(auto, Window(START, START + 90 * SECOND).put((1, "a")))
+    assert exit_ts() == START + 90 * SECOND
+    # `consistent` is false for this table alone: no other writer was there.
+    set_aside(auto, CLUSTER, NAME, [("app", "t")], "by hand", 0)
+    assert exit_ts() == START + 90 * SECOND
