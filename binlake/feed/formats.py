@@ -79,7 +79,7 @@ class Format(Protocol):
     """A protocol with its options.
 
     `splits_moves`: an update that changes the row's key is a deletion and an insertion. `one_partition`: everything
-    goes to the first partition of its topic.
+    goes to the first partition of its topic. `whole_transactions`: `assemble` needs all messages of a transaction.
     """
 
     @property
@@ -87,6 +87,9 @@ class Format(Protocol):
 
     @property
     def one_partition(self) -> bool: ...
+
+    @property
+    def whole_transactions(self) -> bool: ...
 
     def schemas(self, table: TableDef, /) -> Schemas:
         """The schemas of the table's messages. Raises ConfigError for a table that cannot be sent."""
@@ -109,6 +112,7 @@ class RowFormat:
 
     splits_moves = True
     one_partition = False
+    whole_transactions = False
 
     def schemas(self, _table: TableDef, /) -> Schemas:
         """None."""

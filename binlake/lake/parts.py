@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from binlake.base.lakecolumns import Binlog, Mutation, Statement
+from binlake.base.lakecolumns import Binlog, Message, Mutation, Statement
 from binlake.lake.tables import LakeTable
 
 _SQL = f"{Statement.SQL}.list.element"
-_UNIQUE = (Mutation.KEY, Mutation.NEW_KEY, Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Statement.DIGEST)
+_UNIQUE = (
+    Mutation.KEY, Mutation.NEW_KEY, Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Statement.DIGEST, Message.VALUE,
+)  # fmt: skip
 """Beside the values of maps, what hardly repeats: a dictionary of it would cost a third of the writing."""
-_LONG = (Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL)
+_LONG = (Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Message.VALUE)
 """Beside the maps, what no question is asked by: the least and greatest of it are not kept."""
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table

@@ -1,19 +1,21 @@
-"""encode: the row changes of a feed's window as rows of `message`; seals what publish sends.
+"""encode: the row changes of a feed's windows as rows of `message`; seals what publish sends.
 
 A pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows to the same place. A feed goes
-on where its own last window ended, whatever the other sinks do.
+on where its own last window ended, whatever the other sinks do; one that is far behind takes landed windows some at a
+time. Who encodes (the driver, or Spark's tasks for a large window) changes no message.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.transaction import RemoveAction
 
 from binlake.base import rowhash
-from binlake.base.lakecolumns import Message, Mutation
+from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
@@ -21,20 +23,28 @@ from binlake.feed.protocols import format_of
 from binlake.feed.state import reached_by_feed, read_state, require_in_lake
 from binlake.feed.waiting import is_of, waiting_windows
 from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
-from binlake.lake.tables import MESSAGE, MUTATION, message_table
+from binlake.lake.tables import MUTATION, message_table
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import feed_lock, feed_sink
-from binlake.window.definitions import Segments
-from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import ensure_table, overwrite
-from spark_jobs.tables.sinks import commit_note, read_mirror_window, require_merged, target_tables, window_predicate
+from binlake.rows.schema.names import fold_pair
+from binlake.window.definitions import Segments, WindowDefinitions
+from spark_jobs.encode.writing import COLUMNS, ORDER, TRANSACTION, Encoded, EncodeTask, TouchedTables, sort_rows
+from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
+from spark_jobs.job.lake import commit_parts, ensure_table, may_have_rows
+from spark_jobs.tables.netchange import read_mutations, touched_tables
+from spark_jobs.tables.sinks import (
+    SinkWindow,
+    commit_note,
+    read_mirror_window,
+    require_merged,
+    target_tables,
+    window_predicate,
+)
 
-_COLUMNS = (
-    Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
-    Mutation.BEFORE, Mutation.AFTER,
-)  # fmt: skip
-_ORDER = [(name, "ascending") for name in (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)]
+ENCODE_ROWS = 20_000
+"""Row changes that the driver encodes at a time."""
 
 
 def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
@@ -44,27 +54,42 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
         for waiting in waiting_windows(ctx.windows, feed, read_state(ctx.windows, name), bounds.hi):
             if not is_of(waiting, feed):
                 _seal(ctx, feed, Bounds(waiting.lo, waiting.hi))
-        window = next_window(ctx, feed, bounds)
-        if window is None:
+        windows = next_windows(ctx, feed, bounds)
+        if not windows:
             return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})
-        event = _seal(ctx, feed, window)
+        manifests = [_seal(ctx, feed, window) for window in windows]
+    messages, ddls = (sum(getattr(one, count) for one in manifests) for count in ("messages", "ddls"))
+    detail = {"feed": name, "ddl_without_message": ddls}
     seconds = time.monotonic() - began
-    return StageResult("encode", "done", window.lo, window.hi, event.rows, seconds, "", event.detail)
+    return StageResult("encode", "done", windows[0].lo, windows[-1].hi, messages, seconds, "", detail)
 
 
-def next_window(ctx: StageContext, feed: Feed, bounds: Bounds) -> Bounds | None:
-    """From where the feed's last window ended up to `bounds.hi`, or the feed's end; None: it has that.
+def next_windows(ctx: StageContext, feed: Feed, bounds: Bounds) -> list[Bounds]:
+    """From where the feed's last window ended up to `bounds.hi`, or the feed's end; none: it has that.
 
-    A new feed begins with its start-ts, or with `bounds`. Raises LostRange where the lake does not go so far back.
+    A new feed begins with its start-ts, or with `bounds`. Landed windows are taken together as far as the driver
+    encodes them itself. Raises LostRange where the lake does not go so far back.
     """
     lo, hi = reached_by_feed(ctx.windows, "encode", feed.name), feed.last_ts(bounds.hi)
     if lo is None:
         lo = bounds.lo if feed.first_ts is None else feed.first_ts
         require_in_lake(ctx.windows, feed.name, lo)
-    return Bounds(lo, hi) if hi > lo else None
+    return _cut_by_bytes(ctx, lo, hi) if lo < hi else []
 
 
-def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> WindowEvent:
+def _cut_by_bytes(ctx: StageContext, lo: int, hi: int) -> list[Bounds]:
+    """(lo, hi] in parts that end with a landed window, each of as many as the driver encodes itself, one at least."""
+    windows: list[Bounds] = []
+    size, most = 0, ctx.driver_bytes or PIECE_BYTES
+    for landed in sorted(ctx.windows.manifests(lo, hi), key=lambda manifest: manifest.lo):
+        if size and size + landed.bytes > most:
+            windows.append(Bounds(windows[-1].hi if windows else lo, landed.lo))
+            size = 0
+        size += landed.bytes
+    return [*windows, Bounds(windows[-1].hi if windows else lo, hi)]
+
+
+def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> EncodeManifest:
     """Encode the window and record it with what was sealed."""
     began = time.monotonic()
     manifest = _encode(ctx, feed, window)
@@ -72,55 +97,73 @@ def _seal(ctx: StageContext, feed: Feed, window: Bounds) -> WindowEvent:
                         feed_sink(feed.name), "", {"feed": feed.name, "ddl_without_message": manifest.ddls},
                         manifest.to_json())  # fmt: skip
     ctx.windows.record(event)
-    return event
+    return manifest
 
 
 def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     merged = require_merged(ctx, bounds.lo, bounds.hi)
     _require_own_topics(ctx, feed, bounds.hi)
-    window = read_mirror_window(ctx, bounds, merged)
-    starts = tuple(sorted({ddl.since for ddl in window.ddls}))
-    segments, own = Segments(bounds.lo, bounds.hi, starts), format_of(feed.options)
-    encoder = MessageEncoder(window.definitions, segments, feed.topics, own)
-    rows = _rows(ctx, feed, bounds) if merged.rows else None
-    messages = _of_window(bounds, [encoder.encode(batch) for batch in _batches(rows)])
-    table = message_table(feed.name)
+    window, table = read_mirror_window(ctx, bounds, merged), message_table(feed.name)
     ensure_table(ctx.paths, table)
-    overwrite(messages, ctx.paths, table, window_predicate(bounds), commit_note(ctx, "encode", bounds))
-    digest = rowhash.digest_of(rowhash.fold(rowhash.row_hashes(messages, messages.column_names)))
+    if not merged.rows:
+        encoded = Encoded.total([])
+    elif ctx.is_small(bounds):
+        encoded = _task(ctx, feed, window, window.definitions).write(_rows_here(ctx, bounds))
+    else:
+        encoded = _write_by_tasks(ctx, feed, window, merged.rows)
+    replaced = _files_of_window(ctx.paths, feed, bounds)
+    if encoded.parts or replaced:
+        commit_parts(ctx.paths, table, encoded.parts, replaced, commit_note(ctx, "encode", bounds))
     return EncodeManifest(
-        ctx.replication.name, feed.name, bounds.lo, bounds.hi, messages.num_rows, len(window.ddls), digest,
-        encoder.schemas(), feed.data_hash(),
+        ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count, len(window.ddls),
+        rowhash.digest_of(encoded.fold), encoded.schemas, feed.data_hash(),
     )  # fmt: skip
 
 
-def _rows(ctx: StageContext, feed: Feed, bounds: Bounds) -> pa.Table:
-    """The changes of the feed's tables in the total order."""
-    rows = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, _COLUMNS).sort_by(_ORDER)
-    names = rows.select([Mutation.DB, Mutation.TABLE]).group_by([Mutation.DB, Mutation.TABLE]).aggregate([])
-    left_out = [tuple(name.values()) for name in names.to_pylist() if not feed.tables.matches(*name.values())]
-    if not left_out:
-        return rows
-    own = pc.invert(pc.is_in(_dotted(rows), pa.array([".".join(name) for name in left_out], pa.string())))
-    return rows.filter(own)
+def _task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:
+    own, folder = format_of(feed.options), ctx.paths.table(message_table(feed.name).name)
+    encoder = MessageEncoder(definitions, _segments(window), feed.topics, own)
+    return EncodeTask(encoder, feed.tables, feed.name, window.bounds.window, folder, own.whole_transactions)
 
 
-def _dotted(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), ".")
+def _segments(window: SinkWindow) -> Segments:
+    """A feed's window is cut at every DDL: each row has the schema of its place."""
+    return Segments(window.bounds.lo, window.bounds.hi, tuple(sorted({ddl.since for ddl in window.ddls})))
 
 
-def _batches(rows: pa.Table | None) -> Iterator[pa.RecordBatch]:
-    if rows is not None and rows.num_rows:
-        yield from rows.combine_chunks().to_batches()
+def _rows_here(ctx: StageContext, bounds: Bounds) -> Iterator[pa.RecordBatch]:
+    """The row changes of a small window in the total order, some at a time."""
+    for batch in read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, COLUMNS).combine_chunks().to_batches():
+        rows = sort_rows(batch)
+        for first in range(0, rows.num_rows, ENCODE_ROWS):
+            yield rows.slice(first, ENCODE_ROWS)
 
 
-def _of_window(bounds: Bounds, parts: Sequence[pa.Table]) -> pa.Table:
-    """Rows of the feed's table: the messages, and which window's they are."""
-    if not parts:
-        return MESSAGE.arrow_schema().empty_table()
-    messages = pa.concat_tables(parts)
-    own = pa.repeat(bounds.window, messages.num_rows)
-    return messages.append_column(Message.WINDOW, own).select(MESSAGE.column_names())
+def _write_by_tasks(ctx: StageContext, feed: Feed, window: SinkWindow, count: int) -> Encoded:
+    """By Spark's tasks, which get the definitions of the tables that the `count` rows are of."""
+    bounds, starts = window.bounds, _segments(window).starts
+    names = {place.name for place in touched_tables(ctx, bounds, starts, count)}
+    found = {fold_pair(name): table for name in names if (table := window.base.find(*name)) is not None}
+    task = _task(ctx, feed, window, WindowDefinitions(TouchedTables(found), window.ddls))
+    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi).select(*COLUMNS)
+    if task.whole:
+        # Upkeep of the lake may have put a transaction's rows into several files.
+        rows = rows.repartitionByRange(*TRANSACTION).sortWithinPartitions(*ORDER)
+    return Encoded.total(Encoded.from_json(row[0]) for row in rows.mapInArrow(task, "written STRING").collect())
+
+
+def _files_of_window(paths: LakePaths, feed: Feed, bounds: Bounds) -> list[RemoveAction]:
+    """The files that an earlier run of the window wrote."""
+    table = message_table(feed.name)
+    if not may_have_rows(paths, table, window_predicate(bounds)):
+        return []
+    now, own = int(time.time() * 1000), {Message.WINDOW: bounds.window}
+    adds = pa.table(DeltaTable(paths.table(table.name)).get_add_actions(flatten=True)).to_pylist()
+    return [
+        RemoveAction(add["path"], True, now, add["size_bytes"], own)
+        for add in adds
+        if add[f"partition.{Message.WINDOW}"] == bounds.window
+    ]
 
 
 def _require_own_topics(ctx: StageContext, feed: Feed, hi: int) -> None:

@@ -93,14 +93,15 @@ class Lakehouse:
         ctx, bounds = self.context(), Bounds(lo, hi)
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
-        found = local_table([row for b in binlogs for row in _rows(b, chunks)], BINLOG.schema())
+        rows = [row for b in binlogs for row in _rows(b, chunks)]
+        size, found = sum(len(row[-1]) for row in rows), local_table(rows, BINLOG.schema())
         overwrite(ctx.rows_to_write(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
         chunked = len(binlogs) if chunks > 1 else 0
         config = ctx.replication.data_hash()
         manifest = WindowManifest(
-            "demo", CLUSTER_ID, lo, hi, config, (), len(binlogs) - ddls, ddls, chunked, 0, version, "-"
+            "demo", CLUSTER_ID, lo, hi, config, (), len(binlogs) - ddls, ddls, chunked, size, version, "-"
         )
         ctx.windows.record(WindowEvent("land", lo, hi, "done", len(binlogs), manifest=manifest.to_json()))
 

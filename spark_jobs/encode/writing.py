@@ -1,0 +1,149 @@
+"""Rows of `mutation` to files of a feed's table, in the driver or in the workers: the same rows give the same messages.
+
+Apart from the stage, whose imports would cost each worker more than its work. What is in memory at once is a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base import rowhash
+from binlake.base.lakecolumns import Message, Mutation
+from binlake.feed.messages import MessageEncoder
+from binlake.lake.parts import Part, write_parts
+from binlake.lake.tables import MESSAGE, message_table
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.rules.tablefilter import TableMatcher
+
+COLUMNS = (
+    Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.NEW_KEY,
+    Mutation.BEFORE, Mutation.AFTER,
+)  # fmt: skip
+"""What of `mutation` messages are made of."""
+TRANSACTION = (Mutation.COMMIT_TS, Mutation.START_TS)
+ORDER = (*TRANSACTION, Mutation.SEQ)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What was written: files, the fold of their messages, and the schemas that they name."""
+
+    parts: list[Part]
+    fold: rowhash.Fold
+    schemas: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """For the way to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Encoded:
+        """What `to_json` wrote."""
+        raw = json.loads(text)
+        return cls([Part(**part) for part in raw["parts"]], rowhash.Fold(**raw["fold"]), raw["schemas"])
+
+    @classmethod
+    def total(cls, parts: Iterable[Encoded]) -> Encoded:
+        """All of them as one."""
+        every = list(parts)
+        schemas = {name: text for one in every for name, text in one.schemas.items()}
+        files = [part for one in every for part in one.parts]
+        return cls(files, rowhash.merge_folds(one.fold for one in every), schemas)
+
+
+@dataclass(frozen=True)
+class TouchedTables:
+    """The definitions, at the start of a window, of the tables that it changes: a base that goes to the workers."""
+
+    tables: Mapping[tuple[str, str], TableDef]
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The table of that name (case-insensitive), or None."""
+        return self.tables.get(fold_pair((db, table)))
+
+
+@dataclass(frozen=True)
+class EncodeTask:
+    """Encodes rows of the window `window` with `encoder`, of the tables that `tables` chooses, into files at `folder`.
+
+    `feed`: whose table it is; `whole`: the encoder needs all rows of a transaction at once.
+    """
+
+    encoder: MessageEncoder
+    tables: TableMatcher
+    feed: str
+    window: str
+    folder: str
+    whole: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """A partition of rows, each batch in the total order; what was written of it as JSON. As `write`."""
+        written = self.write(batches).to_json()
+        yield pa.RecordBatch.from_arrays([pa.array([written], pa.string())], names=["written"])
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
+        """Write the messages of `batches`. Raises ConfigError, SchemaError, OSError; no file is left then."""
+        folds: list[rowhash.Fold] = []
+        own = (part for batch in batches if (part := self._own(batch)).num_rows)
+        parts = write_parts(self.folder, message_table(self.feed), self._messages(own, folds))
+        return Encoded(parts, rowhash.merge_folds(folds), self.encoder.schemas())
+
+    def _messages(self, batches: Iterable[pa.RecordBatch], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
+        whole = join_transactions(batches) if self.whole else batches
+        return self._of_window(map(self.encoder.encode, whole), folds)
+
+    def _of_window(self, encoded: Iterable[pa.Table], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:
+        for messages in encoded:
+            if messages.num_rows:
+                names = pa.repeat(self.window, messages.num_rows)
+                rows = messages.append_column(Message.WINDOW, names).select(MESSAGE.column_names())
+                folds.append(rowhash.fold(rowhash.row_hashes(rows, rows.column_names)))
+                yield rows
+
+    def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the feed's tables, in the total order."""
+        rows = sort_rows(batch)
+        names = pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), "\0")
+        known = names.dictionary_encode()
+        chosen = [self.tables.matches(*name.split("\0")) for name in known.dictionary.to_pylist()]
+        return rows if all(chosen) else rows.filter(pa.array(chosen, pa.bool_()).take(known.indices))
+
+
+def sort_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch in the total order: as a rule it is."""
+    places = np.column_stack([np.asarray(batch.column(name)).astype(np.int64) for name in ORDER])
+    order = np.lexsort(places.T[::-1])
+    return batch if (np.diff(order) == 1).all() else batch.take(pa.array(order))
+
+
+def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows in the total order, cut between transactions only."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        begins = _begins(waiting[-1] if waiting else None, batch)
+        if begins:
+            yield from _joined([*waiting, batch.slice(0, begins[-1])])
+            waiting = [batch.slice(begins[-1])]
+        else:
+            waiting.append(batch)
+    yield from _joined(waiting)
+
+
+def _begins(before: pa.RecordBatch | None, batch: pa.RecordBatch) -> list[int]:
+    """The rows of `batch` with which a transaction begins; `before`: the batch before it."""
+    commits, starts = (np.asarray(batch.column(name)) for name in TRANSACTION)
+    goes_on = before is not None and all(before.column(name)[-1] == batch.column(name)[0] for name in TRANSACTION)
+    begins = (np.flatnonzero((np.diff(commits) != 0) | (np.diff(starts) != 0)) + 1).tolist()
+    return begins if goes_on else [0, *begins]
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    rows = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []

@@ -1,0 +1,157 @@
+"""encode gives the same messages whoever makes them, however many rows come at a time; its windows have bounds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from history import shop
+from lakehouse import Lakehouse, Source
+from pyspark.sql import SparkSession
+from support.workload import Workload, integer, text
+
+from binlake.errors import ConfigError
+from binlake.feed.avro.format import AvroFormat
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.sealed import read_sealed
+from binlake.pipeline import feed_sink
+from spark_jobs.encode import stage as encode
+from spark_jobs.encode.writing import join_transactions
+from spark_jobs.job.context import Bounds, StageContext
+
+WAYS = ("here", "here-few", "tasks", "tasks-whole")
+
+
+def feed(name: str, **more: Any) -> dict[str, Any]:
+    uri = "kafka://127.0.0.1:9092/t?protocol=avro&enable-tidb-extension=true"
+    return {"name": name, "sink-uri": uri, "schema-registry": "http://127.0.0.1:8081"} | more
+
+
+def draw_workload(seed: int) -> Workload:
+    """Transactions of up to 30 changes on three tables, one of which the feed leaves out; keys move, a column comes."""
+    draw, w = random.Random(seed), Workload()
+    w.create_database("d")
+    for name in ("a", "b", "out"):
+        w.create_table("d", name, [integer("id"), text("name")], ["id"])
+    for number in range(60):
+        if number == 30:
+            w.add_column("d", "a", integer("n", default="5"))
+        change = w.begin()
+        for key in {(draw.choice("abo"), draw.randrange(40)) for _ in range(draw.choice((1, 2, 30)))}:
+            _change(change, draw, w, {"a": "a", "b": "b", "o": "out"}[key[0]], key[1])
+        change.commit()
+    return w
+
+
+def _change(change: Any, draw: random.Random, w: Workload, table: str, key: int) -> None:
+    there = next((row for row in w.rows["d", table] if row["id"] == str(key)), None)
+    if there is None:
+        change.insert("d", table, id=key, name=draw.choice(("", "x", "ü" * 30)))
+    elif draw.random() < 0.3:
+        change.delete("d", table, **there)
+    else:
+        moves = draw.random() < 0.3
+        new = {"id": 1000 + draw.randrange(10**6)} if moves else {}
+        change.update("d", table, dict(there), name=draw.choice(("y", "z")), **new)
+
+
+def manifest_of(ctx: StageContext, name: str) -> EncodeManifest:
+    events = ctx.windows.events(stage="encode", state="done", sealed=True)
+    (text,) = [event["manifest"] for event in events if event["sink"] == feed_sink(name)]
+    return EncodeManifest.from_json(text)
+
+
+# S2-02, S2-48
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 2])
+def test_driver_and_tasks_make_the_same_messages(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    workload = draw_workload(seed)
+    config = {"feed": [feed(name, rules=["d.*", "!d.out"]) for name in WAYS]}
+    lake = Lakehouse(spark, tmp_path, Source.of_workload(workload), config)
+    bounds, found = lake.land(0, workload.clock()), {}
+    for name in WAYS:
+        with monkeypatch.context() as patched:
+            if "few" in name:
+                patched.setattr(encode, "ENCODE_ROWS", 7)
+            if "tasks" in name:
+                patched.setattr(StageContext, "is_small", lambda *_: False)
+            if "whole" in name:
+                patched.setattr(AvroFormat, "whole_transactions", True)
+            encode.run(lake.context(), bounds, name)
+        manifest = manifest_of(lake.context(), name)
+        rows = [row for part in read_sealed(lake.context().paths, manifest, None) for row in part.to_pylist()]
+        found[name] = manifest.digest, manifest.schemas, rows
+    assert len(found["here"][2]) > 300
+    assert {row["table"] for row in found["here"][2]} == {"a", "b"}
+    assert all(found[name] == found["here"] for name in WAYS)
+
+
+def test_a_rerun_takes_the_place_of_what_a_killed_run_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = shop()
+    config = {"feed": [feed("f", rules=["shop.item"])]}
+    lake = Lakehouse(None, tmp_path, Source.of_workload(history.workload), config)
+    bounds = lake.land(0, history.cuts[0])
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("binlake.lake.windowlog.WindowLog.record", die)
+        with pytest.raises(KeyboardInterrupt):
+            encode.run(lake.context(), bounds, "f")
+    encode.run(lake.context(), bounds, "f")
+    paths, manifest = lake.context().paths, manifest_of(lake.context(), "f")
+    assert manifest.messages == 40
+    assert DeltaTable(paths.table("feed/f")).to_pyarrow_dataset().count_rows() == 40
+    assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == 40
+
+
+def test_no_file_is_left_of_a_window_that_cannot_be_encoded(tmp_path: Path) -> None:
+    history = shop()
+    lake = Lakehouse(None, tmp_path, Source.of_workload(history.workload), {"feed": [feed("f")]})
+    bounds = lake.land(0, history.cuts[0])
+    with pytest.raises(ConfigError, match=r"shop\.log"):
+        encode.run(lake.context(), bounds, "f")
+    assert not list(Path(lake.context().paths.table("feed/f")).glob("window=*/*.parquet"))
+
+
+def test_a_feed_that_was_stopped_takes_landed_windows_some_at_a_time(tmp_path: Path) -> None:
+    w = Workload()
+    w.create_database("d")
+    w.create_table("d", "t", [integer("id"), text("name")], ["id"])
+    cuts = [0]
+    for number in range(6):
+        w.begin().insert("d", "t", id=number, name="n" * 40).commit()
+        cuts.append(w.clock())
+    lake = Lakehouse(None, tmp_path, Source.of_workload(w), {"feed": [feed("f")]})
+    landed = [lake.land(lo, hi) for lo, hi in itertools.pairwise(cuts)]
+    size = lake.context().windows.manifests(*cuts[-2:])[0].bytes
+    assert encode.next_windows(lake.context(), lake.context().replication.feed_of("f"), Bounds(0, cuts[-1])) == [
+        Bounds(0, cuts[-1])
+    ]
+    config = {**lake.config, "window": {"driver-bytes": 2 * size}}
+    small = Lakehouse(None, tmp_path, lake.source, config)
+    assert encode.run(small.context(), landed[1], "f").rows == 1
+    result = encode.run(small.context(), landed[-1], "f")
+    assert (result.lo, result.hi, result.rows) == (cuts[2], cuts[-1], 4)
+    events = small.context().windows.events(stage="encode", state="done")
+    assert [(event["lo"], event["hi"]) for event in events][-2:] == [(cuts[2], cuts[4]), (cuts[4], cuts[6])]
+    assert encode.run(small.context(), landed[-1], "f").state == "already"
+
+
+def test_transactions_are_joined_however_they_are_cut() -> None:
+    rows = [{"commit_ts": ts, "start_ts": ts - 1, "seq": seq} for ts in (5, 7, 9) for seq in range(ts - 4)]
+    whole = pa.RecordBatch.from_pylist(rows)
+    for size in (1, 2, 3, 4, 100):
+        cut = [whole.slice(first, size) for first in range(0, whole.num_rows, size)]
+        parts = list(join_transactions(cut))
+        assert [row for part in parts for row in part.to_pylist()] == rows
+        held = [set(part.column("commit_ts").to_pylist()) for part in parts]
+        assert sum(map(len, held)) == 3, "a transaction is in one part"
