@@ -1,0 +1,94 @@
+"""Where the files of a feed are below its root, as TiCDC's storage sink has them.
+
+`{schema}/{table}/{version}/{date}/CDC{number}.{ending}` the data, `.../{date}/meta/CDC.index` the greatest number of a
+folder, `{schema}/{table}/meta/schema_{version}_{checksum}.json` a definition, `metadata` the checkpoint. The file
+`_binlake/plan` is our own (binlake.feed.files.publisher).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from binlake import tso
+from binlake.errors import Permanent
+
+METADATA = "metadata"
+PLAN = "_binlake/plan"
+ENDINGS = {"avro": "avro", "canal-json": "json", "csv": "csv"}
+"""How the data files of each protocol end."""
+_DATA = re.compile(r"(?P<folder>(?P<db>[^/]+)/(?P<table>[^/]+)/(?P<version>\d+)(/(?P<date>[\d-]+))?)/CDC(?P<number>\d+)\.\w+")
+_INDEX = re.compile(r"CDC(\d+)\.\w+\s*")
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\%*?"<>|:]')
+_DATE_CHARACTERS = {"none": 0, "year": 4, "month": 7, "day": 10}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file by its path; `number` orders those of one `folder`."""
+
+    path: str
+    folder: str
+    db: str
+    table: str
+    version: int
+    date: str
+    number: int
+
+
+def data_file(path: str) -> DataFile | None:
+    """The data file that `path` names; None for files of other kinds."""
+    found = _DATA.fullmatch(path)
+    if found is None:
+        return None
+    names = (unquote(found["db"]), unquote(found["table"]))
+    return DataFile(path, found["folder"], *names, int(found["version"]), found["date"] or "", int(found["number"]))
+
+
+def table_folder(db: str, table: str) -> str:
+    """The folder of a table; `%` and the hex code for each character that a path cannot have."""
+    return f"{_safe(db)}/{_safe(table)}" if table else _safe(db)
+
+
+def data_folder(db: str, table: str, version: int, date: str) -> str:
+    """The folder of a table's data of one version and date."""
+    return "/".join([table_folder(db, table), str(version), *([date] if date else [])])
+
+
+def data_path(folder: str, number: int, width: int, protocol: str) -> str:
+    """The data file `number` of `folder`."""
+    return f"{folder}/CDC{number:0{width}}.{ENDINGS[protocol]}"
+
+
+def index_path(folder: str) -> str:
+    """The index of `folder`."""
+    return f"{folder}/meta/CDC.index"
+
+
+def index_number(content: bytes | None, folder: str) -> int:
+    """The greatest number that the index names; 0 where there is no index. Raises Permanent for a damaged one."""
+    if content is None:
+        return 0
+    found = _INDEX.fullmatch(content.decode("utf-8", "replace"))
+    if found is None:
+        raise Permanent(
+            "an index of a feed's files is damaged", where={"folder": folder}, hint="write the name of its last file"
+        )
+    return int(found[1])
+
+
+def schema_path(db: str, table: str, version: int, checksum: int) -> str:
+    """The file with a table's definition, or with a DDL of a database (`table` empty)."""
+    return f"{table_folder(db, table)}/meta/schema_{version}_{checksum:010}.json"
+
+
+def date_of(commit_ts: int, separator: str) -> str:
+    """The folder of a commit's date in UTC; empty for the separator `none`."""
+    return tso.to_datetime(commit_ts).strftime("%Y-%m-%d")[: _DATE_CHARACTERS[separator]]
+
+
+def _safe(name: str) -> str:
+    if name in (".", "..", "meta"):
+        return "".join(f"%{ord(sign):02X}" for sign in name)
+    return _UNSAFE.sub(lambda sign: quote(sign[0], safe=""), name)

@@ -1,0 +1,169 @@
+"""A folder or a bucket as a place for whole files.
+
+Rule: a file is there whole or not at all, and once `put` returns it stays: a local file is written beside its place,
+synced and renamed; an object store shows an object when its upload is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from binlake.config.storage import Storage
+from binlake.errors import ConfigError, Permanent, Transient
+
+_BEING_WRITTEN = ".part"
+"""Ending of a local file that is not whole yet; nobody reads it."""
+
+
+class Store(Protocol):
+    """Whole files by their path below the root, with `/` between folders. All raise Transient, Permanent."""
+
+    shown: str
+    """The root, for people."""
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write the file, in place of one that is there; the same call again changes nothing."""
+
+    def get(self, path: str) -> bytes | None:
+        """The content; None where there is no such file."""
+
+    def list(self, folder: str) -> list[str]:
+        """The paths of all files below `folder` ("" = all), sorted; [] where there is no such folder."""
+
+
+def open_store(storage: Storage) -> Store:
+    """The store that a sink URI names. Raises ConfigError."""
+    return LocalStore(Path(storage.root)) if storage.scheme == "file" else ObjectStore(storage)
+
+
+class LocalStore:
+    """Files of a local disk, or of one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self.shown = root, f"file://{root}"
+
+    def put(self, path: str, content: bytes) -> None:
+        """As Store.put."""
+        target = self._root / path
+        with self._errors(path):
+            _make_folder(target.parent)
+            beside = target.with_name(f"{target.name}{_BEING_WRITTEN}")
+            with beside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(target)
+            _sync_folder(target.parent)
+
+    def get(self, path: str) -> bytes | None:
+        """As Store.get."""
+        with self._errors(path):
+            target = self._root / path
+            return target.read_bytes() if target.exists() else None
+
+    def list(self, folder: str) -> list[str]:
+        """As Store.list."""
+        with self._errors(folder):
+            files = (at for at in (self._root / folder).rglob("*") if at.suffix != _BEING_WRITTEN and at.is_file())
+            return sorted(at.relative_to(self._root).as_posix() for at in files)
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = {"folder": self.shown, "path": path}
+            raise Transient(f"a feed's folder cannot be used: {error.strerror}", where=where,
+                            hint="check the disk and the rights of the folder") from error  # fmt: skip
+
+
+def _make_folder(folder: Path) -> None:
+    """Make it and those above it; each is in its parent for good."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class ObjectStore:
+    """Objects below a bucket's prefix, by pyarrow's clients of S3, Google's and Azure's stores."""
+
+    def __init__(self, storage: Storage) -> None:
+        """Raises ConfigError."""
+        self._root, self.shown = storage.root, f"{storage.scheme}://{storage.root}"
+        try:
+            self._files = _client(storage)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"an object store cannot be opened: {error}", where={"store": self.shown}, hint="check the sink URI"
+            ) from error
+
+    def put(self, path: str, content: bytes) -> None:
+        """As Store.put."""
+        with self._errors(path), self._files.open_output_stream(f"{self._root}/{path}") as stream:
+            stream.write(content)
+
+    def get(self, path: str) -> bytes | None:
+        """As Store.get."""
+        with self._errors(path):
+            try:
+                with self._files.open_input_file(f"{self._root}/{path}") as stream:
+                    return bytes(stream.readall())
+            except FileNotFoundError:
+                return None
+
+    def list(self, folder: str) -> list[str]:
+        """As Store.list."""
+        from pyarrow.fs import FileSelector
+
+        below = f"{self._root}/{folder}".rstrip("/")
+        with self._errors(folder):
+            found = self._files.get_file_info(FileSelector(below, allow_not_found=True, recursive=True))
+            return sorted(one.path.removeprefix(f"{self._root}/") for one in found if one.is_file)
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        where = {"store": self.shown, "path": path}
+        try:
+            yield
+        except PermissionError as error:
+            raise Permanent(f"an object store refuses: {error}", where=where, hint="check the credentials") from error
+        except OSError as error:
+            if "ACCESS_DENIED" in str(error) or "NoSuchBucket" in str(error):
+                raise Permanent(
+                    f"an object store refuses: {error}", where=where, hint="check bucket and rights"
+                ) from error
+            raise Transient(f"an object store does not answer: {error}", where=where, hint="see the store") from error
+
+
+def _client(storage: Storage) -> Any:
+    from pyarrow import fs
+
+    access = storage.access
+    if storage.scheme == "s3":
+        return fs.S3FileSystem(**_given(access, {
+            "access-key": "access_key", "secret-access-key": "secret_key", "session-token": "session_token",
+            "region": "region", "endpoint": "endpoint_override",
+        }))  # fmt: skip
+    if storage.scheme in ("gs", "gcs"):
+        return fs.GcsFileSystem(**_given(access, {"endpoint": "endpoint_override"}))
+    return fs.AzureFileSystem(**_given(access, {
+        "account-name": "account_name", "account-key": "account_key", "sas-token": "sas_token",
+        "endpoint": "blob_storage_authority",
+    }))  # fmt: skip
+
+
+def _given(access: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    return {name: access[word] for word, name in names.items() if word in access}

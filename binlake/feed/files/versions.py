@@ -1,0 +1,110 @@
+"""The definitions of the tables of a feed's files, as TiCDC's schema files: one file a version of a table.
+
+The version of a row is the commit_ts of the last DDL of its table before it; the start of the lake where it had none.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from binlake.feed.files.layout import schema_path
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A definition of `db`.`table` for rows with commit_ts >= `since`; `table` is empty for a DDL of a database.
+
+    `query`, `action`: the DDL that made it (TiDB's type number), empty and 0 where that was before the feed.
+    `columns`: TiCDC's TableColumns as JSON text.
+    """
+
+    db: str
+    table: str
+    version: int
+    since: int
+    query: str = ""
+    action: int = 0
+    columns: str = "[]"
+
+    def to_json(self) -> Json:
+        """As a sealed manifest has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, definition: TableDef, version: int, since: int, query: str = "", action: int = 0) -> TableVersion:
+        """The version of a table with the columns of `definition`."""
+        columns = json.dumps([_column(column) for column in definition.row_columns], ensure_ascii=False)
+        return cls(definition.db, definition.name, version, since, query, action, columns)
+
+    def schema_file(self) -> tuple[str, bytes]:
+        """Path and content of its schema file. The checksum is that of table and columns: equal for equal ones."""
+        columns = json.loads(self.columns)
+        checksum = zlib.crc32(json.dumps([self.db, self.table, columns], ensure_ascii=False).encode())
+        content = {
+            "Table": self.table,
+            "Schema": self.db,
+            "Version": 1,
+            "TableVersion": self.version,
+            "Query": self.query,
+            "Type": self.action,
+            "TableColumns": columns if self.table else None,
+            "TableColumnsTotal": len(columns),
+        }
+        path = schema_path(self.db, self.table, self.version, checksum)
+        return path, json.dumps(content, ensure_ascii=False, indent=4).encode()
+
+
+class Versions:
+    """The versions of the tables of one window."""
+
+    def __init__(self, versions: Iterable[TableVersion]) -> None:
+        self._of: dict[tuple[str, str], list[TableVersion]] = {}
+        for version in sorted(versions, key=lambda one: (one.since, one.version)):
+            self._of.setdefault((version.db, version.table), []).append(version)
+
+    def at(self, db: str, table: str, commit_ts: int) -> TableVersion:
+        """That of a row of the table with this commit_ts. Raises KeyError for a table that has none."""
+        versions = self._of[db, table]
+        return versions[max(bisect_right(versions, commit_ts, key=lambda one: one.since) - 1, 0)]
+
+
+def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
+    """What `to_json` gave."""
+    return tuple(TableVersion(**one) for one in raw)
+
+
+def _column(column: ColumnInfo) -> Json:
+    shown: Json = {"ColumnName": column.name, "ColumnType": _type(column)}
+    if column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE):
+        shown |= _text("ColumnPrecision", column.flen) | _text("ColumnScale", column.decimal)
+    elif column.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
+        shown |= _text("ColumnScale", column.fsp) if column.fsp else {}
+    elif column.tp in t.INTEGERS or column.tp in (t.YEAR, t.BIT):
+        shown |= _text("ColumnPrecision", column.flen)
+    elif column.tp in t.STRINGS:
+        shown |= _text("ColumnLength", column.flen)
+    if column.not_null:
+        shown["ColumnNullable"] = "false"
+    if column.flag & t.FLAG_PRIMARY:
+        shown["ColumnIsPk"] = "true"
+    if column.default is not None:
+        shown["ColumnDefault"] = column.default
+    return shown
+
+
+def _type(column: ColumnInfo) -> str:
+    numbers = column.tp in t.INTEGERS or column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE)
+    return column.type_name.upper() + (" UNSIGNED" if column.unsigned and numbers else "")
+
+
+def _text(name: str, number: int) -> Json:
+    return {} if number < 0 else {name: str(number)}
