@@ -17,6 +17,7 @@ import xxhash
 
 from binlake.base.lakecolumns import Message
 from binlake.feed.avro import binary
+from binlake.feed.files.textfile import joined
 
 _MAGIC = b"Obj\x01"
 _BLOCK_ROWS = 4096
@@ -39,27 +40,14 @@ def avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
     """The file of `messages`, which all have these schemas: the same bytes for the same messages."""
     schema = file_schema(key_schema, value_schema).encode()
     records = _records(messages)
-    sync = xxhash.xxh3_128_digest(schema + _content(records))
+    sync = xxhash.xxh3_128_digest(schema + joined(records))
     header = _MAGIC + _number(2) + _sized(b"avro.codec") + _sized(b"null") + _sized(b"avro.schema") + _sized(schema)
     parts = [header + _number(0) + sync]
     for start in range(0, len(records), _BLOCK_ROWS):
         block = records[start : start + _BLOCK_ROWS]
-        content = _content(block)
+        content = joined(block)
         parts += [_number(len(block)), _number(len(content)), content, sync]
     return b"".join(parts)
-
-
-def record_sizes(messages: pa.Table) -> Any:
-    """About how many bytes each of the messages takes in a file."""
-    return (_lengths(messages.column(Message.KEY)) + _lengths(messages.column(Message.VALUE))) + _MAY_BE_BEFORE
-
-
-_MAY_BE_BEFORE = 10
-"""Bytes of commit_ts and the branch of value."""
-
-
-def _lengths(column: Any) -> Any:
-    return np.asarray(pc.fill_null(pc.binary_length(column), 0)).astype(np.int64)
 
 
 def _records(messages: pa.Table) -> Any:
@@ -69,13 +57,6 @@ def _records(messages: pa.Table) -> Any:
     return binary.join_parts(
         [binary.encode_longs(commits), key, binary.encode_branches(pc.is_valid(value), 0), pc.fill_null(value, b"")]
     )
-
-
-def _content(records: Any) -> bytes:
-    """The records one behind the other."""
-    _, offsets, data = records.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[records.offset : records.offset + len(records) + 1]
-    return bytes(memoryview(data)[bounds[0] : bounds[-1]]) if data is not None and len(records) else b""
 
 
 def _number(value: int) -> bytes:

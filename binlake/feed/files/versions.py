@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from binlake.errors import SchemaError
 from binlake.feed.files.layout import schema_path
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -71,10 +71,13 @@ class Versions:
         for version in sorted(versions, key=lambda one: (one.since, one.version)):
             self._of.setdefault((version.db, version.table), []).append(version)
 
-    def at(self, db: str, table: str, commit_ts: int) -> TableVersion:
-        """That of a row of the table with this commit_ts. Raises KeyError for a table that has none."""
-        versions = self._of[db, table]
-        return versions[max(bisect_right(versions, commit_ts, key=lambda one: one.since) - 1, 0)]
+    def of(self, db: str, table: str) -> list[TableVersion]:
+        """Those of a table, from the first on. Raises SchemaError for a table that has none."""
+        versions = self._of.get((db, table))
+        if versions is None:
+            raise SchemaError("rows of a table without a version", where={"table": f"{db}.{table}"},
+                              hint="run encode of that window again")  # fmt: skip
+        return versions
 
 
 def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:

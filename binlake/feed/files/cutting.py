@@ -1,0 +1,114 @@
+"""The messages of a window as files: by table, version and date, each cut behind a transaction.
+
+Rule: which messages share a file follows from the messages and the file size alone, however they come in parts: a run
+that was killed writes the same files again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake import tso
+from binlake.base.lakecolumns import Message
+from binlake.feed.files.layout import data_folder, date_of
+from binlake.feed.files.versions import Versions
+
+Ints = npt.NDArray[np.int64]
+
+ROW_BYTES = 10
+"""What a message takes beside key and value: the commit_ts, or the end of a line."""
+_OF_TABLE = (Message.DB, Message.TABLE, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
+_DAY_MS = 86_400_000
+
+
+class Group(NamedTuple):
+    """Messages that may share a file: those of one folder and one pair of schemas (fingerprints; None: no schema)."""
+
+    folder: str
+    key_schema: str | None
+    value_schema: str | None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The messages of one file."""
+
+    group: Group
+    messages: pa.Table
+
+
+class Cutter:
+    """Cuts the messages of one window into files of about `file_size` bytes."""
+
+    def __init__(self, versions: Versions, separator: str, file_size: int) -> None:
+        self._versions, self._separator, self._size = versions, separator, file_size
+        self._open: dict[Group, pa.Table] = {}
+
+    def add(self, messages: pa.Table) -> Iterator[Piece]:
+        """Take the next messages in commit order; the files that are full now."""
+        for group, own in self._grouped(messages):
+            before = self._open.get(group)
+            rows = (own if before is None else pa.concat_tables([before, own])).combine_chunks()
+            start = 0
+            for end in _ends(rows, self._size):
+                yield Piece(group, rows.slice(start, end - start))
+                start = end
+            self._open[group] = rows.slice(start)
+
+    def rest(self) -> Iterator[Piece]:
+        """The files that the window's end closes."""
+        for group, rows in self._open.items():
+            if rows.num_rows:
+                yield Piece(group, rows)
+        self._open = {}
+
+    def _grouped(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
+        commits = np.asarray(messages.column(Message.COMMIT_TS)).astype(np.int64)
+        days = (commits >> tso.LOGICAL_BITS) // _DAY_MS
+        # A version begins inside a day: the rows of a table and day are looked up by commit_ts once more.
+        keyed = messages.select(_OF_TABLE).append_column("day", pa.array(days))
+        keyed = keyed.append_column("row", pa.array(np.arange(len(commits))))
+        names = [*_OF_TABLE, "day"]
+        for part in keyed.group_by(names, use_threads=False).aggregate([("row", "list")]).to_pylist():
+            rows = np.array(part["row_list"], np.int64)
+            db, table = part[Message.DB], part[Message.TABLE]
+            for version, own in self._by_version(db, table, rows, commits):
+                folder = data_folder(db, table, version, date_of(int(commits[own[0]]), self._separator))
+                group = Group(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
+                yield group, messages.take(pa.array(own))
+
+    def _by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:
+        versions = self._versions.of(db, table)
+        places = np.searchsorted([version.since for version in versions], commits[rows], side="right") - 1
+        for place in np.unique(np.maximum(places, 0)):
+            yield versions[place].version, rows[np.maximum(places, 0) == place]
+
+
+def _ends(messages: pa.Table, size: int) -> Iterator[int]:
+    """Behind which rows a file ends: those that end a transaction, at or above `size` bytes since the last one."""
+    ends = np.cumsum(_sizes(messages))
+    changed = np.zeros(messages.num_rows, bool)
+    for name in (Message.COMMIT_TS, Message.START_TS):
+        values = np.asarray(messages.column(name)).astype(np.int64)
+        changed[1:] |= values[1:] != values[:-1]
+    starts = np.flatnonzero(changed)
+    written = 0
+    while True:
+        full = int(np.searchsorted(ends, written + size))
+        place = int(np.searchsorted(starts, full, side="right"))
+        if place >= len(starts):
+            return
+        yield int(starts[place])
+        written = int(ends[starts[place] - 1])
+
+
+def _sizes(messages: pa.Table) -> Any:
+    lengths = [pc.fill_null(pc.binary_length(messages.column(name)), 0) for name in (Message.KEY, Message.VALUE)]
+    return np.asarray(lengths[0]).astype(np.int64) + np.asarray(lengths[1]) + ROW_BYTES

@@ -1,0 +1,170 @@
+"""Publishes a feed's windows as files, each once, and shows a window to readers when it is whole.
+
+Order of a window: its plan (the greatest number of each folder before it), definitions, data, indexes, `metadata` with
+its hi. What is written follows from the window and the plan alone. So a run that was killed between any two writes is
+done again to the same bytes under the same names; a window whose hi is in `metadata` is passed over. Readers who go by
+`metadata` never see half a window. One writer at a time: the caller holds the feed's lock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Message
+from binlake.config.storage import Storage
+from binlake.errors import DamagedManifest, ImmutableWindow, Permanent
+from binlake.feed.files import layout
+from binlake.feed.files.avrofile import avro_file
+from binlake.feed.files.cutting import Cutter, Piece
+from binlake.feed.files.store import Store, open_store
+from binlake.feed.files.textfile import text_file
+from binlake.feed.files.versions import Versions, versions_of_json
+from binlake.feed.formats import DELETE, INSERT, UPDATE
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.position import Position
+
+Read = Callable[[Position | None], Iterator[pa.Table]]
+"""Gives the messages of a window behind a position, in parts and in commit order."""
+_BEHIND_ALL = (1 << 63) - 1, (1 << 31) - 1
+
+
+@dataclass
+class Plan:
+    """What was there before a window was begun: `last`, the greatest number of each folder that the window uses."""
+
+    feed: str
+    lo: int
+    hi: int
+    digest: str
+    last: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """As its file has it."""
+        return json.dumps({**vars(self), "lo": str(self.lo), "hi": str(self.hi)}, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Plan:
+        """What `to_json` gave. Raises DamagedManifest."""
+        try:
+            raw = json.loads(content)
+            return cls(raw["feed"], int(raw["lo"]), int(raw["hi"]), raw["digest"], dict(raw["last"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedManifest(f"the plan of a feed's files is damaged: {error}", where={"path": layout.PLAN},
+                                  hint="publish to another folder") from error  # fmt: skip
+
+
+def read_checkpoint(store: Store) -> int | None:
+    """The commit_ts up to which all is in the files; None where nothing is. Raises Permanent."""
+    content = store.get(layout.METADATA)
+    if content is None:
+        return None
+    try:
+        return int(json.loads(content)["checkpoint-ts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Permanent(f"the file `metadata` is damaged: {error}", where={"folder": store.shown},
+                        hint="write the checkpoint-ts that the feed reached") from error  # fmt: skip
+
+
+class FilePublisher:
+    """The one writer of `feed`'s files. `checkpoint`: the hi of the last window that is there; None at first."""
+
+    def __init__(self, storage: Storage, protocol: str, feed: str, store: Store | None = None) -> None:
+        """`store`: where to, if not where `storage` says. Raises ConfigError."""
+        self._storage, self._protocol, self._feed = storage, protocol, feed
+        self._store = store or open_store(storage)
+        self._known: set[str] = set()
+        self.checkpoint: int | None = None
+
+    def __enter__(self) -> FilePublisher:
+        """Read what is there. Raises Permanent where the files are another feed's, Transient."""
+        self.checkpoint = read_checkpoint(self._store)
+        plan = self._read_plan()
+        owner = plan.feed if plan is not None else None
+        if owner != self._feed and (owner is not None or self.checkpoint is not None):
+            raise Permanent(
+                "the folder of a feed has files of another one",
+                where={"folder": self._store.shown, "feed": self._feed, "other": owner or "not Binlake's"},
+                hint="give each feed a folder of its own",
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing stays open between two windows."""
+
+    def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
+        """Write the window's files and show them; the number of its messages, 0 where it was there already.
+
+        Raises ImmutableWindow where another window was begun here, Permanent, Transient.
+        """
+        if self.checkpoint is not None and self.checkpoint >= manifest.hi:
+            return 0
+        plan = self._begin(manifest)
+        versions = versions_of_json(manifest.tables)
+        for version in versions:
+            self._write_once(*version.schema_file())
+        sent, last = 0, dict[str, int]()
+        for piece in self._pieces(Versions(versions), read):
+            number = last.get(piece.group.folder) or self._last_before(plan, piece.group.folder)
+            last[piece.group.folder] = number + 1
+            path = layout.data_path(piece.group.folder, number + 1, self._storage.index_width, self._protocol)
+            self._store.put(path, self._content(piece, manifest))
+            sent += piece.messages.num_rows
+        for folder, number in sorted(last.items()):
+            name = layout.data_path("", number, self._storage.index_width, self._protocol).removeprefix("/")
+            self._store.put(layout.index_path(folder), f"{name}\n".encode())
+        self._store.put(layout.METADATA, f'{{"checkpoint-ts":{manifest.hi}}}'.encode())
+        self.checkpoint = manifest.hi
+        return sent
+
+    def _begin(self, manifest: EncodeManifest) -> Plan:
+        """The plan of the window: the one that is there, if it was begun already."""
+        plan = Plan(self._feed, manifest.lo, manifest.hi, manifest.digest)
+        begun = self._read_plan()
+        if begun is not None and begun.hi > (self.checkpoint or 0):
+            if (begun.lo, begun.hi, begun.digest) != (plan.lo, plan.hi, plan.digest):
+                raise ImmutableWindow(
+                    "another window was begun in the folder of a feed and is not whole",
+                    where={"folder": self._store.shown, "begun": f"{begun.lo}-{begun.hi}", "window": manifest.window},
+                    hint="publish the window that was begun first, or publish to another folder",
+                )
+            return begun
+        self._store.put(layout.PLAN, plan.to_json())
+        return plan
+
+    def _last_before(self, plan: Plan, folder: str) -> int:
+        """The greatest number in `folder` before the window; noted before the first file of the window is written."""
+        if folder not in plan.last:
+            plan.last[folder] = layout.index_number(self._store.get(layout.index_path(folder)), folder)
+            self._store.put(layout.PLAN, plan.to_json())
+        return plan.last[folder]
+
+    def _pieces(self, versions: Versions, read: Read) -> Iterator[Piece]:
+        cutter = Cutter(versions, self._storage.date_separator, self._storage.file_size)
+        after = None if self.checkpoint is None else Position(self.checkpoint, *_BEHIND_ALL)
+        changes = pa.array([INSERT, UPDATE, DELETE])
+        for part in read(after):
+            yield from cutter.add(part.filter(pc.is_in(part.column(Message.OP), changes)))
+        yield from cutter.rest()
+
+    def _content(self, piece: Piece, manifest: EncodeManifest) -> bytes:
+        key, value = piece.group.key_schema, piece.group.value_schema
+        if key is None or value is None:
+            return text_file(piece.messages)
+        return avro_file(piece.messages, manifest.schemas[key], manifest.schemas[value])
+
+    def _write_once(self, path: str, content: bytes) -> None:
+        if path not in self._known and self._store.get(path) is None:
+            self._store.put(path, content)
+        self._known.add(path)
+
+    def _read_plan(self) -> Plan | None:
+        content = self._store.get(layout.PLAN)
+        return None if content is None else Plan.from_json(content)

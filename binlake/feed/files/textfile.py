@@ -1,0 +1,29 @@
+"""Messages of a text protocol as a file: a message a line, keys left out, as TiCDC's storage sink writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Message
+
+TERMINATOR = b"\r\n"
+"""TiCDC's default."""
+
+
+def text_file(messages: pa.Table) -> bytes:
+    """The values, each with TERMINATOR behind it."""
+    values = pc.fill_null(messages.combine_chunks().column(Message.VALUE), b"").combine_chunks()
+    return joined(pc.binary_join_element_wise(values, TERMINATOR, b""))
+
+
+def joined(values: Any) -> bytes:
+    """All values of a binary array, none NULL, one behind the other."""
+    _, offsets, data = values.buffers()
+    if data is None or not len(values):
+        return b""
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    return bytes(memoryview(data)[bounds[0] : bounds[-1]])
