@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,7 +16,8 @@ class EncodeManifest(OfWindow):
     """What encode sealed of the feed's window (lo, hi].
 
     `messages`: rows of `message`; `ddls`: DDL in it, of which a feed has no message; `digest`: of the messages;
-    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section that it was encoded under.
+    `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section that it was encoded under; `tables`: of
+    a feed that writes files, the versions of its tables.
     """
 
     VERSION: ClassVar[int] = 1
@@ -30,10 +31,12 @@ class EncodeManifest(OfWindow):
     digest: str
     schemas: Mapping[str, str] = field(default_factory=dict)
     config: str = ""
+    tables: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> str:
         """The sealed text."""
-        return seal("encode", self.VERSION, {**vars(self), "schemas": dict(self.schemas)})
+        lists = {"schemas": dict(self.schemas), "tables": [dict(table) for table in self.tables]}
+        return seal("encode", self.VERSION, {**vars(self), **lists})
 
     @classmethod
     def from_json(cls, text: str) -> EncodeManifest:

@@ -47,6 +47,21 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     return [_ddl(row) for row in rows]
 
 
+def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
+    """The commit_ts of the last DDL at or below `upto` that touches each of `tables` (the target's), where one does."""
+    try:
+        data = open_dataset(DeltaTable(paths.table(DDL.name)))
+    except TableNotFoundError:
+        return {}
+    names = {fold_name(".".join(table)): table for table in tables}
+    found: dict[tuple[str, str], int] = {}
+    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=ds.field(Ddl.COMMIT_TS) <= upto).to_pylist()
+    for row in rows:
+        for table in {names[name] for name in map(fold_name, row[Ddl.TABLES]) if name in names}:
+            found[table] = max(found.get(table, 0), row[Ddl.COMMIT_TS])
+    return found
+
+
 def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the injections at these commit_ts that are in merged windows."""
     try:

@@ -30,6 +30,7 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import feed_lock, feed_sink
 from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import Segments, WindowDefinitions
+from spark_jobs.encode.versions import versions_of
 from spark_jobs.encode.writing import COLUMNS, ORDER, TRANSACTION, Encoded, EncodeTask, TouchedTables, sort_rows
 from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
 from spark_jobs.job.lake import commit_parts, ensure_table, may_have_rows
@@ -116,8 +117,13 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
         commit_parts(ctx.paths, table, encoded.parts, replaced, commit_note(ctx, "encode", bounds))
     return EncodeManifest(
         ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count, len(window.ddls),
-        rowhash.digest_of(encoded.fold), encoded.schemas, feed.data_hash(),
+        rowhash.digest_of(encoded.fold), encoded.schemas, feed.data_hash(), _tables(ctx, feed, window),
     )  # fmt: skip
+
+
+def _tables(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str, object]]:
+    """The versions of the window's tables, for a feed that writes files."""
+    return [table.to_json() for table in versions_of(ctx, feed, window)] if feed.sink.storage is not None else []
 
 
 def _task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:

@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
+import pyarrow.dataset as ds
+
+from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.feed.files.versions import TableVersion
+from binlake.feed.formats import DELETE, INSERT, UPDATE
+from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import last_ddls
+from binlake.lake.opentable import open_table
+from binlake.lake.tables import message_table
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl
-from spark_jobs.job.context import StageContext
+from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
 Name = tuple[str, str]
 
 
-def versions_of(ctx: StageContext, feed: Feed, window: SinkWindow, names: Collection[Name]) -> list[TableVersion]:
-    """The versions that the rows of the tables `names` have, and one for each DDL of the feed's tables and databases.
+def versions_of(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[TableVersion]:
+    """The versions of the rows that the feed's table has of the window, and one for each DDL of the feed's tables.
 
     Raises SchemaError.
     """
     made = [version for ddl in window.ddls for version in _of_ddl(feed, ddl)]
     bounds = window.bounds
     new = {(version.db, version.table) for version in made if _is_new(window, version)}
-    old = sorted(set(names) - new)
+    old = sorted(_names(ctx, feed, bounds) - new)
     last, start = last_ddls(ctx.paths, old, bounds.lo), _start(ctx, bounds.lo)
     before = [
         TableVersion.of(window.definitions.within(*name, bounds.lo + 1, bounds.hi + 1), last.get(name, start), 0)
         for name in old
     ]
     return [*before, *made]
+
+
+def _names(ctx: StageContext, feed: Feed, bounds: Bounds) -> set[Name]:
+    """(db, table) of the row changes among the window's messages."""
+    data = open_dataset(open_table(ctx.paths.table(message_table(feed.name).name)))
+    columns = [Message.DB, Message.TABLE]
+    own = (ds.field(Message.WINDOW) == bounds.window) & ds.field(Message.OP).isin([INSERT, UPDATE, DELETE])
+    names = data.to_table(columns=columns, filter=own).group_by(columns).aggregate([])
+    return {(name[Message.DB], name[Message.TABLE]) for name in names.to_pylist()}
 
 
 def _is_new(window: SinkWindow, version: TableVersion) -> bool:

@@ -7,22 +7,27 @@ registry refuses stops the feed behind the last message before it (S2-38, S2-39)
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Message
+from binlake.config.feed import Feed
+from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sealed import last_position, read_sealed, split_changes
-from binlake.feed.sink import Sink, open_sink
+from binlake.feed.sink import Sink, open_sink, writer_name
 from binlake.feed.state import read_state, record_finish
 from binlake.feed.waiting import windows_to_publish
 from binlake.lake.ddls import landed_ddls
+from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
-from binlake.pipeline import feed_sink
+from binlake.pipeline import feed_lock, feed_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 TRANSACTION_ROWS = 20_000
@@ -40,14 +45,10 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
     sent = 0
-    with ExitStack() as stack:
-        if any(manifest.messages for manifest in windows):
-            out = stack.enter_context(open_sink(feed, ctx.replication.name, state.life))
-            ids = stack.enter_context(SchemaIds(feed))
+    with _sender(ctx, feed, windows, state.life) as send:
         for manifest in windows:
             first = time.monotonic()
-            if manifest.messages:
-                sent += publish_window(ctx.paths, manifest, out, ids)
+            sent += send(manifest)
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
                                 time.monotonic() - first, ctx.run_id, sink, "", {"feed": name})  # fmt: skip
             ctx.windows.record(event)
@@ -55,6 +56,26 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
         record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
     return StageResult("publish", "done", lo, hi, sent, seconds, "", {"feed": name})
+
+
+@contextmanager
+def _sender(
+    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int
+) -> Iterator[Callable[[EncodeManifest], int]]:
+    """What publishes one of `windows`: the number of messages that it sent."""
+    storage, name = feed.sink.storage, ctx.replication.name
+    if storage is not None:
+        # Files have no fence.
+        with (
+            lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
+            FilePublisher(storage, feed.sink.protocol, writer_name(feed, name, life)) as files,
+        ):
+            yield lambda manifest: files.publish_window(manifest, partial(read_sealed, ctx.paths, manifest))
+    elif any(manifest.messages for manifest in windows):
+        with open_sink(feed, name, life) as out, SchemaIds(feed) as ids:
+            yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else 0
+    else:
+        yield lambda _: 0
 
 
 def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> int:

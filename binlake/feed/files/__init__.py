@@ -1,1 +1,1 @@
-"""A feed as files in a folder or an object store, laid out as TiCDC's storage sink does (docs/reference/feed-files.md)."""
+"""A feed as files in a folder or an object store, laid out as TiCDC's storage sink does."""

@@ -18,7 +18,9 @@ METADATA = "metadata"
 PLAN = "_binlake/plan"
 ENDINGS = {"avro": "avro", "canal-json": "json", "csv": "csv"}
 """How the data files of each protocol end."""
-_DATA = re.compile(r"(?P<folder>(?P<db>[^/]+)/(?P<table>[^/]+)/(?P<version>\d+)(/(?P<date>[\d-]+))?)/CDC(?P<number>\d+)\.\w+")
+_DATA = re.compile(
+    r"(?P<folder>(?P<db>[^/]+)/(?P<table>[^/]+)/(?P<version>\d+)(/(?P<date>[\d-]+))?)/CDC(?P<number>\d+)\.\w+"
+)
 _INDEX = re.compile(r"CDC(\d+)\.\w+\s*")
 _UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\%*?"<>|:]')
 _DATE_CHARACTERS = {"none": 0, "year": 4, "month": 7, "day": 10}

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Message
 from binlake.config.storage import Storage
-from binlake.errors import DamagedManifest, ImmutableWindow, Permanent
+from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
 from binlake.feed.files.avrofile import avro_file
 from binlake.feed.files.cutting import Cutter, Piece
@@ -36,24 +36,22 @@ _BEHIND_ALL = (1 << 63) - 1, (1 << 31) - 1
 
 @dataclass
 class Plan:
-    """What was there before a window was begun: `last`, the greatest number of each folder that the window uses."""
+    """What was there before the window up to `hi` was begun: `last`, the greatest number of each folder it uses."""
 
     feed: str
-    lo: int
     hi: int
-    digest: str
     last: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         """As its file has it."""
-        return json.dumps({**vars(self), "lo": str(self.lo), "hi": str(self.hi)}, sort_keys=True).encode()
+        return json.dumps({**vars(self), "hi": str(self.hi)}, sort_keys=True).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:
         """What `to_json` gave. Raises DamagedManifest."""
         try:
             raw = json.loads(content)
-            return cls(raw["feed"], int(raw["lo"]), int(raw["hi"]), raw["digest"], dict(raw["last"]))
+            return cls(raw["feed"], int(raw["hi"]), dict(raw["last"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DamagedManifest(f"the plan of a feed's files is damaged: {error}", where={"path": layout.PLAN},
                                   hint="publish to another folder") from error  # fmt: skip
@@ -102,7 +100,7 @@ class FilePublisher:
     def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
         """Write the window's files and show them; the number of its messages, 0 where it was there already.
 
-        Raises ImmutableWindow where another window was begun here, Permanent, Transient.
+        Raises DamagedManifest, Permanent, Transient.
         """
         if self.checkpoint is not None and self.checkpoint >= manifest.hi:
             return 0
@@ -125,18 +123,12 @@ class FilePublisher:
         return sent
 
     def _begin(self, manifest: EncodeManifest) -> Plan:
-        """The plan of the window: the one that is there, if it was begun already."""
-        plan = Plan(self._feed, manifest.lo, manifest.hi, manifest.digest)
+        """The plan of the window. One that was begun and is not whole is written again, from the same numbers on."""
         begun = self._read_plan()
-        if begun is not None and begun.hi > (self.checkpoint or 0):
-            if (begun.lo, begun.hi, begun.digest) != (plan.lo, plan.hi, plan.digest):
-                raise ImmutableWindow(
-                    "another window was begun in the folder of a feed and is not whole",
-                    where={"folder": self._store.shown, "begun": f"{begun.lo}-{begun.hi}", "window": manifest.window},
-                    hint="publish the window that was begun first, or publish to another folder",
-                )
-            return begun
-        self._store.put(layout.PLAN, plan.to_json())
+        underway = begun is not None and begun.hi > (self.checkpoint or 0)
+        plan = Plan(self._feed, manifest.hi, begun.last if begun is not None and underway else {})
+        if plan != begun:
+            self._store.put(layout.PLAN, plan.to_json())
         return plan
 
     def _last_before(self, plan: Plan, folder: str) -> int:

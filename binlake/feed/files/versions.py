@@ -36,8 +36,8 @@ class TableVersion:
     columns: str = "[]"
 
     def to_json(self) -> Json:
-        """As a sealed manifest has it."""
-        return asdict(self)
+        """As a sealed manifest has it: timestamps are text (DESIGN 3.12)."""
+        return {**asdict(self), "version": str(self.version), "since": str(self.since)}
 
     @classmethod
     def of(cls, definition: TableDef, version: int, since: int, query: str = "", action: int = 0) -> TableVersion:
@@ -82,7 +82,7 @@ class Versions:
 
 def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
     """What `to_json` gave."""
-    return tuple(TableVersion(**one) for one in raw)
+    return tuple(TableVersion(**{**one, "version": int(one["version"]), "since": int(one["since"])}) for one in raw)
 
 
 def _column(column: ColumnInfo) -> Json:

@@ -1,0 +1,146 @@
+"""Files of a feed: each message once wherever a run is killed, and never half a window for who goes by the metadata."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.feedmessages import Change, commit_ts, window_of
+
+from binlake.config.storage import Storage
+from binlake.errors import DamagedManifest, Permanent
+from binlake.feed.files.layout import data_file, index_number, index_path
+from binlake.feed.files.publisher import FilePublisher, read_checkpoint
+
+STORAGE = Storage("file", "/nowhere", file_size=40, index_width=6)
+CHANGES = [Change(second, f"{second:02}-{table}", table) for second in range(1, 13) for table in ("item", "log")]
+WINDOWS = [(0, 5), (5, 6), (6, 12)]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Memory:
+    """A store that is killed at its `fails`-th write: before it, or behind it when `late`."""
+
+    shown = "memory"
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.writes, self.fails, self.late = 0, 0, False
+
+    def put(self, path: str, content: bytes) -> None:
+        self.writes += 1
+        if self.writes == self.fails and not self.late:
+            raise Killed
+        self.files[path] = content
+        if self.writes == self.fails:
+            raise Killed
+
+    def get(self, path: str) -> bytes | None:
+        return self.files.get(path)
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(path for path in self.files if path.startswith(folder))
+
+
+def publish(store: Memory, windows: list[tuple[int, int]], feed: str = "demo.files", parts: int = 1) -> int:
+    sent = 0
+    for window in windows:
+        with FilePublisher(STORAGE, "canal-json", feed, store) as publisher:
+            sent += publisher.publish_window(*window_of(*window, CHANGES, parts))
+    return sent
+
+
+def publish_until_killed(store: Memory) -> int:
+    """The end of the last window that was published before."""
+    done = 0
+    for window in WINDOWS:
+        try:
+            publish(store, [window])
+        except Killed:
+            return done
+        done = window[1]
+    raise AssertionError("nothing was killed")
+
+
+def lines(store: Memory, *, by_index: bool) -> list[str]:
+    """What a reader has: all data files up to each folder's index, or whatever lies there."""
+    found = sorted((one for path in store.files if (one := data_file(path))), key=lambda one: (one.folder, one.number))
+    last = {one.folder: index_number(store.get(index_path(one.folder)), one.folder) for one in found}
+    whole = [one for one in found if not by_index or one.number <= last[one.folder]]
+    return [line for one in whole for line in store.files[one.path].decode().split("\r\n") if line]
+
+
+def undisturbed() -> Memory:
+    store = Memory()
+    assert publish(store, WINDOWS) == len(CHANGES)
+    return store
+
+
+# R-31
+def test_all_is_there_once_and_in_order() -> None:
+    store = undisturbed()
+    for table in ("item", "log"):
+        own = [line for line in lines(store, by_index=True) if line.endswith(table)]
+        assert own == [f"{second:02}-{table}" for second in range(1, 13)]
+    assert json.loads(store.files["metadata"]) == {"checkpoint-ts": commit_ts(12)}
+    assert publish(store, WINDOWS) == 0
+
+
+# S2-01, R-31
+@pytest.mark.long
+@pytest.mark.parametrize("late", [False, True])
+def test_killed_at_any_write_it_repeats_nothing_and_shows_no_half_window(late: bool) -> None:
+    whole = undisturbed()
+    for fails in range(1, whole.writes + 1):
+        store = Memory()
+        store.fails, store.late = fails, late
+        done = publish_until_killed(store)
+        checkpoint = read_checkpoint(store) or 0
+        # The last write of a window is the one that shows it.
+        assert checkpoint in {commit_ts(done) if done else 0} | {commit_ts(hi) for _, hi in WINDOWS if late}
+        shown = [line for line in lines(store, by_index=True) if commit_ts(int(line[:2])) <= checkpoint]
+        wanted = [change.value for change in CHANGES if change.commit_ts <= checkpoint]
+        assert sorted(shown) == sorted(wanted)
+        publish(store, WINDOWS, parts=3)
+        assert store.files == whole.files, f"killed at write {fails}"
+
+
+def test_files_end_behind_transactions_however_the_messages_come() -> None:
+    whole = undisturbed()
+    for parts in (2, 5, 30):
+        store = Memory()
+        publish(store, WINDOWS, parts=parts)
+        assert store.files == whole.files
+    sizes = [len(content) for path, content in whole.files.items() if data_file(path)]
+    # 40 bytes of values, keys and line ends are two lines.
+    assert max(sizes) <= 60
+
+
+def test_a_folder_belongs_to_one_feed() -> None:
+    store = undisturbed()
+    with pytest.raises(Permanent, match=r"other=demo\.files"):
+        publish(store, WINDOWS, "demo.other")
+    foreign = Memory()
+    foreign.files["metadata"] = b'{"checkpoint-ts":5}'
+    with pytest.raises(Permanent, match="not Binlake's"):
+        publish(foreign, WINDOWS)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "error"),
+    [
+        ("metadata", b"{}", "`metadata` is damaged"),
+        ("_binlake/plan", b"[]", "the plan of a feed's files is damaged"),
+        (f"shop/item/{commit_ts(0)}/2026-01-01/meta/CDC.index", b"CDC", "an index of a feed's files is damaged"),
+    ],
+)
+def test_what_is_damaged_is_said(path: str, content: bytes, error: str) -> None:
+    store = Memory()
+    publish(store, WINDOWS[:1])
+    assert path in store.files
+    store.files[path] = content
+    with pytest.raises((Permanent, DamagedManifest), match=error):
+        publish(store, WINDOWS[1:])

@@ -1,0 +1,118 @@
+"""A feed from the lake to files: the files alone are the tables, and what was interrupted is there once."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+from history import History, shop
+from lakehouse import Lakehouse, Source
+
+from binlake.feed.files.layout import data_file
+from binlake.feed.files.publisher import FilePublisher
+from spark_jobs.encode import stage as encode
+from spark_jobs.job.context import Bounds
+from spark_jobs.publish import stage as publish
+
+FEED = "files"
+
+
+class Fed:
+    """A lake with one feed that writes files."""
+
+    def __init__(self, root: Path, history: History, words: str = "protocol=avro", **feed: Any) -> None:
+        self.files = root / "files"
+        section = {"name": FEED, "sink-uri": f"file://{self.files}?{words}", "rules": ["shop.item"], **feed}
+        config = {"feed": [section], "mirror": {"enabled": False}}
+        self.lakehouse = Lakehouse(None, root / "lake", Source.of_workload(history.workload), config)
+        self.ctx = self.lakehouse.context()
+        self.windows = [Bounds(lo, hi) for lo, hi in zip([0, *history.cuts], history.cuts, strict=False)]
+
+    def send(self, bounds: Bounds) -> int:
+        self.lakehouse.land(bounds.lo, bounds.hi)
+        encode.run(self.ctx, bounds, FEED)
+        return publish.run(self.ctx, bounds, FEED).rows
+
+    def contents(self) -> dict[str, bytes]:
+        return {at.relative_to(self.files).as_posix(): at.read_bytes() for at in self.files.rglob("*") if at.is_file()}
+
+
+def records(files: dict[str, bytes]) -> list[dict[str, Any]]:
+    """All records of data files, in the order of versions, dates and numbers."""
+    found = sorted((one for path in files if (one := data_file(path))), key=lambda f: (f.version, f.date, f.number))
+    return [record for one in found for record in fastavro.reader(io.BytesIO(files[one.path]))]
+
+
+# S2-01, S2-48, S0-04, S0-08, R-31
+def test_the_files_alone_give_the_table(tmp_path: Path) -> None:
+    history = shop()
+    fed = Fed(tmp_path, history)
+    sent = [fed.send(bounds) for bounds in fed.windows]
+    files = fed.contents()
+    found = records(files)
+    assert len(found) == sum(sent)
+    assert [record["commit_ts"] for record in found] == sorted(record["commit_ts"] for record in found)
+    rows = {record["key"]["id"]: record["value"] for record in found}
+    wanted = {int(row["id"] or 0): row for row in history.workload.rows["shop", "item"]}
+    assert {key: value["name"] for key, value in rows.items() if value} == {k: row["name"] for k, row in wanted.items()}
+    assert rows[4] is None
+    assert {k: v.get("stock", 5) for k, v in rows.items() if v} == {k: int(r["stock"] or 0) for k, r in wanted.items()}
+    assert json.loads(files["metadata"]) == {"checkpoint-ts": history.cuts[-1]}
+
+
+def test_a_folder_has_definitions_and_an_index(tmp_path: Path) -> None:
+    history = shop()
+    fed = Fed(tmp_path, history)
+    for bounds in fed.windows:
+        fed.send(bounds)
+    files = fed.contents()
+    schemas = [json.loads(text) for path, text in sorted(files.items()) if path.startswith("shop/item/meta/schema_")]
+    assert [schema["Query"].split(" ")[0] for schema in schemas] == ["CREATE", "ALTER"]
+    assert [schema["TableColumnsTotal"] for schema in schemas] == [3, 4]
+    assert schemas[1]["TableColumns"][0] == {
+        "ColumnName": "id", "ColumnType": "INT", "ColumnPrecision": "11", "ColumnNullable": "false",
+        "ColumnIsPk": "true",
+    }  # fmt: skip
+    data = [one for path in files if (one := data_file(path))]
+    assert {one.version for one in data} == {schema["TableVersion"] for schema in schemas}
+    for folder in {one.folder for one in data}:
+        last = max(one.number for one in data if one.folder == folder)
+        assert files[f"{folder}/meta/CDC.index"].decode() == f"CDC{last:020}.avro\n"
+
+
+def test_a_publish_that_was_killed_behind_the_files_repeats_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(tmp_path, shop())
+    fed.send(fed.windows[0])
+    done = fed.contents()
+    # As after a kill between the last file and the lake's event.
+    recorded = fed.ctx.windows.events(stage="publish")
+    fed.lakehouse.land(fed.windows[1].lo, fed.windows[1].hi)
+    encode.run(fed.ctx, fed.windows[1], FEED)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(fed.ctx.windows), "record", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            publish.run(fed.ctx, fed.windows[1], FEED)
+    written = fed.contents()
+    assert set(written) > set(done)
+    assert publish.run(fed.ctx, fed.windows[1], FEED).rows == 0
+    assert fed.contents() == written
+    assert len(fed.ctx.windows.events(stage="publish")) == len(recorded) + 1
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_window_without_changes_moves_the_checkpoint(tmp_path: Path) -> None:
+    history = shop()
+    fed = Fed(tmp_path, history, rules=["shop.nothing"])
+    assert fed.send(fed.windows[0]) == 0
+    assert set(fed.contents()) == {"metadata", "_binlake/plan"}
+    with FilePublisher(fed.ctx.replication.feed_of(FEED).sink.storage, "avro", f"demo.{FEED}") as files:
+        assert files.checkpoint == history.cuts[0]

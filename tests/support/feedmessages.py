@@ -1,0 +1,67 @@
+"""Messages of a feed as encode writes them, and the manifest that seals them, made without a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from binlake import tso
+from binlake.feed.files.publisher import Read
+from binlake.feed.files.versions import TableVersion
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.messages import MESSAGE_SCHEMA
+from binlake.feed.position import Position
+
+
+@dataclass(frozen=True)
+class Change:
+    """One message: `second` of 2026-01-01 and number of its transaction, its table, and its value as text."""
+
+    second: int
+    value: str
+    table: str = "item"
+    db: str = "shop"
+    op: str = "c"
+
+    @property
+    def commit_ts(self) -> int:
+        """The place of its transaction."""
+        return commit_ts(self.second)
+
+
+def commit_ts(second: int) -> int:
+    """That of the transaction of this second."""
+    return tso.compose(1_767_225_600_000 + 1000 * second)
+
+
+def messages_of(changes: Sequence[Change]) -> pa.Table:
+    """Rows of `message` in a text protocol."""
+    rows = [
+        {
+            "commit_ts": change.commit_ts, "start_ts": change.commit_ts - 1, "seq": seq, "part": 1, "db": change.db,
+            "table": change.table, "op": change.op, "topic": f"{change.db}.{change.table}", "hash": seq, "key": b"k",
+            "value": change.value.encode(),
+        }
+        for seq, change in enumerate(changes)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
+
+
+def window_of(lo: int, hi: int, changes: Sequence[Change], parts: int = 1) -> tuple[EncodeManifest, Read]:
+    """The window (second lo, second hi] with those of `changes` in it, read in so many parts."""
+    own = [change for change in changes if lo < change.second <= hi]
+    names = sorted({(change.db, change.table) for change in changes})
+    tables = [TableVersion(db, table, commit_ts(0), 0).to_json() for db, table in names]
+    manifest = EncodeManifest(
+        "demo", "files", commit_ts(lo), commit_ts(hi), len(own), 0, f"{own}", {}, "", tables
+    )  # fmt: skip
+
+    def read(after: Position | None) -> Iterator[pa.Table]:
+        left = [change for change in own if after is None or change.commit_ts > after.commit_ts]
+        size = -(-len(left) // parts) or 1
+        for start in range(0, len(left), size):
+            yield messages_of(left[start : start + size])
+
+    return manifest, read
