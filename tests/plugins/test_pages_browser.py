@@ -13,7 +13,10 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake.config import load_replication
+from binlake.feed.registry import SchemaRefused
+from binlake.feed.state import read_state, record_feed_error
 from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
 from deploy.local.chromium import Chromium, Page
 from deploy.local.sample_lake import BASE, sample
 from deploy.setup import axe
@@ -151,3 +154,33 @@ def runs(server: httpx.Client, bearer: dict[str, str], dag_id: str) -> dict[str,
     """The DAG's runs by id."""
     found = server.get(f"/api/v2/dags/{dag_id}/dagRuns", headers=bearer).json()["dag_runs"]
     return {run["dag_run_id"]: run for run in found}
+
+
+def test_a_feed_in_error_is_resumed_by_its_button(page: Page, server: httpx.Client, folder: Path) -> None:
+    # S2-39; the browser itself says where the form came from.
+    uri = "kafka://127.0.0.1:1/t?protocol=avro"
+    feeds = [f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "http://127.0.0.1:1"' for name in ("a", "b")]
+    path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"', feeds=feeds)
+    paths = LakePaths.of(load_replication(path, secrets=False))
+    sample(paths, note="")
+    log = WindowLog(paths)
+    record_feed_error(log, "b", "publish", SchemaRefused("409 incompatible", hint="ask its owner"), run_id="r1")
+    page.goto(f"{server.base_url}/binlake/dags/shop")
+    assert faults(page) == []
+    assert "409 incompatible" in page.text()
+    page.follow("Resume the feed b")
+    assert heading(page) == "Replication shop"
+    assert str(page.evaluate("location.hash")) == "#feeds"
+    assert "409 incompatible" not in page.text()
+    assert read_state(log, "b").state == "normal"
+    assert faults(page) == []
+    # Inside Airflow's own frame, too.
+    inside = "document.querySelector('iframe')?.contentDocument"
+    feed = f"{inside}?.querySelector('section[aria-label=\"Feed a\"]')"
+    page.goto(f"{server.base_url}/plugin/binlake")
+    page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replications'")
+    page.evaluate(f"[...{inside}.querySelectorAll('a')].find(a => a.innerText === 'shop').click()")
+    page.wait(f"!!{feed}?.querySelector('button')")
+    page.evaluate(f"{feed}.querySelector('button').click()")
+    page.wait(f"!!{feed}?.querySelector('dd').innerText.startsWith('stopped')")
+    assert read_state(log, "a").state == "stopped"

@@ -1,14 +1,22 @@
-"""Who may see which replication: Airflow's own answer, asked for each DAG as its API asks it."""
+"""Who may see and change which replication: Airflow's own answer, asked for each DAG as its API asks it."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagDetails
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
+from fastapi import HTTPException, Request
 
 from binlake.config import Replication
 from binlake_airflow import replications
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 
 
 def readable(user: BaseUser) -> list[Replication]:
@@ -19,5 +27,29 @@ def readable(user: BaseUser) -> list[Replication]:
 
 def may_read(user: BaseUser, dag_id: str) -> bool:
     """Whether Airflow lets `user` read the DAG."""
+    return _is_allowed(user, dag_id, "GET")
+
+
+def may_edit(user: BaseUser, dag_id: str) -> bool:
+    """Whether Airflow lets `user` edit the DAG, as to pause it."""
+    return _is_allowed(user, dag_id, "PUT")
+
+
+def require_same_origin(request: Request) -> None:
+    """Refuse what a page of another site made the user's browser send: the cookie alone does not show who asks.
+
+    A token in a header does: no browser adds one by itself. Raises HTTPException.
+    """
+    if request.headers.get("authorization", "").lower().startswith("bearer "):
+        return
+    site = request.headers.get("sec-fetch-site")
+    asked_from = urlsplit(request.headers.get("origin", "")).netloc
+    # Behind a proxy that changes the host, Airflow knows its own address.
+    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {""}
+    if site not in (None, "same-origin") or (site is None and asked_from not in own):
+        raise HTTPException(403, "this request does not come from Binlake's own page")
+
+
+def _is_allowed(user: BaseUser, dag_id: str, method: ResourceMethod) -> bool:
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    return bool(get_auth_manager().is_authorized_dag(method="GET", details=details, user=user))
+    return bool(get_auth_manager().is_authorized_dag(method=method, details=details, user=user))

@@ -7,7 +7,7 @@ event `failure` in the lake, with its run; what no event shows, Airflow's databa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
 from binlake_airflow.dags.dagparts import SYNC
 from binlake_airflow.pages.history import Events, ts_view, utc_text
+from binlake_airflow.pages.reachability import servers_of_feed
 from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
@@ -56,18 +57,26 @@ class Surroundings:
 
 
 def health_view(
-    replication: Replication, log: Events, status: Mapping[str, Any], around: Surroundings, now_ms: int
+    replication: Replication,
+    log: Events,
+    status: Mapping[str, Any],
+    around: Surroundings,
+    now_ms: int,
+    feeds: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """`state` and `problems`; the window that the SQL sink began to apply and did not end; what verify found last.
 
-    `status` is that of status_view.
+    `status` is that of status_view, `feeds` that of feeds_view: what a feed has is worth attention, and no more.
     """
     applying, verified = _window_being_applied(log), _last_verify(log)
+    own_tasks = frozenset(stage.task for stage in replication.stages() if stage.feed)
     problems = [
         *_dag_problems(around.dags, now_ms),
-        *_failures(log, around.dags),
+        *(of_feeds := [problem for feed in feeds for problem in _feed_problems(feed)]),
+        *_failures(log, around.dags, own_tasks, {problem.run_id for problem in of_feeds}),
         *_blocking_problems(status),
         *_unreachable_servers(around),
+        *_unreachable_of_feeds(replication, around.reach),
         *_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
         *_difference_problems(verified, log, status),
     ]
@@ -99,29 +108,51 @@ def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
     return problems
 
 
-def _failures(log: Events, dags: Mapping[str, DagFacts]) -> list[Problem]:
-    """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run."""
-    failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK)]
+def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
+    """Why a feed stands, or what its next window will try again."""
+    name, failure, error = feed["name"], feed["failure"], feed["error"]
+    at_ms, run_id = (failure["at_ms"], failure["run_id"]) if failure is not None else (None, "")
+    if feed["state"] == "error" and error is not None:
+        hint = f" Hint: {error['hint']}" if error["hint"] else ""
+        text = f"the feed {name} is in state error: {error['stage']}: {error['text']}{hint}"
+        return [Problem("attention", text, at_ms, run_id)]
+    if feed["state"] == "stopped":
+        why = f": {feed['reason']}" if feed["reason"] else ""
+        return [Problem("attention", f"the feed {name} is stopped until it is resumed{why}")]
+    return [Problem("attention", failure["text"], at_ms, run_id)] if failure is not None else []
+
+
+def _failures(
+    log: Events, dags: Mapping[str, DagFacts], feed_tasks: Collection[str], shown_runs: Collection[str]
+) -> list[Problem]:
+    """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run.
+
+    Not those of feeds: `feed_tasks` are their tasks, `shown_runs` the runs whose failure is shown as that of a feed.
+    """
+    failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK, sink="")]
     last_of = {one.stage: one for one in reversed(failures)}
     ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
     current = [one for one in last_of.values() if _is_unresolved(one, log, ended, dags)]
-    current_runs = {one.run_id for one in current}
+    current_runs = {*shown_runs, *(one.run_id for one in current)}
     problems = [
         Problem(_order_of_stage(one.stage), str(one), one.at_ms, one.run_id)
         for one in sorted(current, key=lambda one: -one.at_ms)
     ]
     for kind, dag in dags.items():
         if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in current_runs:
-            problems.append(_run_failure(kind, dag))
+            problems.append(_run_failure(kind, dag, feed_tasks))
     return problems
 
 
-def _run_failure(kind: str, dag: DagFacts) -> Problem:
+def _run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Problem:
     assert dag.last is not None
+    of_feeds = bool(dag.last.tasks) and all(task in feed_tasks for task in dag.last.tasks)
     which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
     tasks = f" in {', '.join(dag.last.tasks)}" if dag.last.tasks else ""
     text = f"{which} failed{tasks}: see its log"
-    return Problem("failing" if kind == SYNC else "attention", text, dag.last.ended_ms, dag.last.run_id)
+    return Problem(
+        "failing" if kind == SYNC and not of_feeds else "attention", text, dag.last.ended_ms, dag.last.run_id
+    )
 
 
 def _is_unresolved(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
@@ -163,6 +194,16 @@ def _unreachable_servers(around: Surroundings) -> list[Problem]:
     if silent:
         problems.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}"))
     return problems
+
+
+def _unreachable_of_feeds(replication: Replication, reach: Mapping[str, bool | None]) -> list[Problem]:
+    """Servers of feeds at which nothing listens: they hold back that feed alone."""
+    return [
+        Problem("attention", f"nothing listens at {server.what} of the feed {feed.name}: {server.where}")
+        for feed in replication.feed
+        for server in servers_of_feed(feed)
+        if reach.get(server.key) is False
+    ]
 
 
 def _window_being_applied(log: Events) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.lake.failures import FAILURE, Failure
-from binlake.pipeline import BY_NAME, ENDED
+from binlake.pipeline import BY_NAME, ENDED, task_name
 from binlake.window import asides, rewrites
 from binlake.window.eventrow import EventRow
 
@@ -40,7 +40,9 @@ class Events(Protocol):
 
     def last_event(self, stages: Sequence[str]) -> EventRow | None: ...
 
-    def last_events(self, stages: Sequence[str], count: int, states: Sequence[str] | None = ...) -> list[EventRow]: ...
+    def last_events(
+        self, stages: Sequence[str], count: int, states: Sequence[str] | None = ..., *, sink: str | None = ...
+    ) -> list[EventRow]: ...
 
 
 def ts_view(commit_ts: int) -> dict[str, str]:
@@ -56,9 +58,13 @@ def position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
 
 
 def stage_row(event: EventRow) -> dict[str, Any]:
-    """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text)."""
+    """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text).
+
+    `task`: the stage by the name that it has among all of them, feeds' included.
+    """
     return {
         "stage": event["stage"],
+        "task": task_name(event["stage"], event["sink"]),
         "sink": event["sink"] or "",
         "state": event["state"],
         "lo": ts_view(event["lo"]),
@@ -79,7 +85,8 @@ def _failure_row(event: EventRow) -> dict[str, Any]:
     return {
         **stage_row(event),
         "stage": failure.stage,
-        "reason": str(failure).removeprefix(f"{failure.stage} failed: "),
+        "task": failure.task,
+        "reason": str(failure).removeprefix(f"{failure.task} failed: "),
     }
 
 
@@ -139,7 +146,8 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
     events = log.events(within=(shown[-1][0], shown[0][1])) if shown else []
     for event in sorted(events, key=lambda e: e["at_ms"]):
         if event["hi"] in stages and event["stage"] in BY_NAME and event["state"] != "started":
-            stages[event["hi"]][event["stage"]] = stage_row(event)
+            row = stage_row(event)
+            stages[event["hi"]][row["task"]] = row
     return {
         "stages": stage_names(replication),
         "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in shown],
@@ -173,9 +181,8 @@ def notices_view(log: Events) -> list[dict[str, Any]]:
 
 
 def stage_names(replication: Replication) -> list[str]:
-    """The stages of its DAG, in order."""
-    stages = replication.stages()
-    return [stage.name for stage in stages]
+    """The stages of its DAG, in order; those of a feed with its name."""
+    return [stage.task for stage in replication.stages()]
 
 
 def _tables_set_aside(log: Events) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Whether anybody listens where a replication's target and Spark are: a TCP connection each, side by side, 1 s.
+"""Whether anybody listens at a replication's target, Spark and servers of feeds: TCP connections side by side, 1 s.
 
 No password is asked for: pages have none. What was found is kept for some seconds, so that a page does not wait for a
 dead address each time. PD and pumps are asked for on their own (`binlake_airflow.pages.nodes`).
@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
 
 import structlog
 
 from binlake.base.reachability import CONNECT_PORT, address_of, is_listening
 from binlake.config import Replication
+from binlake.config.feed import Feed
+from binlake.pipeline import feed_sink
 
 log = structlog.get_logger(__name__)
 
@@ -22,27 +28,71 @@ TIMEOUT_S = 1.0
 _KEEP_S = {True: 5.0, False: 15.0}
 """Seconds that an answer counts, by what it was."""
 _SPARK_PORT = 7077
+_KAFKA_PORT = 9092
+_MOST_THREADS = 16
 
+_REGISTRY_PORTS = {"http": 80, "https": 443}
 Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of a feed, or several of which one is enough: its `key` in answers, what it is, where it is."""
+
+    key: str
+    what: str
+    addresses: tuple[Address, ...]
+
+    @property
+    def where(self) -> str:
+        """The addresses, for people."""
+        return ", ".join(f"{host}:{port}" for host, port in self.addresses)
+
+
 _known: dict[Address, tuple[float, bool]] = {}
 _lock = threading.Lock()
 
 
 def reach_view(replication: Replication) -> dict[str, bool | None]:
-    """For target and Spark: whether a server listens there; None where there is nothing to ask, or no address."""
-    asked: dict[str, Callable[[], Address | None]] = {
+    """For target, Spark and the servers of feeds: whether anybody listens there; None where there is nothing to ask."""
+    asked: dict[str, Callable[[], Sequence[Address]]] = {
         "target": lambda: _target_address(replication),
         "spark": lambda: _spark_address(replication),
     }
-    with ThreadPoolExecutor(len(asked), "binlake-reach") as pool:
-        found = {name: pool.submit(_check_address, address) for name, address in asked.items()}
+    servers = [server for feed in replication.feed for server in servers_of_feed(feed)]
+    asked |= {server.key: partial(getattr, server, "addresses") for server in servers}
+    with ThreadPoolExecutor(min(len(asked), _MOST_THREADS), "binlake-reach") as pool:
+        found = {name: pool.submit(_check_addresses, addresses) for name, addresses in asked.items()}
     return {name: answer.result() for name, answer in found.items()}
 
 
-def _check_address(address: Callable[[], Address | None]) -> bool | None:
-    server = address()
-    if server is None:
-        return None
+def servers_of_feed(feed: Feed) -> list[Server]:
+    """The brokers and the registry that a feed needs."""
+    servers, sink = [], feed_sink(feed.name)
+    if feed.sink.kafka is not None:
+        servers.append(Server(f"{sink} brokers", "the brokers", _addresses(feed.sink.kafka.brokers, _KAFKA_PORT)))
+    if feed.schema_registry:
+        port = _REGISTRY_PORTS.get(urlsplit(feed.schema_registry).scheme, _REGISTRY_PORTS["http"])
+        servers.append(Server(f"{sink} registry", "the schema registry", _addresses([feed.schema_registry], port)))
+    return servers
+
+
+def _addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
+    """The addresses of `urls`, but for those that cannot be one."""
+    found: list[Address] = []
+    for url in urls:
+        with suppress(ValueError):
+            found.append(address_of(url, default_port))
+    return tuple(one for one in found if one[0])
+
+
+def _check_addresses(addresses: Callable[[], Sequence[Address]]) -> bool | None:
+    """Whether one of them answers; None for none."""
+    known = addresses()
+    return any(_check_address(server) for server in known) if known else None
+
+
+def _check_address(server: Address) -> bool:
     with _lock:
         until, answer = _known.get(server, (0.0, False))
     if time.monotonic() < until:
@@ -53,12 +103,12 @@ def _check_address(address: Callable[[], Address | None]) -> bool | None:
     return answer
 
 
-def _target_address(replication: Replication) -> Address | None:
+def _target_address(replication: Replication) -> Sequence[Address]:
     target = replication.target
-    return None if target is None else (target.host, target.port)
+    return () if target is None else ((target.host, target.port),)
 
 
-def _spark_address(replication: Replication) -> Address | None:
+def _spark_address(replication: Replication) -> Sequence[Address]:
     """The Connect server or the standalone master of the replication's connection, where this process knows it."""
     from airflow.sdk import BaseHook
 
@@ -67,8 +117,10 @@ def _spark_address(replication: Replication) -> Address | None:
         found = BaseHook.get_connection(conn_id)
         host, port = found.host or "", found.port
         if replication.airflow.engine == "connect":
-            return address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT)
-        return address_of(host, port or _SPARK_PORT) if host.startswith("spark://") else None
+            address = address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT)
+        else:
+            address = address_of(host, port or _SPARK_PORT) if host.startswith("spark://") else None
     except Exception as error:  # noqa: BLE001 - a connection may be known to tasks only
         log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
-        return None
+        return ()
+    return (address,) if address is not None else ()

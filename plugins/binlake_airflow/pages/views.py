@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
+from binlake.pipeline import feed_sink
 from binlake_airflow.pages.request import PageRequest
 
 View = Callable[[Replication, PageRequest], dict[str, Any]]
@@ -22,6 +23,10 @@ class NotFound(Exception):
     """What is asked for does not exist."""
 
 
+class NotPossible(Exception):
+    """It cannot be done as things are."""
+
+
 def replication_state(replication: Replication) -> dict[str, Any]:
     """State of a replication, for the list of all."""
     lake = _open_lake(replication)
@@ -29,7 +34,7 @@ def replication_state(replication: Replication) -> dict[str, Any]:
 
 
 def replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
-    """Landed ts, lag, what blocks, nodes, a page of windows, the last DDL and checkpoints."""
+    """Landed ts, lag, what blocks, feeds, nodes, a page of windows, the last DDL and checkpoints."""
     from binlake_airflow.pages.audits import ddls_view, in_part_view
     from binlake_airflow.pages.history import checkpoints_view, notices_view, windows_view
 
@@ -47,6 +52,15 @@ def replication_page(replication: Replication, query: PageRequest) -> dict[str, 
         "sql": replication.target is not None,
         "checkpoint": checkpoints_view(lake.log, count=_LINES),
     }
+
+
+def change_feed(replication: Replication, name: str, action: str, who: str) -> dict[str, Any]:
+    """Pause or resume a feed for the user `who`; its state then. Raises NotFound, NotPossible."""
+    from binlake_airflow.pages.feeds import act_on_feed
+
+    if name not in (feed.name for feed in replication.feed):
+        raise NotFound("this replication has no such feed")
+    return act_on_feed(_open_lake(replication).log, name, action, who)
 
 
 def run_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
@@ -94,6 +108,7 @@ def table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """How it stands, by the lake and by what is around it; and the registry's nodes."""
+    from binlake_airflow.pages.feeds import feeds_view
     from binlake_airflow.pages.health import Surroundings, health_view
     from binlake_airflow.pages.history import status_view
     from binlake_airflow.pages.nodes import nodes_view
@@ -101,9 +116,11 @@ def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], d
     from binlake_airflow.pages.runs import read_dag_facts
 
     now_ms = time.time_ns() // 1_000_000
-    status = status_view(replication, lake.log, now_ms)
+    status, feeds = status_view(replication, lake.log, now_ms), feeds_view(replication, lake.log, now_ms)
+    status["sinks"] |= {feed_sink(feed["name"]): feed["position"] for feed in feeds}
     around = Surroundings(read_dag_facts(replication.name), reach_view(replication), nodes_view(replication))
-    return {**status, **health_view(replication, lake.log, status, around, now_ms)}, dict(around.nodes)
+    health = health_view(replication, lake.log, status, around, now_ms, feeds)
+    return {**status, **health, "feeds": feeds}, dict(around.nodes)
 
 
 def _open_lake(replication: Replication) -> Any:

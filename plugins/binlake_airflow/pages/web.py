@@ -1,7 +1,8 @@
 """The pages inside Airflow's UI, and the same as JSON: nothing without a login, nothing from other hosts.
 
 Airflow mounts a plugin's app without any authentication: every route here asks for a user, and routes of one
-replication for the right to read its DAG. Reads the lake through delta-rs, never Spark.
+replication for the right to read its DAG. What changes a feed needs the right to edit the DAG, and is asked by the
+page itself. Reads the lake through delta-rs, never Spark.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import structlog
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -17,14 +19,14 @@ from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires
 from fastapi import Depends, FastAPI, Request
 from jinja2 import Environment, FileSystemLoader
 from starlette.middleware.base import RequestResponseEndpoint
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake_airflow import replications
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
-from binlake_airflow.pages.access import may_read, readable
+from binlake_airflow.pages.access import may_edit, may_read, readable, require_same_origin
 from binlake_airflow.pages.overview import Overview
 from binlake_airflow.pages.request import BadRequest, PageRequest
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
@@ -36,7 +38,8 @@ _HEADERS = {
         "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # Not `no-referrer`: browsers would hide from this very server where a form came from.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -94,7 +97,10 @@ def _add_page(path: str, template: str, view: views.View) -> None:
     """The page of one replication at `path`, and its JSON at `/api` before it."""
 
     async def page(request: Request, user: GetUserDep) -> Response:
-        return _html_response(template, request, await _answer_replication(request, user, view))
+        answer = await _answer_replication(request, user, view)
+        name = _replication_name(request)
+        may_change = bool(answer.view.get("feeds")) and await _bounded.run(lambda: may_edit(user, name or ""))
+        return _html_response(template, request, answer, may_change=may_change)
 
     async def data(request: Request, user: GetUserDep) -> Response:
         return _json_response(await _answer_replication(request, user, view))
@@ -106,6 +112,36 @@ def _add_page(path: str, template: str, view: views.View) -> None:
 
 for _path, (_template, _view) in views.PAGES.items():
     _add_page(_path, _template, _view)
+
+
+_CHANGES = [Depends(requires_access_dag(method="PUT")), Depends(require_same_origin)]
+
+
+@app.post("/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
+async def change_feed(request: Request, user: GetUserDep) -> Response:
+    """Pause or resume a feed, and back to the page."""
+    answer = await _change_feed(request, user)
+    if answer.error:
+        return _html_response("error.html", request, answer)
+    return RedirectResponse(f"{_root(request)}dags/{quote(request.path_params['dag_id'])}#feeds", 303)
+
+
+@app.post("/api/dags/{dag_id}/feeds/{feed}/{action}", dependencies=_CHANGES)
+async def change_feed_json(request: Request, user: GetUserDep) -> Response:
+    """`change_feed` for programs."""
+    return _json_response(await _change_feed(request, user))
+
+
+async def _change_feed(request: Request, user: BaseUser) -> Answer:
+    def change() -> dict[str, Any]:
+        asked = request.path_params
+        # The right that was asked for is that of the DAG in the path: not of one beside it.
+        replication = replications.find_replication(asked["dag_id"])
+        if replication is None:
+            raise views.NotFound("there is no replication with this name")
+        return views.change_feed(replication, asked["feed"], asked["action"], user.get_name())
+
+    return await _run_view(_bounded.run(change, request.path_params["dag_id"]))
 
 
 async def _answer_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
@@ -145,6 +181,8 @@ async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
         return Answer({}, 403, str(error))
     except views.NotFound as error:
         return Answer({}, 404, str(error))
+    except views.NotPossible as error:
+        return Answer({}, 409, str(error))
     except Transient as error:
         return Answer({}, 503, error.message, error.hint)
     except BinlakeError as error:
@@ -163,9 +201,13 @@ def _json_response(answer: Answer) -> Response:
     return JSONResponse(answer.body(), answer.status)
 
 
-def _html_response(template: str, request: Request, answer: Answer) -> Response:
-    # The path that Airflow mounted the app at, below whatever prefix a proxy adds.
-    root = request.scope.get("root_path", "").rstrip("/") + "/"
+def _root(request: Request) -> str:
+    """The path that Airflow mounted the app at, below whatever prefix a proxy adds."""
+    return str(request.scope.get("root_path", "")).rstrip("/") + "/"
+
+
+def _html_response(template: str, request: Request, answer: Answer, *, may_change: bool = False) -> Response:
+    root = _root(request)
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,
         airflow=root.removesuffix("binlake/"),
@@ -175,6 +217,7 @@ def _html_response(template: str, request: Request, answer: Answer) -> Response:
         framed=request.headers.get("sec-fetch-dest") == "iframe",
         view=answer.view,
         answer=answer,
+        may_change=may_change,
         query=request.query_params,
         path=request.url.path,
     )

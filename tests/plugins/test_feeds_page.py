@@ -1,0 +1,201 @@
+"""Feeds on the replication's page inside Airflow's own server: what is shown, and who may pause or resume one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.replication_files import write_replication
+
+from binlake.config import load_replication
+from binlake.errors import Transient
+from binlake.feed.registry import SchemaRefused
+from binlake.feed.state import read_state, record_feed_error
+from binlake.lake.failures import record_failure
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pipeline import feed_sink
+from binlake_airflow.pages import access
+from deploy.local.ports import free_port
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+LO, HI = 449_000_000_000_000_001, 449_000_000_000_000_777
+PASSWORD = "s3cret-of-the-feed"
+PAGE = "/binlake/dags/shop"
+POST = f"{PAGE}/feeds/orders/"
+Ask = Callable[[], dict[str, Any]]
+
+
+def section(name: str) -> str:
+    uri = f"kafka://u:{PASSWORD}@127.0.0.1:{free_port()}/t?protocol=avro&sasl-password={PASSWORD}"
+    registry = f"http://u:{PASSWORD}@127.0.0.1:{free_port()}"
+    return f'name = "{name}"\nsink-uri = "{uri}"\nschema-registry = "{registry}"'
+
+
+@pytest.fixture
+def log(folder: Path) -> WindowLog:
+    """The replication `shop` with two feeds; `orders` has met a schema that its registry refuses."""
+    path = write_replication(
+        folder, "shop", feeds=[section("orders"), section("audit")], target=None, mirror="enabled = false"
+    )
+    log = WindowLog(LakePaths.of(load_replication(path, secrets=False)))
+    for stage in ("land", "merge"):
+        log.record(WindowEvent(stage, LO, HI, "done", 5, 1.0, "r1"))
+    for name in ("orders", "audit"):
+        log.record(WindowEvent("encode", LO, HI, "done", 5, 1.0, "r1", feed_sink(name)))
+    log.record(
+        WindowEvent("publish", LO, HI, "done", 5, 1.0, "r1", feed_sink("audit"), detail={"topics": ["shop_item"]})
+    )
+    refused = SchemaRefused(
+        "409 incompatible <b>", where={"subject": "shop_item-value"}, hint="ask the registry's owner"
+    )
+    record_failure(log, "publish", refused, run_id="r1", window=(LO, HI), sink=feed_sink("orders"))
+    record_feed_error(log, "orders", "publish", refused, run_id="r1")
+    return log
+
+
+@pytest.fixture
+def ask(server: httpx.Client, bearer: dict[str, str], log: WindowLog) -> Ask:
+    """What the page says, as JSON."""
+    assert log.exists()
+
+    def ask() -> dict[str, Any]:
+        return dict(server.get("/binlake/api/dags/shop", headers=bearer).json())
+
+    return ask
+
+
+def test_a_feed_in_error_is_named_and_stops_nothing_else(
+    server: httpx.Client, bearer: dict[str, str], ask: Ask
+) -> None:
+    # S2-39, R-46
+    view = ask()
+    orders, audit = view["feeds"]
+    assert (orders["state"], audit["state"]) == ("error", "normal")
+    assert orders["error"]["text"] == "409 incompatible <b>"
+    assert orders["error"]["where"] == {"subject": "shop_item-value"}
+    assert orders["position"] is None
+    assert orders["encoded"]["commit_ts"] == audit["position"]["commit_ts"] == str(HI)
+    assert audit["topics"] == ["shop_item"]
+    assert view["sinks"]["feed.audit"]["commit_ts"] == str(HI)
+    assert view["stages"] == [
+        "plan",
+        "land",
+        "merge",
+        "encode-orders",
+        "publish-orders",
+        "encode-audit",
+        "publish-audit",
+    ]
+    assert set(view["windows"][0]["stages"]) == {"land", "merge", "encode-orders", "encode-audit", "publish-audit"}
+    # What a feed has is worth attention; what holds all back is more.
+    own = [one for one in view["problems"] if "the feed" in one["text"]]
+    assert {one["state"] for one in own} == {"attention"}
+    (error,) = (one for one in own if "in state error" in one["text"])
+    assert (error["run_id"], "ask the registry's owner" in error["text"]) == ("r1", True)
+    page = server.get(PAGE, headers=bearer).text
+    assert "409 incompatible &lt;b&gt;" in page
+    assert PASSWORD not in page + str(view)
+    run = server.get("/binlake/api/dags/shop/runs/r1", headers=bearer).json()
+    assert [row["task"] for row in run["stages"]][2:] == [
+        "encode-orders",
+        "encode-audit",
+        "publish-audit",
+        "publish-orders",
+    ]
+
+
+def test_servers_of_a_feed_that_do_not_listen_are_named(ask: Ask) -> None:
+    view = ask()
+    assert view["reach"]["feed.orders brokers"] is False
+    texts = [one["text"] for one in view["problems"]]
+    assert any(text.startswith("nothing listens at the brokers of the feed orders: 127.0.0.1:") for text in texts)
+    assert any(
+        text.startswith("nothing listens at the schema registry of the feed audit: 127.0.0.1:") for text in texts
+    )
+
+
+def test_resume_and_pause_are_done_once_and_by_name(
+    server: httpx.Client, bearer: dict[str, str], ask: Ask, log: WindowLog
+) -> None:
+    done = server.post(POST + "resume", headers=bearer, follow_redirects=False)
+    assert (done.status_code, done.headers["location"]) == (303, "/binlake/dags/shop#feeds")
+    state = read_state(log, "orders")
+    assert (state.state, state.reason) == ("normal", "resume by admin, on the page")
+    assert not [one for one in ask()["problems"] if "state error" in one["text"] or "409" in one["text"]]
+    again = server.post(f"/binlake/api{POST.removeprefix('/binlake')}resume", headers=bearer)
+    assert (again.status_code, "state normal" in again.json()["error"]) == (409, True)
+    paused = server.post(f"/binlake/api{POST.removeprefix('/binlake')}pause", headers=bearer)
+    assert (paused.status_code, paused.json()["state"], paused.json()["actions"]) == (200, "stopped", ["resume"])
+    assert any(one["text"].startswith("the feed orders is stopped until it is resumed") for one in ask()["problems"])
+    assert read_state(log, "audit").state == "normal"
+    assert server.post(POST + "remove", headers=bearer).status_code == 409
+    assert server.post(POST.replace("orders", "nobody") + "resume", headers=bearer).status_code == 404
+
+
+def test_a_failure_that_passes_is_shown_until_the_feed_goes_on(ask: Ask, log: WindowLog) -> None:
+    record_failure(log, "publish", Transient("no broker answers"), run_id="r2", sink=feed_sink("audit"))
+    assert ask()["feeds"][1]["failure"]["text"] == "publish-audit failed: Transient: no broker answers"
+    log.record(WindowEvent("publish", HI, HI + 5, "done", sink=feed_sink("audit")))
+    assert ask()["feeds"][1]["failure"] is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        {},
+        {"Sec-Fetch-Site": "cross-site", "Origin": "own"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Authorization": "Basic dTpw"},
+    ],
+)
+def test_another_site_changes_nothing_with_the_users_cookie(
+    server: httpx.Client, token: str, log: WindowLog, headers: dict[str, str]
+) -> None:
+    own = str(server.base_url).rstrip("/")
+    asked = {name: own if value == "own" else value for name, value in headers.items()}
+    answer = server.post(POST + "resume", headers={"Cookie": f"_token={token}", **asked})
+    assert answer.status_code == 403
+    assert read_state(log, "orders").state == "error"
+
+
+@pytest.mark.parametrize("browser", [{"Origin": "own"}, {"Sec-Fetch-Site": "same-origin"}])
+def test_the_page_s_own_form_does(server: httpx.Client, token: str, log: WindowLog, browser: dict[str, str]) -> None:
+    asked = {name: value.replace("own", str(server.base_url).rstrip("/")) for name, value in browser.items()}
+    if "Sec-Fetch-Site" in browser:
+        asked = browser
+    answer = server.post(POST + "resume", headers={"Cookie": f"_token={token}", **asked}, follow_redirects=False)
+    assert answer.status_code == 303
+    assert read_state(log, "orders").state == "normal"
+
+
+def test_who_may_only_read_sees_no_button_and_changes_nothing(
+    server: httpx.Client, bearer: dict[str, str], log: WindowLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f'action="{POST}resume"' in server.get(PAGE, headers=bearer).text
+    manager = access.get_auth_manager()
+    allowed = type(manager).is_authorized_dag
+    asked: list[str] = []
+
+    def read_only(self: Any, *, method: str, **more: Any) -> bool:
+        asked.append(method)
+        return method == "GET" and allowed(self, method="GET", **more)
+
+    monkeypatch.setattr(type(manager), "is_authorized_dag", read_only)
+    assert "<form method" not in server.get(PAGE, headers=bearer).text
+    assert server.post(POST + "resume", headers=bearer).status_code == 403
+    assert "PUT" in asked
+    assert read_state(log, "orders").state == "error"
+
+
+def test_nobody_changes_a_feed_without_a_login(server: httpx.Client, log: WindowLog) -> None:
+    server.cookies.clear()
+    assert server.post(POST + "resume", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 401
+    assert server.get(POST + "resume").status_code in (401, 405)
+    assert read_state(log, "orders").state == "error"
