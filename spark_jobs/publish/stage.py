@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import pyarrow as pa
 
@@ -17,9 +16,11 @@ from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
+from binlake.feed.position import Position
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
 from binlake.feed.sealed import last_position, read_sealed, split_changes
+from binlake.feed.sent import Sent
 from binlake.feed.sink import Sink, open_sink, writer_name
 from binlake.feed.state import read_state, record_finish
 from binlake.feed.waiting import windows_to_publish
@@ -44,25 +45,27 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     windows = windows_to_publish(ctx.windows, feed, state, bounds.hi)
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
-    sent = 0
+    sent = Sent()
     with _sender(ctx, feed, windows, state.life) as send:
         for manifest in windows:
             first = time.monotonic()
-            sent += send(manifest)
+            own = send(manifest)
+            sent.include(own)
             event = WindowEvent("publish", manifest.lo, manifest.hi, "done", manifest.messages,
-                                time.monotonic() - first, ctx.run_id, sink, "", {"feed": name})  # fmt: skip
+                                time.monotonic() - first, ctx.run_id, sink, "",
+                                {"feed": name, **own.detail()})  # fmt: skip
             ctx.windows.record(event)
     if feed.target_ts and windows[-1].hi >= int(feed.target_ts):
         record_finish(ctx.windows, name, run_id=ctx.run_id)
     lo, hi, seconds = windows[0].lo, windows[-1].hi, time.monotonic() - began
-    return StageResult("publish", "done", lo, hi, sent, seconds, "", {"feed": name})
+    return StageResult("publish", "done", lo, hi, sent.messages, seconds, "", {"feed": name, **sent.detail()})
 
 
 @contextmanager
 def _sender(
     ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int
-) -> Iterator[Callable[[EncodeManifest], int]]:
-    """What publishes one of `windows`: the number of messages that it sent."""
+) -> Iterator[Callable[[EncodeManifest], Sent]]:
+    """What publishes one of `windows`, and counts what it sent."""
     storage, name = feed.sink.storage, ctx.replication.name
     if storage is not None:
         # Files have no fence.
@@ -70,23 +73,36 @@ def _sender(
             lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
             FilePublisher(storage, feed.sink.protocol, writer_name(feed, name, life)) as files,
         ):
-            yield lambda manifest: files.publish_window(manifest, partial(read_sealed, ctx.paths, manifest))
+            yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
         with open_sink(feed, name, life) as out, SchemaIds(feed) as ids:
-            yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else 0
+            yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else Sent()
     else:
-        yield lambda _: 0
+        yield lambda _: Sent()
 
 
-def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> int:
-    """The number of messages that were sent; those that the sink had already are passed over."""
-    sent = 0
+def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher) -> Sent:
+    sent = Sent()
+
+    def read(after: Position | None) -> Iterator[pa.Table]:
+        for part in read_sealed(paths, manifest, after):
+            sent.add(part)
+            yield part
+
+    messages = files.publish_window(manifest, read)
+    # Files have folders for topics.
+    return Sent(messages, sent.bytes)
+
+
+def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> Sent:
+    """The messages that were sent; those that the sink had already are passed over."""
+    sent = Sent()
     for part in read_sealed(paths, manifest, out.position):
         for messages in split_changes(part, TRANSACTION_ROWS):
             ready = ids.add_headers(messages, manifest.schemas)
             if ready.num_rows:
                 out.publish(ready, last_position(ready))
-                sent += ready.num_rows
+                sent.add(ready)
             if ids.refused is not None:
                 raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)
     return sent

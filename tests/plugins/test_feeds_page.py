@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from airflow.api_fastapi.app import get_auth_manager
 from support.replication_files import write_replication
 
 from binlake.config import load_replication
@@ -18,7 +19,6 @@ from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import feed_sink
-from binlake_airflow.pages import access
 from deploy.local.ports import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
@@ -179,7 +179,7 @@ def test_who_may_only_read_sees_no_button_and_changes_nothing(
     server: httpx.Client, bearer: dict[str, str], log: WindowLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert f'action="{POST}resume"' in server.get(PAGE, headers=bearer).text
-    manager = access.get_auth_manager()
+    manager = get_auth_manager()
     allowed = type(manager).is_authorized_dag
     asked: list[str] = []
 

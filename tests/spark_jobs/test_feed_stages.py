@@ -71,7 +71,7 @@ def test_whatever_is_run_again_each_message_is_there_once(make: Make) -> None:
     feed = fed.ctx.replication.feed_of(FEED)
     with open_sink(feed, fed.ctx.replication.name) as sink, SchemaIds(feed) as ids:
         manifest = EncodeManifest.from_json(event["manifest"])
-        assert publish.publish_window(fed.ctx.paths, manifest, sink, ids) == 0
+        assert publish.publish_window(fed.ctx.paths, manifest, sink, ids).messages == 0
     assert Counter(fed.read("item")) == before
 
 

@@ -20,7 +20,7 @@ from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, FEED, feed_sink, names_of_sink
 from binlake_airflow.pages.history import position_view, utc_text
-from binlake_airflow.pages.views import NotPossible
+from binlake_airflow.pages.request import NotPossible
 
 _WINDOWS = 20
 """Published windows whose topics are listed."""

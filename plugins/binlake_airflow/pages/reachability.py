@@ -117,10 +117,8 @@ def _spark_address(replication: Replication) -> Sequence[Address]:
         found = BaseHook.get_connection(conn_id)
         host, port = found.host or "", found.port
         if replication.airflow.engine == "connect":
-            address = address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT)
-        else:
-            address = address_of(host, port or _SPARK_PORT) if host.startswith("spark://") else None
+            return (address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
+        return (address_of(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()
     except Exception as error:  # noqa: BLE001 - a connection may be known to tasks only
         log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
         return ()
-    return (address,) if address is not None else ()

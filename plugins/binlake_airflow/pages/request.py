@@ -19,6 +19,10 @@ class BadRequest(Exception):
     """The request cannot be meant; the text says what is wrong with it."""
 
 
+class NotPossible(Exception):
+    """What is asked for cannot be done as things are."""
+
+
 @dataclass(frozen=True)
 class PageRequest:
     """The parts of one request: `path` names what it is about, `query` the rest; `framed`: inside Airflow's page."""

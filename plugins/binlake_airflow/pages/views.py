@@ -23,10 +23,6 @@ class NotFound(Exception):
     """What is asked for does not exist."""
 
 
-class NotPossible(Exception):
-    """It cannot be done as things are."""
-
-
 def replication_state(replication: Replication) -> dict[str, Any]:
     """State of a replication, for the list of all."""
     lake = _open_lake(replication)

@@ -28,7 +28,7 @@ from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
 from binlake_airflow.pages.access import may_edit, may_read, readable, require_same_origin
 from binlake_airflow.pages.overview import Overview
-from binlake_airflow.pages.request import BadRequest, PageRequest
+from binlake_airflow.pages.request import BadRequest, NotPossible, PageRequest
 from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
 
 log = structlog.get_logger(__name__)
@@ -181,7 +181,7 @@ async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
         return Answer({}, 403, str(error))
     except views.NotFound as error:
         return Answer({}, 404, str(error))
-    except views.NotPossible as error:
+    except NotPossible as error:
         return Answer({}, 409, str(error))
     except Transient as error:
         return Answer({}, 503, error.message, error.hint)
