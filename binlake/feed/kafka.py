@@ -101,13 +101,22 @@ class Publisher:
         be opened again, which tells what is there.
         """
         self.ensure_topics(pc.unique(messages.column(Message.TOPIC)).to_pylist())
+        self._commit(messages, position)
+
+    def forget(self) -> None:
+        """Take the feed's position away: the next publisher of its name begins anew. Raises as `publish`."""
+        self._commit(None, None)
+
+    def _commit(self, messages: pa.Table | None, position: Position | None) -> None:
         try:
             if self._transactions:
                 self._producer.begin_transaction()
-            self._send(messages)
-            if not self._transactions:
-                self._flush()
-            self._produce(POSITIONS, 0, self._feed.encode(), position.to_text().encode(), None)
+            if messages is not None:
+                self._send(messages)
+                if not self._transactions:
+                    self._flush()
+            text = None if position is None else position.to_text().encode()
+            self._produce(POSITIONS, 0, self._feed.encode(), text, None)
             self._flush()
             if self._transactions:
                 self._producer.commit_transaction(TIMEOUT_S)
@@ -221,7 +230,8 @@ class Publisher:
                 problem = message.error()
                 if problem is None:
                     if message.key() == self._feed.encode():
-                        position = Position.from_text((message.value() or b"").decode())
+                        value = message.value()
+                        position = Position.from_text(value.decode()) if value else None
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     return position
                 else:

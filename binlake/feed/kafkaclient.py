@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
 TIMEOUT_S = 30.0
+_ANSWER_S = 10.0
+"""In which a broker answers, or does not."""
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 _REFUSED = (
@@ -39,6 +42,18 @@ def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError
     if problem.code() in _REFUSED:
         return Permanent(words, where=where, hint="check the rights of the feed's user and the sink URI")
     return Transient(words, where=where, hint="see the brokers")
+
+
+def require_brokers(kafka: Kafka) -> None:
+    """A broker answers and lets the feed in. Raises Transient, Permanent."""
+    where = {"brokers": ",".join(kafka.brokers)}
+    # The client hides why a connection is refused behind its own time limit.
+    problems: list[KafkaError] = []
+    try:
+        AdminClient(client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
+    except KafkaException as error:
+        found = [error_of(KafkaException(problem), where) for problem in problems]
+        raise next((one for one in found if isinstance(one, Permanent)), error_of(error, where)) from None
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:

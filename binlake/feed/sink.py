@@ -14,6 +14,7 @@ import pyarrow as pa
 from binlake.config.feed import Feed
 from binlake.errors import ConfigError
 from binlake.feed.kafka import Publisher
+from binlake.feed.kafkaclient import require_brokers
 from binlake.feed.position import Position
 
 
@@ -40,3 +41,11 @@ def open_sink(feed: Feed, replication: str, life: int = 0) -> AbstractContextMan
     if feed.sink.kafka is None:
         raise ConfigError("a feed needs a Kafka sink", where={"feed": feed.name}, hint="use kafka://host:port/topic")
     return Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions)
+
+
+def forget_position(feed: Feed, replication: str, life: int = 0) -> None:
+    """Take away what the sink records of how far the feed is, and stop whoever writes it. Raises as `open_sink`."""
+    if feed.sink.kafka is not None:
+        require_brokers(feed.sink.kafka)
+        with Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions) as out:
+            out.forget()

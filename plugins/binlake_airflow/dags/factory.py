@@ -9,11 +9,11 @@ from pathlib import Path
 from airflow.sdk import DAG
 
 from binlake.config import load_replication
+from binlake.config.folder import find_replications
 from binlake.errors import ConfigError
 from binlake_airflow.dags.dagparts import ReplicationFile
 from binlake_airflow.dags.sidedags import build_side_dags
 from binlake_airflow.dags.syncdag import build_sync_dag
-from binlake_airflow.replications import find_replications
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from binlake.config import Replication, load_replication
+from binlake.config.folder import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
 from binlake_airflow.jobs import error_of, parse_moment, result_for_xcom
 from binlake_airflow.operators import child
@@ -28,7 +29,6 @@ from binlake_airflow.operators.sparkaddress import (
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
 from binlake_airflow.operators.xcomvalues import audit_markdown, shorten_lists, summarize_values
-from binlake_airflow.replications import find_replications
 from binlake_airflow.telemetry.metrics import lag_s
 from binlake_airflow.telemetry.notes import KEY
 from binlake_airflow.telemetry.reports import ts_with_time

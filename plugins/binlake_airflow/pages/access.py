@@ -13,7 +13,7 @@ from airflow.models.dag import DagModel
 from fastapi import HTTPException, Request
 
 from binlake.config import Replication
-from binlake_airflow import replications
+from binlake.config import folder as replications
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod

@@ -22,8 +22,8 @@ from starlette.middleware.base import RequestResponseEndpoint
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from binlake.config import Replication
+from binlake.config import folder as replications
 from binlake.errors import BinlakeError, ConfigError, Transient
-from binlake_airflow import replications
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
 from binlake_airflow.pages.access import may_edit, may_read, readable, require_same_origin

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from binlake.config import Replication, load_replication
+from binlake.config.load import load_replication
+from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
 FOLDER_ENV = "BINLAKE_REPLICATIONS"

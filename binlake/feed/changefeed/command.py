@@ -1,0 +1,238 @@
+"""`binlake changefeed create|list|query|pause|resume|update|remove`, with the flags of `cdc cli changefeed`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from binlake import tso
+from binlake.base.arguments import add_output
+from binlake.base.terminal import print_table
+from binlake.config.feed import Feed
+from binlake.config.feedfiles import write_feed_file
+from binlake.errors import ConfigError, Permanent
+from binlake.feed.changefeed import actions
+from binlake.feed.changefeed.place import Place, find_place
+from binlake.feed.changefeed.section import keys_of, make_section
+from binlake.feed.changefeed.shown import info_of, section_of, summary_of
+from binlake.feed.checks import FeedReport
+from binlake.feed.state import FeedState, read_state, record_pause, record_resume
+
+
+class ChangefeedCommand:
+    """Create and control feeds."""
+
+    help = "create, list, query, pause, resume, update or remove feeds (changefeeds)"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The actions, each with the flags of `cdc cli changefeed`."""
+        parsers = parser.add_subparsers(dest="action", required=True)
+        for name, text in _ACTIONS.items():
+            own = parsers.add_parser(name, help=text, allow_abbrev=False)
+            own.add_argument("--pd", default="", metavar="URLS", help="the replication whose source has this PD")
+            own.add_argument("--replication", default="", metavar="FILE", help="the replication's TOML, instead")
+            add_output(own)
+            if name != "list":
+                own.add_argument("-c", "--changefeed-id", default="", required=name != "create", metavar="ID",
+                                 help="its name; create makes one up without")  # fmt: skip
+            if name in ("create", "update"):
+                _add_section(own, required=name == "create")
+            if name in ("create", "update", "resume", "remove"):
+                own.add_argument("--no-confirm", action="store_true", help="ask nothing")
+            if name in ("create", "update", "resume"):
+                own.add_argument(
+                    "--unreachable-ok", action="store_true", help="go on where brokers or registry do not answer"
+                )
+            if name in ("pause", "resume"):
+                own.add_argument("--reason", default="", help="why, for those who see its state")
+            if name == "query":
+                own.add_argument("-s", "--simple", action="store_true", help="its state and checkpoint alone")
+            if name == "remove":
+                own.add_argument("-f", "--force", action="store_true", help="also where its sink does not answer")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and print the result. Raises BinlakeError."""
+        act: Mapping[str, Callable[[Place, argparse.Namespace], None]] = {
+            "create": _create, "list": _list, "query": _query, "pause": _pause, "resume": _resume, "update": _update,
+            "remove": _remove,
+        }  # fmt: skip
+        act[args.action](find_place(args.pd, args.replication), args)
+        return 0
+
+
+_ACTIONS = {
+    "create": "add a feed to a replication",
+    "list": "the feeds of a replication: state, checkpoint, lag, error",
+    "query": "one feed: its section, how far it is, its state",
+    "pause": "stop a feed until it is resumed",
+    "resume": "let a feed go on behind its checkpoint",
+    "update": "change a feed that is stopped",
+    "remove": "end a feed",
+}
+
+
+def _add_section(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--sink-uri", required=required, metavar="URI", help="kafka://host:port/topic?protocol=avro&…")
+    parser.add_argument("--schema-registry", metavar="URL", help="the schema registry, http(s)://[user:password@]host")
+    parser.add_argument("--config", default="", metavar="FILE", help="TiCDC's changefeed configuration, TOML")
+    parser.add_argument("--target-ts", type=_moment, metavar="TS", help="last commit_ts to send; none: no end")
+    parser.add_argument("--tz", metavar="ZONE", help="time zone of TIMESTAMP values (default UTC)")
+    if required:
+        parser.add_argument("--start-ts", type=_moment, default=0, metavar="TS", help="commit_ts after which it begins")
+        parser.add_argument("-n", "--namespace", metavar="NAME", help="first part of Avro's namespace")
+
+
+def _moment(text: str) -> int:
+    try:
+        return tso.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _create(place: Place, args: argparse.Namespace) -> None:
+    given = _given(args) | {"name": args.changefeed_id or str(uuid.uuid4())}
+    feed = make_section(given, args.config)
+    start = actions.start_ts_of(place, args.start_ts)
+    if start:
+        feed = make_section(given | {"start-ts": start}, args.config)
+    report = actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok)
+    path = actions.store_new(place, feed)
+    _show_warnings(report)
+    shown = section_of(feed) | {"replication": place.replication.name, "file": str(path)}
+    if args.output == "json":
+        print(json.dumps(shown))
+        return
+    print(f"Create changefeed successfully!\nID: {feed.name}\nInfo: {json.dumps(shown)}")
+
+
+def _list(place: Place, args: argparse.Namespace) -> None:
+    feeds = [summary_of(place.replication, feed) for feed in place.replication.feed]
+    if args.output == "json":
+        print(json.dumps(feeds))
+        return
+    rows = [[feed["id"], *_cells(feed["summary"])] for feed in feeds]
+    print_table(("id", "state", "checkpoint", "commit time", "lag s", "error"), rows, whole=("checkpoint",))
+
+
+def _query(place: Place, args: argparse.Namespace) -> None:
+    feed = place.replication.feed_of(args.changefeed_id)
+    info = summary_of(place.replication, feed)["summary"] if args.simple else info_of(place.replication, feed)
+    print(json.dumps(info, indent=None if args.output == "json" else 2, ensure_ascii=False))
+
+
+def _pause(place: Place, args: argparse.Namespace) -> None:
+    feed = place.replication.feed_of(args.changefeed_id)
+    windows = actions.windows_of(place.replication)
+    _require_state(read_state(windows, feed.name), feed.name, ("normal", "removed", "stopped", "error"), "paused")
+    record_pause(windows, feed.name, reason=args.reason or "paused by command")
+    _say(args, place, feed, "is stopped; what is committed meanwhile is sent after `resume`")
+
+
+def _resume(place: Place, args: argparse.Namespace) -> None:
+    feed = place.replication.feed_of(args.changefeed_id)
+    windows = actions.windows_of(place.replication)
+    state = read_state(windows, feed.name)
+    if state.state == "finished" and _is_past_target(place, feed):
+        raise Permanent(
+            "the changefeed has reached its target-ts", where={"id": feed.name, "target_ts": feed.target_ts},
+            hint="`binlake changefeed update --target-ts` sets a later one",
+        )  # fmt: skip
+    feed.require_rules()
+    _show_warnings(actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok))
+    if not state.works:
+        record_resume(windows, feed.name, reason=args.reason or "resumed by command")
+    _say(args, place, feed, "is normal and goes on with the next window")
+
+
+def _is_past_target(place: Place, feed: Feed) -> bool:
+    checkpoint = summary_of(place.replication, feed)["summary"]["tso"]
+    return bool(feed.target_ts) and int(checkpoint or 0) >= int(feed.target_ts)
+
+
+def _update(place: Place, args: argparse.Namespace) -> None:
+    feed = place.replication.feed_of(args.changefeed_id)
+    path = actions.require_own_file(place, feed.name)
+    windows = actions.windows_of(place.replication)
+    if windows.exists():
+        _require_state(read_state(windows, feed.name), feed.name, ("stopped", "error", "finished"), "updated")
+    changed = make_section(_given(args), args.config, keys_of(feed))
+    changes = list(_changes(section_of(feed), section_of(changed)))
+    if keys_of(changed) == keys_of(feed):
+        raise ConfigError("the update changes nothing", where={"id": feed.name}, hint="see `binlake changefeed query`")
+    report = actions.check_feed(place, changed, unreachable_ok=args.unreachable_ok)
+    if not args.no_confirm:
+        _confirm("\n".join(changes or ["a password changes"]), feed.name)
+    write_feed_file(path, changed)
+    _show_warnings(report)
+    _say(args, place, changed, "is updated; `resume` lets it go on")
+
+
+def _remove(place: Place, args: argparse.Namespace) -> None:
+    feed = place.replication.feed_of(args.changefeed_id)
+    stays = actions.remove_feed(place, feed, actions.require_own_file(place, feed.name), force=args.force)
+    checkpoint = {"id": feed.name, "sink_uri": section_of(feed)["sink_uri"], "stays": stays}
+    if args.output == "json":
+        print(json.dumps(checkpoint))
+        return
+    print(f"Changefeed remove successfully.\nID: {feed.name}\nSinkURI: {checkpoint['sink_uri']}")
+    print(f"What stays: {'; '.join(stays)}")
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that were given, as keys of a section."""
+    names = {"sink_uri": "sink-uri", "schema_registry": "schema-registry", "namespace": "namespace", "tz": "time-zone"}
+    given = {key: getattr(args, name, None) for name, key in names.items()}
+    given["target-ts"] = None if args.target_ts is None else str(args.target_ts or "")
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def _require_state(state: FeedState, feed: str, allowed: Sequence[str], what: str) -> None:
+    if state.state not in allowed:
+        hint = f"`binlake changefeed pause -c {feed}` first" if what == "updated" else ""
+        raise Permanent(
+            f"a changefeed in state {state.state} is not {what}", where={"id": feed, "state": state.state}, hint=hint
+        )
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any], place: str = "") -> list[str]:
+    """`key: old -> new` of what differs."""
+    found: list[str] = []
+    for key, value in after.items():
+        if isinstance(value, Mapping):
+            found += _changes(before[key], value, f"{place}{key}.")
+        elif before[key] != value:
+            found.append(f"{place}{key}: {before[key]} -> {value}")
+    return found
+
+
+def _confirm(changes: str, feed: str) -> None:
+    print(changes, file=sys.stderr)
+    print(f"Could you agree to apply these changes to changefeed {feed} [Y/N]? ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("nothing was changed", where={"id": feed}, hint="answer Y, or pass --no-confirm")
+
+
+def _show_warnings(report: FeedReport | None) -> None:
+    if report is None:
+        print("warning: nothing has landed yet, so its tables are checked by its first window", file=sys.stderr)
+        return
+    for text in report.warnings:
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def _say(args: argparse.Namespace, place: Place, feed: Feed, what: str) -> None:
+    if args.output == "json":
+        print(json.dumps(summary_of(place.replication, feed)))
+        return
+    print(f"changefeed {feed.name} of {place.replication.name} {what}")
+
+
+def _cells(summary: Mapping[str, Any]) -> list[str]:
+    error = summary["error"]
+    lag = "" if summary["lag_s"] is None else f"{summary['lag_s']:.1f}"
+    why = f"{error['stage']}: {error['message']}" if error else ""
+    return [summary["state"], summary["tso"] or "", summary["checkpoint"] or "", lag, why]

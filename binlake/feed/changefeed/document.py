@@ -1,0 +1,144 @@
+"""TiCDC's changefeed configuration (`--config FILE`) as a feed's keys and parameters of its sink URI.
+
+Rule: every key is taken, or refused by name: one that only TiCDC has with what to do instead, one that nobody has with
+what it may have meant (MISSION S2-04, S2-05).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from binlake.config.reading import read_toml
+from binlake.errors import ConfigError
+
+_KAFKA = "sink.kafka-config"
+_CODEC = f"{_KAFKA}.codec-config"
+_TAKEN = ("filter.rules", "sink.dispatchers", "sink.protocol", "sink.schema-registry", "sink.subject-name-strategy")
+_URI_WORDS = {
+    _KAFKA: ("partition-num", "replication-factor", "max-message-bytes", "compression", "kafka-client-id",
+             "auto-create-topic", "sasl-user", "sasl-password", "sasl-mechanism", "enable-tls", "ca", "cert", "key"),
+    _CODEC: ("enable-tidb-extension", "avro-decimal-handling-mode", "avro-bigint-unsigned-handling-mode"),
+    "sink.cloud-storage-config": ("file-size",),
+    "sink": ("date-separator", "file-index-width"),
+}  # fmt: skip
+"""Keys that are parameters of the sink URI, too."""
+_AS_HERE: Mapping[str, Any] = {
+    "case-sensitive": False, "enable-old-value": True, "force-replicate": False, "ignore-ineligible-table": False,
+    "check-gc-safe-point": True, "enable-sync-point": False, "bdr-mode": False, "sink.transaction-atomicity": "none",
+    "sink.only-output-updated-columns": False, "sink.delete-only-output-handle-key-columns": False,
+    "sink.enable-kafka-sink-v2": False, "consistent.level": "none", "integrity.integrity-check-level": "none",
+    f"{_KAFKA}.output-raw-change-event": False, f"{_KAFKA}.insecure-skip-verify": False,
+    f"{_KAFKA}.required-acks": -1,
+}  # fmt: skip
+"""Keys with the one value that says what a feed does anyway."""
+_FILTERS = (
+    "filters are the replication's: see [filter], [[filters]], [[expression-filter]] in docs/reference/filters.md"
+)
+_TUNING = "it tunes TiCDC's own processes and has no meaning here: leave it out"
+_SASL = "SASL by PLAIN and SCRAM is what a feed has"
+_SYNCPOINTS = "a feed has no syncpoint: the lake answers for any commit_ts"
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("memory-quota", "mounter", "scheduler", "sort-engine", "sort-dir", "synced-status"), _TUNING),
+    **dict.fromkeys(("sink.encoder-concurrency", "sink.advance-timeout-in-sec"), _TUNING),
+    **dict.fromkeys((f"{_KAFKA}.dial-timeout", f"{_KAFKA}.write-timeout", f"{_KAFKA}.read-timeout"), _TUNING),
+    **dict.fromkeys(("filter.event-filters", "filter.ignore-txn-commit-ts", "filter.ddl-allow-list"), _FILTERS),
+    **dict.fromkeys((f"{_KAFKA}.sasl-gssapi", f"{_KAFKA}.sasl-oauth"), _SASL),
+    **dict.fromkeys(("sync-point-interval", "sync-point-retention"), _SYNCPOINTS),
+    "changefeed-error-stuck-duration": "an error that may pass is tried again as [airflow] retries says",
+    "consistent": "the lake is the redo log: leave it out",
+    "cyclic-replication": "use [loopback] of the replication",
+    "filter.ignore-txn-start-ts": "name transactions by commit_ts: [filter] ignore-txn-commit-ts of the replication",
+    "integrity": "row checksums are not sent",
+    "sql-mode": "a definition is read as its TableInfo says: leave it out",
+    "sink.column-selectors": "a message has all columns of its row",
+    "sink.mysql-config": "a SQL target is [target] of the replication",
+    "sink.pulsar-config": "Pulsar is no sink of a feed",
+    "sink.safe-mode": "it is [target] safe-mode of the replication",
+    f"{_KAFKA}.glue-schema-registry-config": "only Confluent's protocol is spoken",
+    f"{_KAFKA}.kafka-version": "the client agrees on a version with the brokers by itself: leave it out",
+    f"{_KAFKA}.large-message-handle": "raise max-message-bytes, or leave the table out by [filter] rules",
+    f"{_CODEC}.avro-enable-watermark": "an Avro topic has rows only: leave it out",
+    f"{_CODEC}.encoding-format": "leave it out",
+    f"{_CODEC}.max-batch-size": "a message is one row: leave it out",
+}
+_DISPATCHER = ("matcher", "topic", "partition", "dispatcher")
+
+
+@dataclass(frozen=True)
+class Document:
+    """`keys` of a feed's section; `words`: parameters for its sink URI."""
+
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_document(path: Path) -> Document:
+    """The configuration in the file `path`. Raises ConfigError."""
+    try:
+        raw = read_toml(path)
+    except OSError as error:
+        raise ConfigError(f"the configuration cannot be read: {error.strerror}", where={"config": path}) from None
+    keys: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    for name, value in _leaves(raw):
+        section, _, last = name.rpartition(".")
+        if name in _TAKEN or name == "sink.protocol":
+            keys[last] = _dispatchers(value, path) if last == "dispatchers" else value
+        elif last in _URI_WORDS.get(section, ()):
+            words[last] = str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            _refuse_unless_as_here(name, value, path)
+    if "protocol" in keys:
+        words["protocol"] = str(keys.pop("protocol"))
+    return Document(keys, words)
+
+
+def _leaves(table: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+def _refuse_unless_as_here(name: str, value: Any, path: Path) -> None:
+    if name in _AS_HERE:
+        if value == _AS_HERE[name]:
+            return
+        hint = f"{name} = {str(_AS_HERE[name]).lower()} is what a feed does, and nothing else"
+        raise ConfigError("a value of TiCDC's has no counterpart here", where={"config": path, name: value}, hint=hint)
+    hint = next((hint for known, hint in _ELSEWHERE.items() if f"{name}.".startswith((f"{known}.", f"{known}-"))), "")
+    if hint:
+        raise ConfigError(f"`{name}` of TiCDC's configuration is not supported", where={"config": path}, hint=hint)
+    known = [*_TAKEN, *_AS_HERE, *(f"{section}.{word}" for section, words in _URI_WORDS.items() for word in words)]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
+    raise ConfigError(f"unknown key `{name}`", where={"config": path}, hint=hint)
+
+
+def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
+    """Each entry as a feed has it; `dispatcher` is what TiCDC called `partition` before 6.1."""
+    found = []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, dict):
+            raise ConfigError(
+                "a dispatcher is a table", where={"config": path}, hint="{matcher = ['*.*'], topic = \"...\"}"
+            )
+        unknown = [name for name in entry if name not in _DISPATCHER]
+        if unknown:
+            raise ConfigError(
+                f"`{unknown[0]}` of a dispatcher is not supported", where={"config": path},
+                hint="a row's partition is chosen by its key (index-value), its table (table) or its commit_ts (ts)",
+            )  # fmt: skip
+        if "topic" not in entry:
+            raise ConfigError(
+                "a dispatcher has no topic", where={"config": path, "matcher": entry.get("matcher", "")},
+                hint='give it a topic with {schema} and {table}, as "tidb_{schema}_{table}"',
+            )  # fmt: skip
+        renamed = {"partition" if name == "dispatcher" else name: value for name, value in entry.items()}
+        found.append(renamed)
+    return found

@@ -1,0 +1,88 @@
+"""What can be said of a feed before it runs: tables that it cannot send, shared topics, values that overflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlake.config.feed import Feed
+from binlake.config.model import Replication
+from binlake.config.protocols import AvroOptions
+from binlake.errors import BinlakeError, ConfigError
+from binlake.feed.kafkaclient import require_brokers
+from binlake.feed.protocols import format_of
+from binlake.feed.registry import Registry
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowLog
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import Rules
+from binlake.window.targets import Naming, TargetTables
+
+
+@dataclass(frozen=True)
+class FeedReport:
+    """A feed and its tables: `refused`, why it cannot run; `warnings`, what may surprise; `topics` by table."""
+
+    feed: str
+    refused: tuple[BinlakeError, ...] = ()
+    warnings: tuple[str, ...] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--output json`."""
+        return {"feed": self.feed, "verdict": "refused" if self.refused else "fit", "topics": dict(self.topics),
+                "refusals": [str(error) for error in self.refused], "warnings": list(self.warnings)}  # fmt: skip
+
+
+def check_tables(feed: Feed, tables: Iterable[TableDef]) -> FeedReport:
+    """The feed with `tables` (names of the target) as they are now: S2-15, S2-32, S2-42, S2-46."""
+    own = [table for table in tables if table.kind == "table" and feed.tables.matches(table.db, table.name)]
+    form, refused, warnings, topics = format_of(feed.options), [], [], {}
+    for table in own:
+        try:
+            form.schemas(table)
+            topics[f"{table.db}.{table.name}"] = feed.topics.topic(table.db, table.name)
+        except ConfigError as error:
+            refused.append(error)
+        warnings += _overflows(feed, table)
+    if not refused:
+        try:
+            feed.topics.require_own_topics((table.db, table.name) for table in own)
+        except ConfigError as error:
+            refused.append(error)
+    return FeedReport(feed.name, tuple(refused), tuple(warnings), topics)
+
+
+def landed_tables(replication: Replication) -> list[TableDef] | None:
+    """The tables under the target's names at the end of the lake; None where nothing has landed."""
+    paths = LakePaths.of(replication)
+    windows = WindowLog(paths)
+    landed = windows.landed_ts() if windows.exists() else None
+    if landed is None:
+        return None
+    tables = TargetTables(SchemaHistory(paths).state_at(landed), Naming(Rules.of(replication))).tables()
+    return sorted(tables, key=lambda table: (table.db, table.name))
+
+
+def require_answers(feed: Feed) -> None:
+    """Brokers and registry answer, and let the feed in. Raises Transient, Permanent."""
+    if feed.sink.kafka is not None:
+        require_brokers(feed.sink.kafka)
+    if feed.schema_registry:
+        with Registry(feed.schema_registry) as registry:
+            registry.require_answer()
+
+
+def _overflows(feed: Feed, table: TableDef) -> list[str]:
+    if not isinstance(feed.options, AvroOptions) or feed.options.unsigned_bigints != "long":
+        return []
+    names = [column.name for column in table.row_columns if column.tp == t.LONGLONG and column.unsigned]
+    mode = "avro-bigint-unsigned-handling-mode=string"
+    return [
+        f"{table.db}.{table.name}.{name} is BIGINT UNSIGNED: values above 9223372036854775807 arrive negative; {mode}"
+        " sends them as text"
+        for name in names
+    ]
