@@ -19,7 +19,7 @@ from support import selection
 from support.bytecode import keep_bytecode
 from support.examples import draw_few, examples
 from support.leftovers import leftovers, mark_session
-from support.mariadb import MariaDb
+from support.mariadb import MariaDb, mariadb_in_memory
 
 from deploy.local.process import Child
 
@@ -43,6 +43,7 @@ _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMO
 def pytest_configure(config: pytest.Config) -> None:
     """A run that is told to end takes its servers down first, as at Ctrl-C; every JVM is one that lives for minutes."""
     keep_bytecode()
+    _write_plain_tracebacks()
     if config.option.quick:
         draw_few()
     every = settings.get_profile("binlake")
@@ -50,6 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("binlake")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
+
+
+def _write_plain_tracebacks() -> None:
+    """Structlog's default, a picture with sources and variables, takes most of a second for each exception logged."""
+    for step in structlog.get_config()["processors"]:
+        if isinstance(step, structlog.dev.ConsoleRenderer):
+            step.exception_formatter = structlog.dev.plain_traceback
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -166,7 +174,7 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
     """A running MariaDB of this test session; tests make and drop databases of their own."""
-    with MariaDb() as server:
+    with mariadb_in_memory() as server:
         yield server
 
 
@@ -180,7 +188,7 @@ def empty_mariadb(mariadb: MariaDb) -> MariaDb:
 @pytest.fixture(scope="session")
 def second_mariadb() -> Iterator[MariaDb]:
     """Another server: a source that answers SQL, or a second target."""
-    with MariaDb() as server:
+    with mariadb_in_memory() as server:
         yield server
 
 

@@ -12,7 +12,7 @@ import structlog
 from ddlrun import DdlModel, DdlShape
 from modelerrors import Wrong
 from modelrun import Model, Shape
-from support.mariadb import MariaDb, execute
+from support.mariadb import execute, mariadb_in_memory
 
 from binlake.errors import BinlakeError
 
@@ -53,7 +53,7 @@ def _shard(task: tuple[int, int, int, DdlShape | None, list[str]]) -> list[str]:
     first, end, step, ddl, sys.path[:] = task
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     failed: list[str] = []
-    with MariaDb() as server:
+    with mariadb_in_memory() as server:
         execute(server, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
         model = DdlModel(server)
         for number, seed in enumerate(range(first, end, step)):

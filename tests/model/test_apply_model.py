@@ -31,7 +31,7 @@ from binlake.target.session.session import Session
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-PARTS, SEEDS, FOUND_WITHIN = 8, 200, 100
+PARTS, SEEDS, FOUND_WITHIN = 8, 128, 100
 
 
 def brought_down(model: Model, seeds: Iterable[int]) -> None:
@@ -139,12 +139,12 @@ def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:
     [
         pytest.param(order_ignored, Shape(faults=False), 0, id="order"),
         pytest.param(fence_unproved, Shape(ddl=False), 2, id="fence"),
-        pytest.param(digest_unchecked, Shape(ddl=False), 16, id="digest"),
+        pytest.param(digest_unchecked, Shape(ddl=False), 25, id="digest"),
         pytest.param(manifest_unchecked, Shape(), 2, id="manifest"),
         pytest.param(presence_unchecked, Shape(faults=False, bytewise=True), 0, id="presence"),
         pytest.param(phases_swapped, Shape(faults=False, ddl=False), 0, id="phases"),
         pytest.param(ledger_unread, Shape(ddl=False), 1, id="ledger"),
-        pytest.param(intent_ignored, Shape(), 19, id="intent"),
+        pytest.param(intent_ignored, Shape(), 29, id="intent"),
         pytest.param(always_consistent, Shape(), 10, id="consistent"),
         pytest.param(conflicts_unseen, Shape(faults=False, ddl=False), 9, id="conflicts"),
         pytest.param(missing_rows_passed_over, Shape(ddl=False), 26, id="missing rows"),

@@ -144,22 +144,22 @@ Broken = Callable[[pytest.MonkeyPatch], None]
 RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "1 names": (names_as_written, QUIET, 0),
     "1 rows": (rows_unseen, QUIET, 0),
-    "2 renames": (renamed_out_kept, QUIET, 0),
+    "2 renames": (renamed_out_kept, QUIET, 6),
     "2 renames into": (renamed_in_unseen, QUIET, 0),
-    "3 zones": (always_utc, QUIET, 0),
-    "3 defaults": (defaults_as_written, QUIET, 32),
-    "3 bounds": (bounds_as_written, QUIET, 0),
+    "3 zones": (always_utc, QUIET, 19),
+    "3 defaults": (defaults_as_written, QUIET, 43),
+    "3 bounds": (bounds_as_written, QUIET, 4),
     "4 and 5 ahead": (behind_its_binlog, QUIET, 0),
-    "5 exchanged": (late_rows_as_logged, QUIET, 0),
+    "5 exchanged": (late_rows_as_logged, QUIET, 3),
     "5 written twice": (second_writes_as_logged, QUIET, 29),
     "4 window ends": (windows_end_anywhere, QUIET, 0),
-    "6 conversions": (target_converts, QUIET, 0),
-    "6 fills": (fills_of_its_own, QUIET, 0),
+    "6 conversions": (target_converts, QUIET, 2),
+    "6 fills": (fills_of_its_own, QUIET, 29),
     "7 proof": (other_numbers_are_proof, SHAPE, 0),
-    "8 failover": (copies_unnoticed, SHAPE, 0),
-    "9 engines": (any_engine_is_written, SHAPE, 0),
-    "9 default engine": (engine_by_default, QUIET, 0),
-    "9 own tables": (any_ledger_is_trusted, SHAPE, 0),
+    "8 failover": (copies_unnoticed, SHAPE, 2),
+    "9 engines": (any_engine_is_written, SHAPE, 2),
+    "9 default engine": (engine_by_default, QUIET, 9),
+    "9 own tables": (any_ledger_is_trusted, SHAPE, 17),
 }
 """Each by the number of the fault that its mending keeps out; `first`: a seed from which it is found soon."""
 
@@ -172,6 +172,7 @@ def test_each_broken_rule_of_ddl_is_found(ddl_model: DdlModel, monkeypatch: pyte
     for seed in range(first, first + FOUND_WITHIN):
         try:
             ddl_model.run_ddl(seed, shape)
-        except (Wrong, BinlakeError):
+        except (Wrong, BinlakeError) as error:
+            print(f"seed {seed}: {error}")
             return
     pytest.fail(f"{name}: broken, and {FOUND_WITHIN} seeds did not notice")

@@ -7,8 +7,9 @@ loss.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 
@@ -24,8 +25,7 @@ AT = Pointer(0, 0)
 LANDED = 70  # the position up to which pumps 1 and 2 are landed already; 1 to 7 of the article
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """All that processes share, and how far each of them is. `logs`: (kind, start, commit) in log order, by pump."""
 
     clock: int = LANDED
@@ -41,12 +41,12 @@ class World:
 
     def tick(self) -> tuple[World, int]:
         """A timestamp of the one oracle."""
-        return replace(self, clock=self.clock + 1), self.clock + 1
+        return self._replace(clock=self.clock + 1), self.clock + 1
 
     def log(self, pump: int, kind: str, start: int, commit: int) -> World:
         logs = list(self.logs)
         logs[pump] = (*logs[pump], (kind, start, commit))
-        return replace(self, logs=tuple(logs))
+        return self._replace(logs=tuple(logs))
 
 
 Step = Callable[[World, int], World]
@@ -56,7 +56,7 @@ Step = Callable[[World, int], World]
 def keep(world: World, process: int, value: int) -> World:
     local = list(world.local)
     local[process] = (*local[process], value)
-    return replace(world, local=tuple(local))
+    return world._replace(local=tuple(local))
 
 
 def fetch(world: World, process: int) -> World:
@@ -65,7 +65,7 @@ def fetch(world: World, process: int) -> World:
 
 
 def register(pump: int) -> Step:
-    return lambda world, _: replace(world, registered=(*world.registered, pump))
+    return lambda world, _: world._replace(registered=(*world.registered, pump))
 
 
 def prewrite(pump: int) -> Step:
@@ -87,20 +87,25 @@ def transaction(pump: int) -> list[Step]:
 
 def watermark(world: World, pump: int) -> int:
     """What the pump shows: the real sorter over its log."""
+    return _watermark(world.logs[pump])
+
+
+@functools.cache
+def _watermark(log: tuple[tuple[str, int, int], ...]) -> int:
     kinds = {"P": Kind.PREWRITE, "C": Kind.COMMIT, "F": Kind.FAKE}
     sorter = Sorter()
-    for kind, start, ts in world.logs[pump]:
+    for kind, start, ts in log:
         sorter.push(Entry(kinds[kind], start, ts, AT))
     return sorter.max_ts
 
 
 def list_tso(world: World, _: int) -> World:
     world, ts = world.tick()
-    return replace(world, tso=ts)
+    return world._replace(tso=ts)
 
 
 def list_members(world: World, _: int) -> World:
-    return replace(world, listed=world.registered)
+    return world._replace(listed=world.registered)
 
 
 def probe(nth: int) -> Step:
@@ -110,27 +115,32 @@ def probe(nth: int) -> Step:
         if nth >= len(world.listed):
             return world
         pump = world.listed[nth]
-        return replace(world, probed=(*world.probed, (pump, watermark(world, pump))))
+        return world._replace(probed=(*world.probed, (pump, watermark(world, pump))))
 
     return step
 
 
 def plan(world: World) -> Plan:
     """The real planning functions on what was fetched, listed and probed."""
-    seen = dict(world.probed)
-    pumps = [NodeStatus(f"pump{pump}", str(pump), "online") for pump in world.listed]
-    members = gather_members(pumps, {}, world.lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
-    return propose_window(lo=world.lo, tso=world.tso, members=members)
+    return _plan(world.lo, world.tso, world.listed, world.probed)
+
+
+@functools.cache
+def _plan(lo: int, tso: int, listed: tuple[int, ...], probed: tuple[tuple[int, int], ...]) -> Plan:
+    seen = dict(probed)
+    pumps = [NodeStatus(f"pump{pump}", str(pump), "online") for pump in listed]
+    members = gather_members(pumps, {}, lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
+    return propose_window(lo=lo, tso=tso, members=members)
 
 
 def land(world: World, _: int) -> World:
     """Pull the planned window from its members; then the next plan begins with nothing known."""
     found = plan(world)
-    fresh = replace(world, tso=0, listed=(), probed=())
+    fresh = world._replace(tso=0, listed=(), probed=())
     if found.state != "ready":
         return fresh
     pulled = sorted(ts for pump in world.listed for ts in shown(world, pump) if found.lo < ts <= found.hi)
-    return replace(fresh, lo=found.hi, landed=(*world.landed, *pulled))
+    return fresh._replace(lo=found.hi, landed=(*world.landed, *pulled))
 
 
 def shown(world: World, pump: int) -> list[int]:
@@ -165,7 +175,7 @@ def interleavings(processes: list[list[Step]]) -> Iterator[World]:
             ended = False
             counters = list(world.counters)
             counters[process] = at + 1
-            following = steps[at](replace(world, counters=tuple(counters)), process)
+            following = steps[at](world._replace(counters=tuple(counters)), process)
             if following not in met:
                 met.add(following)
                 stack.append(following)
