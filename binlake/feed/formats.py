@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
 from binlake.rows.schema import ColumnInfo, TableDef
-from binlake.statements.maps import images_from_maps
+from binlake.statements.maps import ImageMaps
 from binlake.window.definitions import LandedDdl
 
 Array = Any
@@ -26,11 +28,16 @@ INSERT, UPDATE, DELETE = "c", "u", "d"
 
 @dataclass(frozen=True)
 class Changes:
-    """Row changes of `table`, all of the kind `op`, in commit order; `rows`: those of `mutation`."""
+    """Row changes of `table`, all of the kind `op`, in commit order.
+
+    `rows`: those of `mutation`, but for the images: they are in `maps` at `places`, copied column by column when asked.
+    """
 
     table: TableDef
     op: str
     rows: pa.RecordBatch
+    maps: Mapping[str, ImageMaps]
+    places: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -42,15 +49,18 @@ class Changes:
 
     def before(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of the rows as they were: of updates and deletions."""
-        return images_from_maps(self.rows.column(Mutation.BEFORE), [column.name for column in columns])
+        return self._images(Mutation.BEFORE, columns)
 
     def after(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of the rows as they are: of insertions and updates."""
-        return images_from_maps(self.rows.column(Mutation.AFTER), [column.name for column in columns])
+        return self._images(Mutation.AFTER, columns)
 
     def last(self, columns: Sequence[ColumnInfo]) -> Images:
         """`columns` of what the change leaves, or takes away."""
         return self.before(columns) if self.op == DELETE else self.after(columns)
+
+    def _images(self, side: str, columns: Sequence[ColumnInfo]) -> Images:
+        return self.maps[side].columns([column.name for column in columns], self.places)
 
 
 class Bodies(NamedTuple):

@@ -23,6 +23,7 @@ from binlake.changes.net.events import rows_by_table
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Format, Schemas
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
+from binlake.statements.maps import ImageMaps
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 Array = Any
@@ -51,6 +52,7 @@ ORDER = (Message.COMMIT_TS, Message.START_TS, Message.SEQ, Message.PART)
 DDL, WATERMARK = "ddl", "watermark"
 """What `op` has besides the kinds of a row change."""
 _PLACE = ORDER[:3]
+_IMAGES = [Mutation.BEFORE, Mutation.AFTER]
 _BEHIND_ALL = (1 << 63) - 1
 _FIRST_PARTITION = 0
 
@@ -94,8 +96,9 @@ class MessageEncoder:
             for changes, part, places in _kinds(rows, numbers, form.table, self._format.splits_moves):
                 parts.append(self._messages(form, changes, part))
                 orders.append(2 * places + part)
-        messages = pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(orders), kind="stable")))
-        return self._format.assemble(messages)
+        order = np.argsort(np.concatenate(orders), kind="stable")
+        messages = pa.concat_tables(parts)
+        return self._format.assemble(messages if _is_sorted(order) else messages.take(pa.array(order)))
 
     def encode_ddls(self, ddls: Sequence[LandedDdl], own: Iterable[tuple[str, str]]) -> pa.Table:
         """The messages of the DDL that run, before the rows behind each; `own`: the tables of the feed."""
@@ -175,7 +178,8 @@ def _kinds(
     rows: pa.RecordBatch, numbers: Ints, table: TableDef, splits_moves: bool
 ) -> Iterator[tuple[Changes, int, Ints]]:
     """The changes of each kind among the rows of those numbers, their part of a change, and their numbers."""
-    own = rows.take(pa.array(numbers))
+    own = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
+    maps, others = {side: ImageMaps(own.column(side)) for side in _IMAGES}, own.drop_columns(_IMAGES)
     ops = np.asarray(own.column(Mutation.OP))
     moved = np.asarray(pc.is_valid(own.column(Mutation.NEW_KEY))) & splits_moves
     kinds = (
@@ -186,7 +190,12 @@ def _kinds(
     for op, part, wanted in kinds:
         places = np.flatnonzero(wanted)
         if len(places):
-            yield Changes(table, op, own.take(pa.array(places))), part, numbers[places]
+            changes = Changes(table, op, others.take(pa.array(places)), maps, places)
+            yield changes, part, numbers[places]
+
+
+def _is_sorted(order: Ints) -> bool:
+    return bool((np.diff(order) == 1).all())
 
 
 def _key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:

@@ -7,6 +7,7 @@ Maps that all have the same names in the same order, as full images of one defin
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,33 @@ def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) ->
 
     `wanted`: the numbers (numpy) of the rows to take, in their order; all as they are if not given.
     """
-    names = _names_of_all(maps)
-    if names is None:
-        return _look_up(maps, columns, wanted)
-    first, width = maps.offsets[0].as_py(), len(names)
-    items, rows = maps.items.slice(first), _numbers(maps)
-    rows = rows if wanted is None else rows.take(pa.array(wanted))
-    # Of a name that occurs twice the first counts.
-    places = {name: place for place, name in reversed(list(enumerate(names)))}
-    return {name: _column(items, rows, places.get(name), width) for name in columns}
+    return ImageMaps(maps).columns(columns, wanted)
+
+
+class ImageMaps:
+    """The same maps, asked several times: that they all have the same names is seen once."""
+
+    def __init__(self, maps: Array) -> None:
+        self._maps = maps
+
+    @cached_property
+    def _names(self) -> list[str] | None:
+        return _names_of_all(self._maps)
+
+    @cached_property
+    def _rows(self) -> Array:
+        return _numbers(self._maps)
+
+    def columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
+        """As `images_from_maps`."""
+        maps, names = self._maps, self._names
+        if names is None:
+            return _look_up(maps, columns, wanted)
+        items, width = maps.items.slice(maps.offsets[0].as_py()), len(names)
+        rows = self._rows if wanted is None else self._rows.take(pa.array(wanted))
+        # Of a name that occurs twice the first counts.
+        places = {name: place for place, name in reversed(list(enumerate(names)))}
+        return {name: _column(items, rows, places.get(name), width) for name in columns}
 
 
 def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:

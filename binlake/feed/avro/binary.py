@@ -103,6 +103,14 @@ def join_parts(parts: Sequence[Array]) -> Array:
     return pc.binary_join_element_wise(*parts, b"")
 
 
+def spread(values: Array, valid: Any) -> Array:
+    """`values` (none NULL) at the rows that are `valid` (numpy), nothing at the others; no byte is copied."""
+    bounds, data = _parts(values)
+    lengths = np.zeros(len(valid), np.int64)
+    lengths[valid] = np.diff(bounds)
+    return binary_array(_starts(lengths), data)
+
+
 def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
     """An Arrow binary array from the bounds of its rows; NULL where `like` is."""
     valid = None if like is None or not like.null_count else pc.is_valid(like).buffers()[1]

@@ -41,9 +41,8 @@ def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> lis
     branches = binary.encode_branches(pc.is_valid(texts), branch)
     if not texts.null_count:
         return [branches, *_encode(column, texts, options)]
-    here = texts.drop_null()
-    body = binary.join_parts(_encode(column, here, options))
-    return [branches, _spread(body, texts)]
+    valid = np.asarray(pc.is_valid(texts))
+    return [branches, *(binary.spread(part, valid) for part in _encode(column, texts.drop_null(), options))]
 
 
 def _encode(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
@@ -98,10 +97,3 @@ def _in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
     shown = pc.cast(pc.local_timestamp(moments), pa.string())
     return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
-
-
-def _spread(values: Array, like: Array) -> Array:
-    """`values` at the rows where `like` is not NULL, nothing at the others."""
-    valid = np.asarray(pc.is_valid(like))
-    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
-    return pc.fill_null(values.take(places), b"")
