@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from binlake.errors import LeaseHeld
-from binlake.feed.state import read_state, record_feed_error, record_resume
+from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
 from binlake.pipeline import STOPPED, Stage, feed_sink
 from spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -60,7 +60,11 @@ def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageRe
         return None
     why = state.why_skipped(feed)
     log.info("stage_ended", stage=name, state="skipped", window=bounds.window, feed=feed, reason=why)
-    return StageResult(name, "skipped", bounds.lo, bounds.hi, detail={"feed": feed, "reason": why})
+    checkpoint = read_progress(ctx.windows, feed).checkpoint
+    detail = {"feed": feed, "feed_state": state.state, "reason": why}
+    if checkpoint is not None:
+        detail["checkpoint"] = str(checkpoint)
+    return StageResult(name, "skipped", bounds.lo, bounds.hi, detail=detail)
 
 
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
@@ -135,9 +139,9 @@ class _Sinks:
 def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
     """What a stage of a feed ends with where it must not stop the others; who holds its lock is waited for."""
     state = "waiting" if isinstance(error, LeaseHeld) else "failed"
-    described = describe(error)
     log.warning("feed_left_out", feed=feed, stage=stage, window=bounds.window, error=str(error))
-    detail = {"feed": feed, "error": described["error"], "reason": str(error)}
+    feed_state = "error" if stops_feed(error) else "normal"
+    detail = {"feed": feed, "feed_state": feed_state, "error": describe(error)["error"], "reason": str(error)}
     return StageResult(stage, state, bounds.lo, bounds.hi, detail=detail)
 
 

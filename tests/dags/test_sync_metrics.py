@@ -12,7 +12,7 @@ from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
 from support import alert_rules
-from support.dag_runs import BLOCKED, LOWERED, Runner, good_window
+from support.dag_runs import BLOCKED, FEED, LO, LOWERED, Runner, answer, failure, window_of_feeds
 
 from binlake import tso
 
@@ -67,7 +67,18 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
 ) -> None:  # U-02
     recorder = Recorder()
     backend(recorder)
-    run(good_window())
+    skipped = {"feed": "b", "feed_state": "error", "reason": "409", "checkpoint": LO}
+    window = window_of_feeds("a", "b", bytes=700)
+    run({**window, "encode-b": [answer("encode", LO, LOWERED, "skipped", detail=skipped)]},
+        feeds=[FEED.format("a"), FEED.format("b")])  # fmt: skip
+    assert recorder.seen["binlake.orders.feed.a.state"] == ("gauge", 0)
+    assert recorder.seen["binlake.orders.feed.a.messages"] == ("incr", 3)
+    assert recorder.seen["binlake.orders.feed.a.bytes"] == ("incr", 700)
+    assert recorder.seen["binlake.orders.feed.a.timestamp_seconds"] == ("gauge", tso.physical(int(LOWERED)) / 1000)
+    # One that stands grows old.
+    assert recorder.seen["binlake.orders.feed.b.state"] == ("gauge", 2)
+    assert recorder.seen["binlake.orders.feed.b.timestamp_seconds"] == ("gauge", tso.physical(int(LO)) / 1000)
+    assert recorder.seen["binlake.orders.feed.b.lag_seconds"][1] > 0
     for name in ("lag_seconds", "landed_lag_seconds", "mirror_lag_seconds"):
         kind, value = recorder.seen[f"binlake.orders.{name}"]
         assert (kind, value >= 0) == ("gauge", True)
@@ -85,6 +96,19 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
     quantile = frozenset({'quantile="0.9"'})
     shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
     assert alert_rules.unanswered("binlake-replications", shown) == {}
+
+
+def test_a_feed_that_fails_reports_its_state_though_its_task_has_no_result(
+    run: Runner, backend: Callable[[Any], None]
+) -> None:  # U-02
+    recorder = Recorder()
+    backend(recorder)
+    window = window_of_feeds("a", "b")
+    refused, away = failure("Permanent", "SchemaRefused"), failure("Transient", "Transient")
+    run({**window, "publish-a": [refused], "publish-b": [away]}, feeds=[FEED.format("a"), FEED.format("b")])
+    assert recorder.seen["binlake.orders.feed.a.state"] == ("gauge", 2)
+    assert recorder.seen["binlake.orders.feed.b.state"] == ("gauge", 0)
+    assert "binlake.orders.feed.a.messages" not in recorder.seen
 
 
 def test_opentelemetry_sends_before_the_task_s_process_ends(

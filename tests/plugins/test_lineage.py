@@ -209,3 +209,22 @@ def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
 def test_a_lake_is_named_by_its_storage(path: str, namespace: str, name: str) -> None:
     _, outputs = datasets(lineage.lineage_of_stages(replication(lake={"path": path}), [result("land")], ()))
     assert outputs[0] == (namespace, name)
+
+
+def test_a_feed_writes_its_own_table_and_topics() -> None:
+    feeds = [
+        {"name": "a", "sink-uri": "kafka://u:s3cret@k1:9092,k2:9093/t?protocol=avro", "schema-registry": "http://r"},
+        {"name": "b", "sink-uri": "file:///var/feed?protocol=avro", "schema-registry": "http://r"},
+    ]
+    own = replication(feed=feeds)
+    encoded = lineage.lineage_of_stages(own, [result("encode", feed="a")])
+    assert datasets(encoded) == (lake("mutation", "ddl"), lake("feed/a"))
+    assert encoded.outputs[0].outputFacets["outputStatistics"].rowCount == 3
+    published = lineage.lineage_of_stages(own, [result("publish", feed="a", topics=["shop_item"])])
+    assert datasets(published) == (lake("feed/a"), [("kafka://k1:9092", "shop_item")])
+    assert datasets(lineage.lineage_of_stages(own, [result("publish", feed="b")]))[1] == [("file", "/var/feed")]
+    both = [result(stage, feed=feed, topics=["t"]) for feed in ("a", "b") for stage in ("encode", "publish")]
+    assert lake("feed/a", "feed/b") == [
+        one for one in datasets(lineage.lineage_of_stages(own, both))[1] if "feed/" in one[1]
+    ]
+    assert "s3cret" not in str(published)

@@ -25,6 +25,20 @@ def good_window() -> dict[str, list[dict[str, Any]]]:
     return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
 
 
+FEED = 'name = "{}"\nsink-uri = "kafka://k:9092/t?protocol=avro"\nschema-registry = "http://r:8081"'
+"""A section of a feed."""
+
+
+def window_of_feeds(*feeds: str, **more: Any) -> dict[str, list[dict[str, Any]]]:
+    """A good window with the stages of `feeds`, too."""
+    own = {
+        f"{stage}-{feed}": [answer(stage, LO, LOWERED, detail={"feed": feed, **more})]
+        for feed in feeds
+        for stage in ("encode", "publish")
+    }
+    return {**good_window(), **own}
+
+
 BLOCKED = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})
 
 

@@ -2,8 +2,8 @@
 
 Takes the arguments of `spark_jobs.commands.main` (after spark-submit's own, when it stands in for that), or those of
 `binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
-`BINLAKE_TEST_SCRIPT`: for each stage a list of answers, one a try; the last one repeats. An answer is an outcome, or
-{"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
+`BINLAKE_TEST_SCRIPT`: for each stage (of a feed: STAGE-FEED) a list of answers, one a try; the last one repeats. An
+answer is an outcome, or {"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def main(argv: list[str]) -> int:
     before, own = _split(argv)
     if own[0].endswith(".json"):
         own = [*own[1:], "--result", own[0]]
-    stage, options = own[0], _options(own[1:])
+    options = _options(own[1:])
+    stage = f"{own[0]}-{options['--feed']}" if "--feed" in options else own[0]
     calls = folder / "calls.jsonl"
     earlier = calls.read_text().splitlines() if calls.exists() else []
     tries = sum(json.loads(line)["stage"] == stage for line in earlier)

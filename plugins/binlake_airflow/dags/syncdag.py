@@ -72,7 +72,7 @@ def _group_name(sink: str | None) -> str:
 
 def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
     names = {stage.name for stage in stages}
-    # The asset is about what readers see: the target, or the mirrors where there is none.
+    # The replication's asset is about its tables: the target, or the mirrors where there is none. Feeds have their own.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
     return RUNTIMES[file.replication.airflow.engine](
         task_id=stage.task,
@@ -84,15 +84,19 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         moves_assets=mover if stage.name in (mover, FUSED) else "",
         doc_md=stage.summary,
         **file.task_arguments(),
-        **_asset_arguments(file.replication.name, stage.name, mover),
+        **_asset_arguments(file.replication.name, stage, mover, [one.feed for one in stages if one.name == "publish"]),
     )
 
 
-def _asset_arguments(replication: str, name: str, mover: str) -> Mapping[str, Any]:
+_NOTIFYING = ("plan", "land", "finalize", "publish", FUSED)
+
+
+def _asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence[str]) -> Mapping[str, Any]:
     # As an inlet, the asset keeps in Airflow when a lag or silence was last notified.
-    inlets = [assets.replication_asset(replication)] if name in ("plan", "land", "finalize", FUSED) else []
-    outlets = [assets.replication_alias(replication)] if name in (mover, FUSED) and mover else []
-    return {"inlets": inlets, "outlets": outlets}
+    inlets = [assets.replication_asset(replication)] if stage.name in _NOTIFYING else []
+    outlets = [assets.replication_alias(replication)] if stage.name in (mover, FUSED) and mover else []
+    published = feeds if stage.name == FUSED else [stage.feed] if stage.name == "publish" else []
+    return {"inlets": inlets, "outlets": [*outlets, *(assets.feed_alias(replication, feed) for feed in published)]}
 
 
 def _params() -> dict[str, Param]:

@@ -16,7 +16,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
-from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
+from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import (
     FUSED,
@@ -91,6 +91,9 @@ class StageOperator(BinlakeOperator):
             if gone is None:
                 raise
             return gone
+        except BinlakeError as error:
+            self._report_feed(error)
+            raise
         results = [result_for_xcom(result) for result in whole]
         self._wait_for_pumps(results[0], context, until)
         self._results, self._changed = whole, changed_tables(self, results, context)
@@ -140,6 +143,15 @@ class StageOperator(BinlakeOperator):
             self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
 
+    def _report_feed(self, error: BinlakeError) -> None:
+        """The state that a feed has after `error`: its task ends without a result."""
+        if not self.feed:
+            return
+        # Imported late: the lake's modules are not needed for DAG parsing.
+        from binlake.feed.state import stops_feed
+
+        metrics.send_feed_state(self.replication, self.feed, "error" if stops_feed(error) else "normal")
+
     def _skipped(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
         """The tasks that have nothing to do after this result; `recover` runs only after a plan that found no PD."""
         after = list(self.get_flat_relatives(upstream=False))
@@ -147,6 +159,8 @@ class StageOperator(BinlakeOperator):
             self.log.info("window_empty", next="the sinks apply it together with a later window")
             return after
         if self.stage != FUSED and first["state"] in STOPPED:
+            if self.feed:
+                self.log.warning("feed_skipped", feed=self.feed, reason=first["detail"].get("reason", ""))
             return after
         return [task for task in after if task.task_id == RECOVER]
 

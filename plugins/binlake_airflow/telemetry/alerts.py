@@ -67,7 +67,7 @@ def _run_field(context: Mapping[str, Any], name: str) -> Any:
 
 
 def notify_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:
-    """Tell that `what` (landing, sql) lags by `lag_s`, at most once in `repeat-s`."""
+    """Tell that `what` (landing, sql, feed-NAME) lags by `lag_s`, at most once in `repeat-s`."""
     details = {"replication": replication, "what": what, "lag_seconds": lag_s}
     return lag_s >= rule.seconds and _notify_unless_recent(rule, f"lag-told-{what}", details, context)
 

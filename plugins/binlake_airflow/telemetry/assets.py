@@ -1,8 +1,9 @@
 """Assets that show how far a replication is: other DAGs are scheduled on them.
 
 `binlake://<replication>` moves with every window, `binlake://<replication>/<db>/<table>` with the windows that change
-the table (names of the target). Events carry commit_ts as a decimal string (hazards R-46). The names of tables are
-known only behind a window: tasks declare an alias, and put events of concrete assets under it.
+the table (names of the target), `binlake://<replication>/<feed>` with what the feed publishes. Events carry commit_ts
+as a decimal string (hazards R-46). Which assets move is known only behind a window: tasks declare an alias, and put
+events of concrete assets under it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ def table_asset(replication: str, db: str, table: str) -> Asset:
     return Asset(name=uri, uri=uri)
 
 
+def feed_asset(replication: str, feed: str) -> Asset:
+    """The asset of what a feed has published."""
+    uri = f"{SCHEME}://{replication}/{feed}"
+    return Asset(name=uri, uri=uri)
+
+
+def feed_alias(replication: str, feed: str) -> AssetAlias:
+    """What the task that publishes a feed declares as its outlet; a replication's name has no dot."""
+    return AssetAlias(name=f"{SCHEME}-{replication}.{feed}")
+
+
 def replication_alias(replication: str) -> AssetAlias:
     """What the task that moves the assets declares as its outlet."""
     return AssetAlias(name=f"{SCHEME}-{replication}")
@@ -39,13 +51,24 @@ def emit_events(
     replication: str, result: Mapping[str, Any], tables: Iterable[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
     """Emit that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
-    extra = {
+    extra = _extra_of(result, context)
+    events = context["outlet_events"][replication_alias(replication)]
+    events.add(replication_asset(replication), extra={**extra, "rows": result["rows"]})
+    for db, table in tables:
+        events.add(table_asset(replication, db, table), extra=extra)
+
+
+def emit_feed_event(replication: str, result: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    """Emit that a feed has published up to the hi of `result`."""
+    feed = result["detail"]["feed"]
+    extra = {**_extra_of(result, context), "rows": result["rows"], "topics": list(result["detail"].get("topics", ()))}
+    context["outlet_events"][feed_alias(replication, feed)].add(feed_asset(replication, feed), extra=extra)
+
+
+def _extra_of(result: Mapping[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+    return {
         "commit_ts": result["hi"],
         "time": tso.to_datetime(int(result["hi"])).isoformat(timespec="milliseconds"),
         "window": f"{result['lo']}-{result['hi']}",
         "run_id": context["run_id"],
     }
-    events = context["outlet_events"][replication_alias(replication)]
-    events.add(replication_asset(replication), extra={**extra, "rows": result["rows"]})
-    for db, table in tables:
-        events.add(table_asset(replication, db, table), extra=extra)

@@ -6,7 +6,7 @@ so OpenLineage's packages need not be there for anybody else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from binlake.config import Replication
+from binlake.config.storage import Storage
 from binlake.lake.paths import LakePaths
 from binlake.window.lineage import LineageTable, Table
 from binlake_airflow.telemetry import addresses
@@ -34,6 +35,7 @@ class Datasets:
     def __init__(self, replication: Replication) -> None:
         self._paths = LakePaths.of(replication)
         self._source = _source_of(replication)
+        self._feeds = replication.feed
         target = replication.target
         # TiDB and MariaDB are named by the protocol they speak.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
@@ -60,6 +62,15 @@ class Datasets:
         place = _storage_name(self._paths.mirror(copy.table.db, copy.table.table))
         made = Dataset(*place, facets={**_version(commit_ts), **_schema(copy.table), **_delta()})
         return self._copy(made, copy)
+
+    def topics(self, feed: str, topics: Iterable[str]) -> list[Dataset]:
+        """What a feed wrote to: topics of its first broker, or its folder."""
+        sink = next((one.sink for one in self._feeds if one.name == feed), None)
+        if sink is None:
+            return []
+        if sink.kafka is None:
+            return [Dataset(*_storage_name(_place_of(sink.storage)))] if sink.storage is not None else []
+        return [Dataset(f"kafka://{sink.kafka.brokers[0]}", topic) for topic in topics]
 
     def lake(self, table: str, rows: int | None = None) -> Dataset:
         """A table of the lake; `rows`: written to it."""
@@ -123,6 +134,10 @@ def _source_of(replication: Replication) -> str:
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
     return f"tidb://{source.cluster_id or addresses.host_and_port(source.pd_urls[0])}"
+
+
+def _place_of(storage: Storage) -> str:
+    return storage.root if storage.scheme == "file" else f"{storage.scheme}://{storage.root}"
 
 
 def _storage_name(path: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from openlineage.client.event_v2 import Dataset
 from openlineage.client.facet_v2 import BaseFacet
 
 from binlake.config import Replication
-from binlake.pipeline import BY_NAME, STAGES
+from binlake.pipeline import BY_NAME, FEED, STAGES
 from binlake.window.lineage import LINEAGE, MOST_TABLES, LineageTable, Table, limit_tables
 from binlake_airflow.jobs import CHANGED
 from binlake_airflow.telemetry.datasets import Datasets
@@ -59,7 +59,12 @@ def lineage_of_stages(
     for result in done:
         stage = BY_NAME.get(str(result["stage"]))
         if stage is not None and not from_relay:
-            flow.lake(stage.reads, stage.writes, {stage.counts: int(result["rows"])})
+            feed = str((result.get("detail") or {}).get("feed", ""))
+            read, written = (_tables_of_feed(names, feed) for names in (stage.reads, stage.writes))
+            (counts,) = _tables_of_feed((stage.counts,), feed)
+            flow.lake(read, written, {counts: int(result["rows"])})
+        if result["stage"] == "publish":
+            flow.written += flow.names.topics(result["detail"]["feed"], result["detail"].get("topics", ()))
         if result["stage"] == "land":
             flow.read.append(flow.names.binlog())
     if from_relay and done:
@@ -75,6 +80,11 @@ def lineage_of_stages(
         lambda r: _add_by_name(replication, r["detail"].get(CHANGED, ())),
     )
     return flow.all()
+
+
+def _tables_of_feed(tables: Sequence[str], feed: str) -> list[str]:
+    """Names in the lake: each feed has a table of messages of its own."""
+    return [f"{table}/{feed}" if table == FEED else table for table in tables]
 
 
 def _results_of_stage(results: Sequence[Result], stage: str) -> list[Result]:

@@ -4,7 +4,8 @@ Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds
 them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
 `.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
 `.set_aside` (tables of the target that are). Of each stage the timing `.<stage>.seconds` and the counter
-`.<stage>.rows`.
+`.<stage>.rows`. Of each feed below `binlake.<replication>.feed.<feed>`: gauges `.state` (FEED_STATES), `.lag_seconds`,
+`.timestamp_seconds`; counters `.messages`, `.bytes`.
 Sending them never fails a task, whose work is done.
 """
 
@@ -30,6 +31,8 @@ POSITIONS = {
     "mirror": ("mirror_lag_seconds", "mirror_timestamp_seconds"),
 }
 """The stage whose end shows a position, and the names of its lag and its commit time."""
+FEED_STATES = {"normal": 0, "stopped": 1, "error": 2, "finished": 3, "removed": 4}
+"""The gauge of a feed's state."""
 
 FLUSH_S = 5.0
 """Seconds that a task waits for its metrics to be sent."""
@@ -71,10 +74,17 @@ def emit(replication: str, result: Result) -> None:
     stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
     if stage == "plan":
         _emit_plan(replication, result)
+    elif _feed_of(result):
+        _emit_feed(replication, result)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _emit_position(name, stage, result["hi"], tags)
         if stage == "finalize":
             stats.gauge(f"{name}.set_aside", len((result.get("detail") or {}).get("set_aside", ())), tags=tags)
+
+
+def send_feed_state(replication: str, feed: str, state: str) -> None:
+    """Report the state of a feed whose stage gave no result."""
+    _send(replication, _emit_feed_state, [{"detail": {"feed": feed, "feed_state": state}}])
 
 
 def flush() -> None:
@@ -115,6 +125,35 @@ def _emit_plan(replication: str, result: Result) -> None:
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
         _emit_position(name, "land", result["lo"], tags)
+
+
+def _emit_feed(replication: str, result: Result) -> None:
+    """A feed that stands has a position too, whose age grows."""
+    detail = result["detail"]
+    name, tags = f"binlake.{replication}.feed.{detail['feed']}", _tags_of_feed(replication, result)
+    _emit_feed_state(replication, result)
+    checkpoint = detail.get("checkpoint")
+    if result["stage"] == "publish" and result["state"] == "done":
+        stats.incr(f"{name}.messages", int(result["rows"]), tags=tags)
+        stats.incr(f"{name}.bytes", int(detail.get("bytes", 0)), tags=tags)
+        checkpoint = result["hi"]
+    if checkpoint and tso.physical(int(checkpoint)) >= _FIRST_MS:
+        stats.gauge(f"{name}.lag_seconds", lag_s(checkpoint), tags=tags)
+        stats.gauge(f"{name}.timestamp_seconds", tso.physical(int(checkpoint)) / 1000, tags=tags)
+
+
+def _emit_feed_state(replication: str, result: Result) -> None:
+    state = result["detail"].get("feed_state", "normal")
+    name = f"binlake.{replication}.feed.{_feed_of(result)}.state"
+    stats.gauge(name, FEED_STATES[state], tags=_tags_of_feed(replication, result))
+
+
+def _feed_of(result: Result) -> str:
+    return str((result.get("detail") or {}).get("feed", ""))
+
+
+def _tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
+    return {"replication": replication, "feed": _feed_of(result)}
 
 
 def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class StageTask(Protocol):
         """The replication, read again."""
 
 
-_LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi")}
+_LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi"), "publish": ("feed", "hi")}
 
 
 def report_stages(
@@ -44,6 +44,9 @@ def report_stages(
     if task.moves_assets in done:
         # First: a later try finds the window applied already, and moves nothing.
         assets.emit_events(task.replication, done[task.moves_assets], changed, context)
+    for result in results:
+        if result["stage"] == "publish" and result["state"] == "done":
+            assets.emit_feed_event(task.replication, result, context)
     ti.xcom_push(key="window", value=f"{first['lo']}-{max(first['hi'], last['hi'], key=int)}")
     if first["blocked_by"]:
         report_blocked(first, context, task.log)
@@ -94,10 +97,22 @@ def note_of_results(results: Sequence[Result]) -> str:
     last, rows = results[-1], Counter[str]()
     for result in results:
         if result["stage"] != "plan":
-            rows[result["stage"]] += result["rows"]
+            rows[_task_of(result)] += result["rows"]
     first = next(result for result in results if result["stage"] == last["stage"])
     counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
-    return f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
+    failed = "".join(f"; {_task_of(one)} failed: {one['detail']['reason']}" for one in results if is_left_out(one))
+    text = f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
+    return text + failed
+
+
+def is_left_out(result: Result) -> bool:
+    """Whether a feed's stage failed in a window whose other sinks went on."""
+    return bool(result["state"] == "failed")
+
+
+def _task_of(result: Result) -> str:
+    feed = (result.get("detail") or {}).get("feed")
+    return f"{result['stage']}-{feed}" if feed else str(result["stage"])
 
 
 def ts_with_time(commit_ts: str) -> str:
@@ -113,6 +128,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_lag(settings, result, context)
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
+            _warn_of_feed(settings, result, context)
         except Exception:
             # The window is done; a lag that cannot be notified must not make it run again.
             task.log.exception("alert_failed", stage=result["stage"])
@@ -120,8 +136,13 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
 
 def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
     rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
-    if rule is not None and what and metrics.is_position(result):
-        alerts.notify_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
+    if rule is None or not what or not metrics.is_position(result):
+        return
+    if what == "feed":
+        if result["state"] != "done":
+            return
+        what = f"feed-{result['detail']['feed']}"
+    alerts.notify_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
 
 
 def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
@@ -134,6 +155,15 @@ def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str,
         if tables:
             details = {"replication": settings.name, "what": what, "tables": list(tables)}
             alerts.notify(rule, {**context, "binlake": details})
+
+
+def _warn_of_feed(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """The run is green, but a feed was left out of the window: in one process with the other sinks it fails alone."""
+    rule, detail = settings.airflow.on_failure, result["detail"]
+    if rule is not None and is_left_out(result):
+        text = f"{settings.name}: {_task_of(result)} failed: {detail['reason']}"
+        details = {"replication": settings.name, "what": "feed-failed", "feed": detail["feed"], "text": text}
+        alerts.notify(rule, {**context, "binlake": details})
 
 
 def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
