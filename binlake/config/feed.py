@@ -67,7 +67,8 @@ class Feed(Section):
     namespace: str = Field("default", description="first part of the namespace of Avro's records")
     rules: NameList = Field(("*.*",), description="patterns of the tables that are sent; `!` leaves tables out")
     dispatchers: tuple[TopicRule, ...] = Field(
-        (TopicRule(matcher=("*.*",), topic="{schema}_{table}"),), description="topics; the first that fits decides"
+        (),
+        description="topics; the first that fits decides; without one: the sink URI's, with avro `{schema}_{table}`",
     )
     time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
         "UTC", description="time zone that TIMESTAMP values are shown in"
@@ -104,9 +105,12 @@ class Feed(Section):
     def topics(self) -> Topics:
         """Topic and partition rule of each table. Raises ConfigError."""
         # Imported late: not needed to parse DAGs.
-        from binlake.rules.topics import Dispatcher, Topics
+        from binlake.rules.topics import OWN_TOPICS, Dispatcher, Topics
 
-        return Topics([Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers])
+        shared = not isinstance(self.sink.options, AvroOptions)
+        default = (self.sink.topic if shared else "") or OWN_TOPICS
+        rules = [Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers]
+        return Topics(rules, default=default, shared=shared)
 
     @cached_property
     def tables(self) -> TableMatcher:

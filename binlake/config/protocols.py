@@ -30,7 +30,20 @@ class AvroOptions:
     time_zone: str = "UTC"
 
 
-Options = AvroOptions
+@dataclass(frozen=True)
+class CanalJsonOptions:
+    """`extension`: `_tidb` with commitTs, and watermarks. `raw_updates`: an update of the key stays one message.
+
+    `delete_keys_only`: a deletion shows the columns of the key. `time_zone`: that TIMESTAMP values are shown in.
+    """
+
+    extension: bool = False
+    raw_updates: bool = False
+    delete_keys_only: bool = False
+    time_zone: str = "UTC"
+
+
+Options = AvroOptions | CanalJsonOptions
 """What decides the bytes of a protocol's messages."""
 
 
@@ -44,7 +57,15 @@ def _avro(words: UriWords) -> AvroOptions:
     )
 
 
-_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro}
+def _canal_json(words: UriWords) -> CanalJsonOptions:
+    return CanalJsonOptions(
+        extension=words.truth("enable-tidb-extension", False),
+        raw_updates=words.truth("output-raw-change-event", False),
+        delete_keys_only=words.truth("delete-only-output-handle-key-columns", False),
+    )
+
+
+_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro, "canal-json": _canal_json}
 PROTOCOLS = tuple(_READERS)
 """What a feed can write."""
 

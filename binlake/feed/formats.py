@@ -110,8 +110,8 @@ class Format(Protocol):
     def assemble(self, messages: pa.Table) -> pa.Table:
         """All messages of whole transactions, in order, as they are sent: a row change each, as a rule."""
 
-    def ddl_event(self, ddl: LandedDdl, db: str, table: str, /) -> Event | None:
-        """The message of a DDL that changes db.table; None where the protocol has none."""
+    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
+        """The message of a DDL; None where the protocol has none."""
 
     def watermark(self, ts: int, /) -> Event | None:
         """The message that says: all at or below `ts` has been sent; None where the protocol has none."""
@@ -132,10 +132,17 @@ class RowFormat:
         """`messages`."""
         return messages
 
-    def ddl_event(self, _ddl: LandedDdl, _db: str, _table: str, /) -> Event | None:
+    def ddl_event(self, _ddl: LandedDdl, /) -> Event | None:
         """None."""
         return None
 
     def watermark(self, _ts: int, /) -> Event | None:
         """None."""
         return None
+
+
+def row_key(table: TableDef) -> tuple[ColumnInfo, ...]:
+    """The columns that identify a row; none of a table without a key."""
+    identity = table.identity()
+    names = set(identity.columns) if identity.kind != "row" else set()
+    return tuple(column for column in table.row_columns if column.name in names)

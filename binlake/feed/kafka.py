@@ -28,6 +28,8 @@ from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
 from binlake.feed.position import Position
 
+_EVERYWHERE = -1
+"""In place of a partition: the message goes to all of its topic."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 POSITIONS = "binlake-feed-positions"
 """The topic that holds each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
@@ -132,16 +134,23 @@ class Publisher:
         for topic, key, value, commit_ts, partition in zip(*columns, self._partitions_for(messages), strict=True):
             # What a tombstone cannot say (MISSION S2-48).
             headers = [("tidb_commit_ts", str(commit_ts).encode())] if value is None else None
-            self._produce(topic, partition, key, value, headers)
+            for one in range(self._partitions[topic]) if partition == _EVERYWHERE else (partition,):
+                self._produce(topic, one, key, value, headers)
 
     def _partitions_for(self, messages: pa.Table) -> list[int]:
         topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
         sizes = np.array([self._partitions[topic] for topic in topics.dictionary.to_pylist()], np.int64)
-        numbers = np.asarray(messages.column(Message.HASH)) % sizes[np.asarray(topics.indices)]
-        return [int(number) for number in numbers.tolist()]
+        hashes = messages.column(Message.HASH).combine_chunks()
+        numbers = np.asarray(hashes.fill_null(0)) % sizes[np.asarray(topics.indices)]
+        return [int(number) for number in np.where(np.asarray(hashes.is_valid()), numbers, _EVERYWHERE).tolist()]
 
     def _produce(
-        self, topic: str, partition: int, key: bytes, value: bytes | None, headers: list[tuple[str, bytes]] | None
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]] | None,
     ) -> None:
         more: dict[str, Any] = {"headers": headers} if headers else {}
         while True:

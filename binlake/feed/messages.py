@@ -7,7 +7,7 @@ today's (hazards R-18).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ import xxhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net.events import rows_by_table
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Format, Schemas
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Format, Schemas, row_key
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rules.topics import Topics
 from binlake.statements.maps import ImageMaps
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
+from binlake.window.definitions import Segments, WindowDefinitions
 
 Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
@@ -49,12 +49,10 @@ MESSAGE_SCHEMA = pa.schema(
 )
 """Columns of the lake's table `message` that encode makes; the other two say whose they are."""
 ORDER = (Message.COMMIT_TS, Message.START_TS, Message.SEQ, Message.PART)
-DDL, WATERMARK = "ddl", "watermark"
-"""What `op` has besides the kinds of a row change."""
 _PLACE = ORDER[:3]
 _IMAGES = [Mutation.BEFORE, Mutation.AFTER]
-_BEHIND_ALL = (1 << 63) - 1
-_FIRST_PARTITION = 0
+FIRST_PARTITION = 0
+"""As a hash: the remainder is 0 whatever a topic's size."""
 
 
 def fingerprint(schema: str) -> str:
@@ -100,31 +98,6 @@ class MessageEncoder:
         messages = pa.concat_tables(parts)
         return self._format.assemble(messages if _is_sorted(order) else messages.take(pa.array(order)))
 
-    def encode_ddls(self, ddls: Sequence[LandedDdl], own: Iterable[tuple[str, str]]) -> pa.Table:
-        """The messages of the DDL that run, before the rows behind each; `own`: the tables of the feed."""
-        tables, parts = set(own), []
-        for number, ddl in enumerate(ddls):
-            if not ddl.opens_segment:
-                continue
-            for db, table in sorted(ddl.tables & tables):
-                event = self._format.ddl_event(ddl, db, table)
-                if event is not None:
-                    place = ddl.since, 0, number
-                    parts.append(_event_row(place, (db, table), DDL, self._topics.topic(db, table), event))
-        return pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *parts])
-
-    def watermarks(self, topics: Iterable[str], hi: int) -> pa.Table:
-        """The messages that end the window, one for each of `topics`."""
-        event = self._format.watermark(hi)
-        if event is None:
-            return MESSAGE_SCHEMA.empty_table()
-        place = hi, _BEHIND_ALL
-        rows = [
-            _event_row((*place, number), ("", ""), WATERMARK, topic, event)
-            for number, topic in enumerate(sorted(set(topics)))
-        ]
-        return pa.concat_tables([MESSAGE_SCHEMA.empty_table(), *rows])
-
     def schemas(self) -> dict[str, str]:
         """The texts of all schemas that the messages so far name, by fingerprint."""
         texts = (text for form in self._forms.values() for text in form.schemas if text is not None)
@@ -146,7 +119,7 @@ class MessageEncoder:
                 definition,
                 self._topics.topic(db, table),
                 self._topics.dispatcher(db, table).partition,
-                _key_columns(definition),
+                row_key(definition),
                 self._format.schemas(definition),
             )
         return form
@@ -164,7 +137,7 @@ class MessageEncoder:
         """What the partition is chosen by: of index-value the same number for the same key of a table, ever."""
         count = len(changes)
         if self._format.one_partition:
-            return pa.repeat(pa.scalar(_FIRST_PARTITION, pa.int64()), count)
+            return pa.repeat(pa.scalar(FIRST_PARTITION, pa.int64()), count)
         if form.partition == "ts":
             return changes.commit_ts
         # A row without a key has no number of its own: its table's keeps it in order.
@@ -198,17 +171,5 @@ def _is_sorted(order: Ints) -> bool:
     return bool((np.diff(order) == 1).all())
 
 
-def _key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
-    identity = table.identity()
-    names = set(identity.columns) if identity.kind != "row" else set()
-    return tuple(column for column in table.row_columns if column.name in names)
-
-
 def _repeated(text: str | None, count: int) -> Array:
     return pa.nulls(count, pa.string()) if text is None else pa.repeat(fingerprint(text), count)
-
-
-def _event_row(place: tuple[int, int, int], name: tuple[str, str], op: str, topic: str, event: Event) -> pa.Table:
-    number = None if event.everywhere else _FIRST_PARTITION
-    row = (*place, 1, *name, op, topic, number, None, None, event.key, event.value)
-    return pa.Table.from_pylist([dict(zip(MESSAGE_SCHEMA.names, row, strict=True))], schema=MESSAGE_SCHEMA)

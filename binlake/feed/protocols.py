@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from binlake.config.protocols import Options
+from binlake.config.protocols import CanalJsonOptions, Options
 from binlake.feed.avro.format import AvroFormat
+from binlake.feed.canaljson import CanalJsonFormat
 from binlake.feed.formats import Format
 
 
 def format_of(options: Options) -> Format:
     """The format that `options` belong to."""
-    return AvroFormat(options)
+    match options:
+        case CanalJsonOptions():
+            return CanalJsonFormat(options)
+        case _:
+            return AvroFormat(options)

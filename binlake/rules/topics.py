@@ -1,6 +1,7 @@
 """Which topic and partition a table's messages go to (reference/data-migration-and-ticdc.md 2.6, MISSION S2-41 to 43).
 
-The first dispatcher whose matcher fits decides. One topic carries one table.
+The first dispatcher whose matcher fits decides. With Avro one topic carries one table; the other protocols may share
+one, since their messages name the table.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ MOST_TOPIC_CHARACTERS = 249
 """Kafka's limit of a topic's name."""
 PARTITION_RULES = ("default", "table", "ts", "index-value")
 
+OWN_TOPICS = "{schema}_{table}"
+"""The topics of a feed that names none."""
+
 _EXPRESSION = re.compile(r"[A-Za-z0-9._-]*\{schema\}[A-Za-z0-9._-]*\{table\}[A-Za-z0-9._-]*")
+_SHARED_EXPRESSION = re.compile(r"([A-Za-z0-9._-]|\{schema\}|\{table\})+")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -32,10 +37,17 @@ class Dispatcher:
 class Topics:
     """Topic and partition rule of each table."""
 
-    def __init__(self, dispatchers: Sequence[Dispatcher]) -> None:
-        """Raises ConfigError for a topic without both placeholders (S2-43), a bad pattern, a bad partition rule."""
+    def __init__(self, dispatchers: Sequence[Dispatcher], *, default: str = "", shared: bool = False) -> None:
+        """`default`: the topic of what no dispatcher fits, empty = none; `shared`: tables may have the same topic.
+
+        Raises ConfigError for a topic without both placeholders that is not shared (S2-43), a bad pattern, a bad
+        partition rule.
+        """
+        self._shared = shared
+        if default:
+            dispatchers = [*dispatchers, Dispatcher(("*.*",), default)]
         for dispatcher in dispatchers:
-            _require_expression(dispatcher.topic)
+            _require_expression(dispatcher.topic, shared)
             if dispatcher.partition not in PARTITION_RULES:
                 raise ConfigError(
                     "a dispatcher names an unknown partition rule",
@@ -60,7 +72,9 @@ class Topics:
         return topic_name(self.dispatcher(db, table).topic, db, table)
 
     def require_own_topics(self, tables: Iterable[tuple[str, str]]) -> None:
-        """Raises ConfigError naming two of `tables` (db, table) that would share a topic (S2-42)."""
+        """Raises ConfigError naming two of `tables` (db, table) that would share a topic and may not (S2-42)."""
+        if self._shared:
+            return
         owners: dict[str, tuple[str, str]] = {}
         for db, table in tables:
             topic = self.topic(db, table)
@@ -84,8 +98,12 @@ def subject_of(topic: str, part: str) -> str:
     return f"{topic.replace('.', '_')}-{part}"
 
 
-def _require_expression(topic: str) -> None:
-    if not _EXPRESSION.fullmatch(topic):
+def _require_expression(topic: str, shared: bool) -> None:
+    if shared and not _SHARED_EXPRESSION.fullmatch(topic):
+        raise ConfigError(
+            "a topic has letters, digits, `.`, `_` and `-`, and may have {schema} and {table}", where={"topic": topic}
+        )
+    if not shared and not _EXPRESSION.fullmatch(topic):
         raise ConfigError(
             "a topic must have {schema} and then {table}, beside letters, digits, `.`, `_` and `-`",
             where={"topic": topic},

@@ -17,6 +17,7 @@ from deltalake.transaction import RemoveAction
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
+from binlake.feed.events import encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
@@ -106,12 +107,13 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     _require_own_topics(ctx, feed, bounds.hi)
     window, table = read_mirror_window(ctx, bounds, merged), message_table(feed.name)
     ensure_table(ctx.paths, table)
+    task, events = _task(ctx, feed, window, window.definitions), _events(ctx, feed, window)
     if not merged.rows:
-        encoded = Encoded.total([])
+        encoded = task.write([], events)
     elif ctx.is_small(bounds):
-        encoded = _task(ctx, feed, window, window.definitions).write(_rows_here(ctx, bounds))
+        encoded = task.write(_rows_here(ctx, bounds), events)
     else:
-        encoded = _write_by_tasks(ctx, feed, window, merged.rows)
+        encoded = Encoded.total([_write_by_tasks(ctx, feed, window, merged.rows), task.write([], events)])
     replaced = _files_of_window(ctx.paths, feed, bounds)
     if encoded.parts or replaced:
         commit_parts(ctx.paths, table, encoded.parts, replaced, commit_note(ctx, "encode", bounds))
@@ -124,6 +126,13 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
 def _tables(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str, object]]:
     """The versions of the window's tables, for a feed that writes files."""
     return [table.to_json() for table in versions_of(ctx, feed, window)] if feed.sink.storage is not None else []
+
+
+def _events(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[pa.Table]:
+    """The messages of the window that are no row change."""
+    own, takes, hi = format_of(feed.options), feed.tables.matches, window.bounds.hi
+    topics = (feed.topics.topic(*name) for name in target_tables(ctx, hi).names() if takes(*name))
+    return [encode_ddls(own, feed.topics, takes, window.ddls), encode_watermarks(own, topics, hi)]
 
 
 def _task(ctx: StageContext, feed: Feed, window: SinkWindow, definitions: WindowDefinitions) -> EncodeTask:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -88,11 +89,16 @@ class EncodeTask:
         written = self.write(batches).to_json()
         yield pa.RecordBatch.from_arrays([pa.array([written], pa.string())], names=["written"])
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> Encoded:
-        """Write the messages of `batches`. Raises ConfigError, SchemaError, OSError; no file is left then."""
+    def write(self, batches: Iterable[pa.RecordBatch], events: Iterable[pa.Table] = ()) -> Encoded:
+        """Write the messages of `batches`, and `events`, which are messages already.
+
+        Raises ConfigError, SchemaError, OSError; no file is left then.
+        """
         folds: list[rowhash.Fold] = []
         own = (part for batch in batches if (part := self._own(batch)).num_rows)
-        parts = write_parts(self.folder, message_table(self.feed), self._messages(own, folds))
+        parts = write_parts(
+            self.folder, message_table(self.feed), chain(self._messages(own, folds), self._of_window(events, folds))
+        )
         return Encoded(parts, rowhash.merge_folds(folds), self.encoder.schemas())
 
     def _messages(self, batches: Iterable[pa.RecordBatch], folds: list[rowhash.Fold]) -> Iterator[pa.Table]:

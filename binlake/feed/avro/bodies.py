@@ -15,6 +15,7 @@ from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.columns import encode_column
 from binlake.feed.avro.schema import key_columns
+from binlake.feed.bytecolumns import join_parts
 from binlake.rows.schema import ColumnInfo, TableDef
 
 Array = Any
@@ -25,7 +26,7 @@ Images = Mapping[str, Array]
 
 def encode_keys(table: TableDef, images: Images, options: AvroOptions) -> Array:
     """The body of each row's key. Raises ConfigError for a table without a key, SchemaError naming table and column."""
-    return binary.join_parts(_columns(table, key_columns(table), images, options))
+    return join_parts(_columns(table, key_columns(table), images, options))
 
 
 def encode_values(table: TableDef, images: Images, ops: Array, commit_ts: Array, options: AvroOptions) -> Array:
@@ -35,7 +36,7 @@ def encode_values(table: TableDef, images: Images, ops: Array, commit_ts: Array,
         stamps = np.asarray(commit_ts).astype(np.int64)
         parts += [binary.encode_sizes(ops), ops.cast(pa.binary()), binary.encode_longs(stamps)]
         parts.append(binary.encode_longs(_physical(stamps)))
-    return binary.join_parts(parts)
+    return join_parts(parts)
 
 
 def _physical(stamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

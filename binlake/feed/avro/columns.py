@@ -6,8 +6,6 @@ error that names the column, never another value.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,19 +14,17 @@ from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.schema import avro_type, null_branch
+from binlake.feed.bytecolumns import Array, Ints, bytes_of_hex, spread
+from binlake.feed.values import shown_in_zone
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
-Array = Any
-"""A pyarrow Array (pyarrow has no stubs)."""
-
 _MOST_128 = 38
-_SECONDS = len("2024-02-29 12:34:56")
 
 
 def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
-    """The parts of each row's value, to be put one behind the other (`binary.join_parts`); none is NULL.
+    """The parts of each row's value, to be put one behind the other (`join_parts`); none is NULL.
 
     `texts`: string array of canonical texts. Raises SchemaError for a NULL in a NOT NULL column and for a text that
     the type cannot hold.
@@ -42,7 +38,7 @@ def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> lis
     if not texts.null_count:
         return [branches, *_encode(column, texts, options)]
     valid = np.asarray(pc.is_valid(texts))
-    return [branches, *(binary.spread(part, valid) for part in _encode(column, texts.drop_null(), options))]
+    return [branches, *(spread(part, valid) for part in _encode(column, texts.drop_null(), options))]
 
 
 def _encode(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
@@ -67,12 +63,10 @@ def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> li
         case "bytes":
             return _sized(_bytes(column, texts))
         case _:
-            if column.tp == t.TIMESTAMP and options.time_zone != "UTC":
-                texts = _in_zone(column, texts, options.time_zone)
-            return _sized(texts)
+            return _sized(shown_in_zone(column, texts, options.time_zone))
 
 
-def _numbers(column: ColumnInfo, texts: Array) -> binary.Ints:
+def _numbers(column: ColumnInfo, texts: Array) -> Ints:
     kind = pa.uint64() if column.unsigned and column.tp == t.LONGLONG else pa.int64()
     return np.asarray(pc.cast(texts, kind)).view(np.int64)
 
@@ -82,18 +76,9 @@ def _bytes(column: ColumnInfo, texts: Array) -> Array:
         precision, scale = decimal_layout(column)
         kind = pa.decimal128(_MOST_128, scale) if precision <= _MOST_128 else pa.decimal256(76, scale)
         return binary.shortest_numbers(pc.cast(texts, kind))
-    values = binary.bytes_of_hex(texts)
+    values = bytes_of_hex(texts)
     return binary.shortest_bits(values) if column.tp == t.BIT else values
 
 
 def _sized(values: Array) -> list[Array]:
     return [binary.encode_sizes(values), pc.cast(values, pa.binary())]
-
-
-def _in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
-    """UTC's texts in another zone; the zero date has none and stays."""
-    zero = pc.starts_with(texts, "0000-00-00")
-    real = pc.if_else(zero, pa.scalar(None, pa.string()), texts)
-    moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
-    shown = pc.cast(pc.local_timestamp(moments), pa.string())
-    return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)

@@ -17,6 +17,7 @@ import xxhash
 
 from binlake.base.lakecolumns import Message
 from binlake.feed.avro import binary
+from binlake.feed.bytecolumns import join_parts
 from binlake.feed.files.textfile import joined
 
 _MAGIC = b"Obj\x01"
@@ -54,7 +55,7 @@ def _records(messages: pa.Table) -> Any:
     one = messages.combine_chunks()
     key, value = (one.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
     commits = np.asarray(one.column(Message.COMMIT_TS)).astype(np.int64)
-    return binary.join_parts(
+    return join_parts(
         [binary.encode_longs(commits), key, binary.encode_branches(pc.is_valid(value), 0), pc.fill_null(value, b"")]
     )
 

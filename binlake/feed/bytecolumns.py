@@ -1,0 +1,150 @@
+"""Binary columns whole: bytes from bounds, hex as bytes, varints, each byte by a table, the parts of each row joined.
+
+Rule: no Python object a value. Every function takes and gives whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Array = Any
+"""A pyarrow Array (pyarrow has no stubs)."""
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Part = Any
+"""Of a row: an Array, or bytes that are the same in each row."""
+
+_MOST_VARINT_BYTES = 10
+_HEX = np.zeros(256, np.uint8)
+_HEX[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16)
+_HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
+
+
+def bytes_of_hex(texts: Array) -> Array:
+    """Texts of upper-case hex digits as the bytes they stand for; NULL stays NULL."""
+    texts = pc.cast(texts, pa.binary())
+    offsets, data = parts_of(texts)
+    values = _HEX[data]
+    return binary_array(offsets // 2, (values[0::2] << np.uint8(4)) | values[1::2], texts)
+
+
+def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
+    """Numbers in groups of seven bits, the lowest first."""
+    lengths = np.ones(len(unsigned), np.int64)
+    for size in range(1, _MOST_VARINT_BYTES):
+        longer = unsigned >> np.uint64(7 * size) != 0
+        if not longer.any():
+            break
+        lengths += longer
+    starts = starts_of(lengths)
+    data = np.empty(int(starts[-1]), np.uint8)
+    at = np.arange(len(unsigned))
+    for size in range(int(lengths.max(initial=0))):
+        at = at[lengths[at] > size] if size else at
+        group = (unsigned[at] >> np.uint64(7 * size)) & np.uint64(0x7F)
+        data[starts[at] + size] = group.astype(np.uint8) | ((lengths[at] > size + 1).astype(np.uint8) << 7)
+    return binary_array(starts, data)
+
+
+@dataclass(frozen=True)
+class ByteTable:
+    """What stands for each byte; those that are not in `others` stand for themselves."""
+
+    others: Mapping[int, bytes]
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """How many bytes stand for each."""
+        return np.array([len(self.others.get(byte, b" ")) for byte in range(256)], np.int64)
+
+    @cached_property
+    def changed(self) -> npt.NDArray[np.bool_]:
+        """Which do not stand for themselves."""
+        return np.array([byte in self.others for byte in range(256)])
+
+    @cached_property
+    def texts(self) -> Bytes:
+        """They, one row a byte, filled up with zeros."""
+        width = int(self.lengths.max())
+        rows = [self.others.get(byte, bytes([byte])).ljust(width, bytes(1)) for byte in range(256)]
+        return np.frombuffer(b"".join(rows), np.uint8).reshape(256, width)
+
+    def apply(self, values: Array) -> Array:
+        """Each value with every byte replaced. NULL stays NULL."""
+        offsets, data = parts_of(values)
+        if not self.changed[data].any():
+            return values
+        lengths = self.lengths[data]
+        starts = starts_of(lengths)
+        out = np.empty(int(starts[-1]), np.uint8)
+        at: Any = slice(None)
+        for place in range(int(lengths.max())):
+            at = np.flatnonzero(lengths > place) if place else at
+            out[starts[:-1][at] + place] = self.texts[data[at], place]
+        return binary_array(starts[offsets], out, values)
+
+
+def each_distinct(values: Array, make: Callable[[Any], Any], kind: Any) -> Array:
+    """`make` of each value, called once for each that occurs; of NULL it is NULL. `kind`: the type of the result."""
+    coded = pc.dictionary_encode(values)
+    made = pa.array([make(value) for value in coded.dictionary.to_pylist()], kind)
+    return made.take(coded.indices)
+
+
+def join_parts(parts: Sequence[Part]) -> Array:
+    """The parts of each row one behind the other, one of them an Array at least; NULL where a part is NULL."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    if len(merged) == 1:
+        return merged[0]
+    columns = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in merged]
+    return pc.binary_join_element_wise(*columns, b"")
+
+
+def spread(values: Array, valid: Any) -> Array:
+    """`values` (none NULL) at the rows that are `valid` (numpy), nothing at the others; no byte is copied."""
+    bounds, data = parts_of(values)
+    lengths = np.zeros(len(valid), np.int64)
+    lengths[valid] = np.diff(bounds)
+    return binary_array(starts_of(lengths), data)
+
+
+def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
+    """An Arrow binary array from the bounds of its rows; NULL where `like` is."""
+    valid = None if like is None or not like.null_count else pc.is_valid(like).buffers()[1]
+    offsets = np.ascontiguousarray(starts, np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(starts) - 1, [valid, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+
+
+def fixed_width(data: Bytes, width: int, rows: int) -> Array:
+    """`rows` values of `width` bytes."""
+    return binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
+
+
+def starts_of(lengths: Ints) -> Ints:
+    """Where each value begins, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def parts_of(values: Array) -> tuple[Ints, Bytes]:
+    """Bounds of the rows, from 0, and the bytes between the first and the last; a NULL has none."""
+    if values.null_count:
+        values = pc.fill_null(values, b"")
+    _, offsets, data = values.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    content = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return bounds - bounds[0], content[bounds[0] : bounds[-1]]

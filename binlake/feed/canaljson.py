@@ -1,0 +1,180 @@
+"""Canal-JSON as TiCDC writes it: a JSON document a row change, all values as texts, no key.
+
+Rule: what a table decides is written once; of a row only the values change, and the Java type of a large unsigned
+number. `ts`, the time of writing at TiCDC, is the time of the commit: a message is a pure function of its row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake import tso
+from binlake.config.protocols import CanalJsonOptions
+from binlake.feed.bytecolumns import Part, bytes_of_hex, join_parts
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, row_key
+from binlake.feed.jsontext import (
+    as_binary,
+    escaped,
+    escaped_latin1,
+    json_bytes,
+    null_parts,
+    number_parts,
+    object_parts,
+    string_parts,
+)
+from binlake.feed.values import bit_numbers, member_numbers, plain_numbers, shown_in_zone
+from binlake.rows.schema import Action, ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.window.definitions import LandedDdl
+
+_TYPES = {INSERT: b"INSERT", UPDATE: b"UPDATE", DELETE: b"DELETE"}
+WATERMARK = "TIDB_WATERMARK"
+
+_JAVA = {t.TINY: -6, t.SHORT: 5, t.INT24: 4, t.LONG: 4, t.LONGLONG: -5, t.FLOAT: 7, t.DOUBLE: 8, t.NEWDECIMAL: 3,
+         t.DATE: 91, t.NEWDATE: 91, t.DATETIME: 93, t.TIMESTAMP: 93, t.DURATION: 92, t.YEAR: 12, t.ENUM: 4, t.SET: -7,
+         t.BIT: -7, t.JSON: 12}  # fmt: skip
+_BLOB, _CLOB, _CHAR, _VARCHAR = 2004, 2005, 1, 12
+_PROMOTED = {t.TINY: ((1 << 7) - 1, 5), t.SHORT: ((1 << 15) - 1, 4), t.LONG: ((1 << 31) - 1, -5),
+             t.LONGLONG: ((1 << 63) - 1, 3)}  # fmt: skip
+"""By type: the largest unsigned number that has the type's own Java type, and the one of the larger numbers."""
+
+_DDL_TYPES = {
+    "CREATE": {Action.CREATE_TABLE, Action.CREATE_TABLES},
+    "RENAME": {Action.RENAME_TABLE, Action.RENAME_TABLES},
+    "CINDEX": {Action.ADD_INDEX, Action.ADD_FOREIGN_KEY, Action.ADD_PRIMARY_KEY},
+    "DINDEX": {Action.DROP_INDEX, Action.DROP_FOREIGN_KEY, Action.DROP_PRIMARY_KEY},
+    "ERASE": {Action.DROP_TABLE},
+    "TRUNCATE": {Action.TRUNCATE_TABLE},
+}
+_OTHER_DDLS = {
+    Action.CREATE_SCHEMA, Action.DROP_SCHEMA, Action.SHARD_ROW_ID, Action.CREATE_VIEW, Action.DROP_VIEW,
+    Action.RECOVER_TABLE, Action.SCHEMA_CHARSET, Action.LOCK_TABLE, Action.UNLOCK_TABLE, Action.REPAIR_TABLE,
+    Action.SET_TIFLASH_REPLICA, Action.TIFLASH_STATUS, Action.CREATE_SEQUENCE, Action.ALTER_SEQUENCE,
+    Action.DROP_SEQUENCE, Action.AUTO_ID_CACHE, Action.REBASE_AUTO_RANDOM,
+}  # fmt: skip
+
+
+class CanalJsonFormat(RowFormat):
+    """Canal-JSON with `options`."""
+
+    def __init__(self, options: CanalJsonOptions) -> None:
+        self._options = options
+        self.splits_moves = not options.raw_updates
+
+    def encode(self, changes: Changes) -> Bodies:
+        """Values without keys."""
+        table, op = changes.table, changes.op
+        columns = table.row_columns
+        if op == DELETE and self._options.delete_keys_only:
+            columns = row_key(table) or columns
+        shown = self._in_zone(columns, changes.last(columns))
+        old = self._in_zone(columns, changes.before(columns)) if op == UPDATE else None
+        parts: list[Part] = [
+            b'{"id":0,"database":', json_bytes(table.db), b',"table":', json_bytes(table.name),
+            b',"pkNames":', json_bytes(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],
+            b'","es":', *self._times(changes), b',"sql":"","sqlType":', *_java_types(columns, shown),
+            b',"mysqlType":', json_bytes({column.name: mysql_type(column) for column in columns}),
+            b',"data":[', *_row(columns, shown), b'],"old":',
+        ]  # fmt: skip
+        parts += [b"null"] if old is None else [b"[", *_row(columns, old), b"]"]
+        if self._options.extension:
+            parts += [b',"_tidb":{"commitTs":', *number_parts(changes.commit_ts), b"}"]
+        return Bodies(pa.nulls(len(changes), pa.binary()), join_parts([*parts, b"}"]))
+
+    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
+        """To the first partition, as TiCDC sends it."""
+        own = {"database": ddl.db, "table": ddl.table, "isDdl": True, "type": _ddl_type(ddl.action), "sql": ddl.sql}
+        return self._event(own, ddl.commit_ts, "commitTs", everywhere=False)
+
+    def watermark(self, ts: int, /) -> Event | None:
+        """To all partitions; with the extension only."""
+        if not self._options.extension:
+            return None
+        return self._event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
+
+    def _event(self, own: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
+        message: dict[str, Any] = {
+            "id": 0, "database": "", "table": "", "pkNames": None, "isDdl": False, "type": "",
+            "es": tso.physical(ts), "ts": tso.physical(ts), "sql": "", "sqlType": None, "mysqlType": None,
+            "data": None, "old": None,
+        } | own  # fmt: skip
+        if self._options.extension:
+            message["_tidb"] = {name: ts}
+        return Event(None, json_bytes(message), everywhere)
+
+    def _in_zone(self, columns: tuple[ColumnInfo, ...], images: Images) -> Images:
+        zone = self._options.time_zone
+        return {column.name: shown_in_zone(column, images[column.name], zone) for column in columns}
+
+    def _times(self, changes: Changes) -> list[Part]:
+        moments = number_parts(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))
+        return [*moments, b',"ts":', *moments]
+
+
+def mysql_type(column: ColumnInfo) -> str:
+    """The type's name without lengths, as `bigint unsigned`."""
+    number = column.tp in t.INTEGERS or column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE)
+    words = [column.type_name]
+    if number and column.unsigned:
+        words.append("unsigned")
+    if number and column.flag & t.FLAG_ZEROFILL:
+        words.append("zerofill")
+    return " ".join(words)
+
+
+def java_type(column: ColumnInfo) -> int:
+    """The code of `java.sql.Types`, of small values where it depends on the value."""
+    if column.tp in _JAVA:
+        return _JAVA[column.tp]
+    if column.is_binary:
+        return _BLOB
+    return _CLOB if column.tp in t.BLOBS else _CHAR if column.tp == t.STRING else _VARCHAR
+
+
+def _java_types(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
+    return object_parts((column.name, _java_type_parts(column, images[column.name])) for column in columns)
+
+
+def _java_type_parts(column: ColumnInfo, texts: Any) -> list[Part]:
+    plain = b"%d" % java_type(column)
+    if not column.unsigned or column.tp not in _PROMOTED:
+        return [plain]
+    most, larger = _PROMOTED[column.tp]
+    large = pc.greater(pc.cast(texts, pa.uint64()), pa.scalar(most, pa.uint64()))
+    if not pc.any(large).as_py():
+        return [plain]
+    return [pc.if_else(pc.fill_null(large, False), pa.scalar(b"%d" % larger), pa.scalar(plain))]
+
+
+def _row(columns: tuple[ColumnInfo, ...], images: Images) -> list[Part]:
+    return object_parts((column.name, _value(column, images[column.name])) for column in columns)
+
+
+def _value(column: ColumnInfo, texts: Any) -> list[Part]:
+    """A value is a text, whatever its type."""
+    match column.tp:
+        case t.ENUM | t.SET:
+            return _quoted_number(member_numbers(column, texts))
+        case t.BIT:
+            return _quoted_number(bit_numbers(texts))
+        case t.FLOAT | t.DOUBLE:
+            return string_parts(as_binary(plain_numbers(texts)))
+        case _ if column.is_binary:
+            return string_parts(escaped_latin1(bytes_of_hex(texts)))
+        case _ if column.tp in t.STRINGS or column.tp == t.JSON:
+            return string_parts(escaped(texts))
+        case _:
+            return string_parts(as_binary(texts))
+
+
+def _quoted_number(numbers: Any) -> list[Part]:
+    texts = as_binary(pc.cast(numbers, pa.string()))
+    return null_parts([b'"', texts, b'"'], texts)
+
+
+def _ddl_type(action: int) -> str:
+    kind = next((kind for kind, actions in _DDL_TYPES.items() if action in actions), None)
+    return kind or ("QUERY" if action in _OTHER_DDLS else "ALTER")

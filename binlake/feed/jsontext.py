@@ -1,0 +1,83 @@
+"""Columns as the values of JSON: texts escaped as Go's encoder does, rows put together from parts.
+
+Rule: what stands between two quotes is made byte by byte from one table, so that nothing can break a message.
+"""
+
+from __future__ import annotations
+
+import json
+from binascii import b2a_base64
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts
+
+_SHORT = {0x22: rb"\"", 0x5C: rb"\\", 0x0A: rb"\n", 0x0D: rb"\r", 0x09: rb"\t"}
+_CONTROL = {byte: b"\\u%04x" % byte for byte in range(0x20)}
+_HTML = {byte: b"\\u%04x" % byte for byte in b"<>&"}
+_ESCAPES = {**_CONTROL, **_HTML, **_SHORT}
+_TEXT = ByteTable(_ESCAPES)
+_LATIN1 = ByteTable({**_ESCAPES, **{byte: chr(byte).encode() for byte in range(0x80, 0x100)}})
+_GO_SHORT = {0x07: "a", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t", 0x0B: "v", 0x22: '"', 0x5C: "\\"}
+_UNSEEN = [*range(0x20), *range(0x7F, 0x100)]
+_GO_QUOTED = ByteTable(
+    {byte: rb"\x%02x" % byte for byte in _UNSEEN} | {byte: f"\\{text}".encode() for byte, text in _GO_SHORT.items()}
+)
+
+
+def json_bytes(value: object) -> bytes:
+    """One value as compact JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def as_binary(texts: Array) -> Array:
+    """The texts as UTF-8."""
+    return pc.cast(texts, pa.binary())
+
+
+def escaped(texts: Array) -> Array:
+    """The texts as they stand between quotes."""
+    return _TEXT.apply(as_binary(texts))
+
+
+def escaped_latin1(values: Array) -> Array:
+    """Bytes as the characters of ISO 8859-1, as they stand between quotes."""
+    return _LATIN1.apply(values)
+
+
+def escaped_go_quoted(values: Array) -> Array:
+    r"""Bytes as Go's `strconv.Quote` spells them (`\x89PNG`), as that stands between quotes."""
+    return _TEXT.apply(_GO_QUOTED.apply(values))
+
+
+def base64_text(values: Array) -> Array:
+    """Bytes in base64."""
+    # Made one by one: neither Arrow nor numpy has it.
+    made = (None if value is None else b2a_base64(value, newline=False) for value in values.to_pylist())
+    return pa.array(made, pa.binary())
+
+
+def string_parts(values: Array) -> list[Part]:
+    """What `escaped` and its like give, with their quotes; NULL is null."""
+    return null_parts([b'"', values, b'"'], values)
+
+
+def number_parts(values: Array) -> list[Part]:
+    """Numbers, or their texts, as they are; NULL is null."""
+    texts = as_binary(pc.cast(values, pa.string()))
+    return null_parts([texts], texts)
+
+
+def null_parts(parts: Sequence[Part], like: Array) -> list[Part]:
+    """`parts`, with null where `like` is NULL."""
+    return [pc.fill_null(join_parts(parts), b"null")] if like.null_count else list(parts)
+
+
+def object_parts(members: Iterable[tuple[str, Sequence[Part]]]) -> list[Part]:
+    """An object of these members."""
+    parts: list[Part] = [b"{"]
+    for number, (name, value) in enumerate(members):
+        parts += [b"," if number else b"", json_bytes(name), b":", *value]
+    return [*parts, b"}"]

@@ -1,0 +1,49 @@
+"""A column's canonical texts, as `mutation` holds them, in the forms that several protocols share. NULL stays NULL."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.feed.bytecolumns import Array, each_distinct
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+_SECONDS = len("2024-02-29 12:34:56")
+
+
+def shown_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
+    """The texts of a TIMESTAMP, which are UTC's, in another zone; the zero date has none and stays, as other types."""
+    if column.tp != t.TIMESTAMP or zone == "UTC":
+        return texts
+    zero = pc.starts_with(texts, "0000-00-00")
+    real = pc.if_else(zero, pa.scalar(None, pa.string()), texts)
+    moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
+    shown = pc.cast(pc.local_timestamp(moments), pa.string())
+    return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
+
+
+def member_numbers(column: ColumnInfo, texts: Array) -> Array:
+    """Of an ENUM the place of its member, from 1, of a SET a bit for each member, as uint64; 0: none."""
+    places = {member: place for place, member in reversed(list(enumerate(column.elems)))}
+
+    def number(text: str) -> int:
+        if column.tp == t.ENUM:
+            return places.get(text, -1) + 1
+        return sum(1 << places[member] for member in text.split(",") if member in places)
+
+    return each_distinct(texts, number, pa.uint64())
+
+
+def bit_numbers(texts: Array) -> Array:
+    """A BIT, which is hex, as uint64."""
+    return each_distinct(texts, lambda text: int(text, 16), pa.uint64())
+
+
+def plain_numbers(texts: Array) -> Array:
+    """Texts of FLOAT and DOUBLE without an exponent."""
+    if not pc.any(pc.match_substring(texts, "e")).as_py():
+        return texts
+    return each_distinct(texts, lambda text: format(Decimal(text), "f"), pa.string())
