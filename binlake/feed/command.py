@@ -1,0 +1,151 @@
+"""`binlake feed read`: the messages of a topic or of a feed's files, decoded, a line each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from binlake import tso
+from binlake.base.arguments import add_output
+from binlake.base.terminal import escape_invisible
+from binlake.config import load_replication
+from binlake.config.feed import Feed
+from binlake.config.sinkuri import SinkUri, parse_sink_uri
+from binlake.errors import ConfigError, Permanent
+from binlake.feed.files.store import open_store
+from binlake.feed.reading.decoders import decoder_of
+from binlake.feed.reading.events import Event
+from binlake.feed.reading.files import read_files
+from binlake.feed.reading.topic import read_topic
+from binlake.feed.registry import Registry
+
+
+class FeedCommand:
+    """Read what a feed wrote."""
+
+    help = "decode the messages of a feed's topic or files"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`read URI`, or `read --replication FILE --feed NAME`."""
+        read = parser.add_subparsers(dest="action", required=True).add_parser("read", help="print messages")
+        read.add_argument(
+            "uri", nargs="?", metavar="URI",
+            help="kafka://host:port/topic?protocol=avro, file:///folder?protocol=canal-json, s3://bucket/prefix?...",
+        )  # fmt: skip
+        read.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
+        read.add_argument("--feed", metavar="NAME", help="take URI, registry and topic from this feed")
+        read.add_argument("--schema-registry", metavar="URL", help="where the schemas of messages in Avro are")
+        read.add_argument("--table", metavar="DB.TABLE", help="only this table; needed for a feed's topic")
+        read.add_argument(
+            "--from", dest="lo", type=_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
+        )
+        read.add_argument("--to", dest="hi", type=_moment, metavar="TS", help="only changes with commit_ts <= TS")
+        read.add_argument("--limit", type=_count, metavar="N", help="stop behind so many messages")
+        add_output(read)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print the events. Raises ConfigError, WireError, Permanent, Transient."""
+        feed = _feed_of(args)
+        uri = feed.sink if feed is not None else parse_sink_uri(args.uri)
+        registry = args.schema_registry or (feed.schema_registry if feed is not None else "")
+        table = _table_of(args.table)
+        events = _events(uri, registry, table, feed)
+        wanted = (event for event in events if _is_wanted(event, table, args.lo, args.hi))
+        show = _show_json if args.output == "json" else _show_text
+        for event in islice(wanted, args.limit):
+            print(show(event))
+        return 0
+
+
+def _feed_of(args: argparse.Namespace) -> Feed | None:
+    named = args.replication is not None and args.feed is not None
+    if named == (args.uri is not None) or (args.replication is None) != (args.feed is None):
+        raise ConfigError("what is to be read?", hint="give a URI, or --replication FILE and --feed NAME")
+    return load_replication(args.replication).feed_of(args.feed) if named else None
+
+
+def _events(uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: Feed | None) -> Iterator[Event]:
+    if uri.storage is not None:
+        decoder = None if uri.protocol == "avro" else decoder_of(uri.protocol)
+        yield from read_files(open_store(uri.storage), decoder, _is_table(table))
+    elif uri.kafka is not None:
+        topic = _topic_of(uri, table, feed)
+        if registry:
+            with Registry(registry) as opened:
+                decoder = decoder_of(uri.protocol, opened.schema_of)
+                for record in read_topic(uri.kafka, topic):
+                    yield from decoder(record)
+        else:
+            decoder = decoder_of(uri.protocol)
+            for record in read_topic(uri.kafka, topic):
+                yield from decoder(record)
+
+
+def _topic_of(uri: SinkUri, table: tuple[str, str] | None, feed: Feed | None) -> str:
+    if feed is None:
+        if not uri.topic:
+            raise ConfigError("the URI names no topic", hint="write kafka://host:port/topic?protocol=avro")
+        return uri.topic
+    if table is None:
+        raise ConfigError("each table of a feed has a topic of its own", hint="name one by --table DB.TABLE")
+    return feed.topics.topic(*table)
+
+
+def _is_table(table: tuple[str, str] | None) -> Callable[[str, str], bool]:
+    return lambda db, name: table is None or (db, name) == table
+
+
+def _is_wanted(event: Event, table: tuple[str, str] | None, lo: int | None, hi: int | None) -> bool:
+    if table is not None and event.op != "watermark" and (event.db, event.table) != table:
+        return False
+    if lo is None and hi is None:
+        return True
+    if event.commit_ts is None:
+        raise Permanent(
+            "a message has no commit_ts to compare with --from and --to",
+            where={"at": event.place},
+            hint="give the feed enable-tidb-extension=true (csv: include-commit-ts), or read without a range",
+        )
+    return (lo is None or event.commit_ts > lo) and (hi is None or event.commit_ts <= hi)
+
+
+def _show_json(event: Event) -> str:
+    return json.dumps(event.to_dict(), ensure_ascii=False)
+
+
+def _show_text(event: Event) -> str:
+    shown = event.to_dict()
+    rows = [_text(shown.get(name)) for name in ("key", "value") if shown.get(name) is not None]
+    time = "" if event.commit_ts is None else tso.to_datetime(event.commit_ts).isoformat(" ", "milliseconds")
+    table = f"{event.db}.{event.table}" if event.table else event.db
+    return "  ".join([shown.get("commit_ts", "-"), time or "-", event.op or "-", table or "-", *rows])
+
+
+def _text(value: Any) -> str:
+    return escape_invisible(json.dumps(value, ensure_ascii=False))
+
+
+def _table_of(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    db, _, table = text.partition(".")
+    if not table:
+        raise ConfigError(f"{text!r} does not name a table", hint="write it as db.table")
+    return db, table
+
+
+def _moment(text: str) -> int:
+    try:
+        return tso.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)

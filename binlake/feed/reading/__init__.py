@@ -1,0 +1,1 @@
+"""Reads what feeds wrote, for people and checks: topics and files, decoded message by message."""

@@ -1,0 +1,70 @@
+"""A message as it lies in a topic or file, and what it says.
+
+Rule: in JSON a commit_ts is text (DESIGN 3.12), bytes are upper-case hex and decimals are text, as in the lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+_TIMESTAMPS = frozenset({"commit_ts", "_tidb_commit_ts", "commitTs", "watermarkTs", "commitTS"})
+
+
+@dataclass(frozen=True)
+class Record:
+    """A message: `place` says where it lies, as `topic[partition]@offset` or `file:number`."""
+
+    place: str
+    key: bytes | None
+    value: bytes | None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a message says: `op` is c, u, d, ddl or watermark, None where the message does not say.
+
+    `commit_ts`: None where the message has none. `key`, `value`, `before`: the columns of the row; `message`: all of a
+    JSON message.
+    """
+
+    place: str
+    commit_ts: int | None = None
+    db: str = ""
+    table: str = ""
+    op: str | None = None
+    key: Mapping[str, Any] | None = None
+    value: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
+    message: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON shows it, without what it does not have."""
+        shown = {name: shown_value(value, name) for name, value in vars(self).items() if value not in (None, "")}
+        ordered = {name: shown[name] for name in ("commit_ts", "db", "table", "op") if name in shown}
+        # A deletion is known by its null.
+        null = {"value": None} if self.value is None and self.op == "d" and self.key is not None else {}
+        return ordered | null | shown
+
+
+def shown_value(value: Any, name: str = "") -> Any:
+    """`value`, that of the key `name`, in JSON's types."""
+    match value:
+        case None | bool() | float() | str():
+            return value
+        case int():
+            return str(value) if name in _TIMESTAMPS else value
+        case bytes():
+            return value.hex().upper()
+        case Decimal():
+            return str(value)
+        case date() | datetime():
+            return value.isoformat()
+        case Mapping():
+            return {str(key): shown_value(one, str(key)) for key, one in value.items()}
+        case _:
+            return [shown_value(one, name) for one in value]

@@ -1,0 +1,69 @@
+"""Reads the files of a feed up to the checkpoint in `metadata`: each table in the order of its changes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import fastavro
+
+from binlake.errors import Permanent, WireError
+from binlake.feed.files.layout import DataFile, data_file, index_number, index_path
+from binlake.feed.files.publisher import read_checkpoint
+from binlake.feed.files.store import Store
+from binlake.feed.reading.decoders import Decoder, row_event
+from binlake.feed.reading.events import Event, Record
+
+Wanted = Callable[[str, str], bool]
+"""Whether a table's (db, table) files are read."""
+
+
+def read_files(store: Store, decoder: Decoder | None, wanted: Wanted) -> Iterator[Event]:
+    """The events of the tables that are wanted; `decoder`: of a text protocol, None for Avro's container files.
+
+    Raises WireError, Permanent, Transient.
+    """
+    checkpoint = read_checkpoint(store)
+    if checkpoint is None:
+        raise Permanent(
+            "the folder has no file `metadata`: no window of a feed is whole in it",
+            where={"folder": store.shown},
+            hint="check the folder in the URI",
+        )
+    for file in _shown_files(store, wanted):
+        content = store.get(file.path) or b""
+        events = _avro_events(file, content) if decoder is None else _line_events(file, content, decoder)
+        for event in events:
+            # Behind it lies what a window that is not whole yet has written.
+            if event.commit_ts is None or event.commit_ts <= checkpoint:
+                yield event
+
+
+def _shown_files(store: Store, wanted: Wanted) -> list[DataFile]:
+    """Those up to the index of their folder, in order."""
+    found = [file for path in store.list("") if (file := data_file(path)) and wanted(file.db, file.table)]
+    last = {file.folder: 0 for file in found}
+    last = {folder: index_number(store.get(index_path(folder)), folder) for folder in last}
+    shown = [file for file in found if file.number <= last[file.folder]]
+    return sorted(shown, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
+
+
+def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
+    try:
+        reader = fastavro.reader(io.BytesIO(content))
+        schema: Any = reader.writer_schema
+        key = next(field["type"] for field in schema["fields"] if field["name"] == "key")
+        for number, record in enumerate(reader):
+            row: Any = record
+            event = row_event(f"{file.path}:{number}", key, row["key"], row["value"], row["commit_ts"])
+            # The path has the names as they are, Avro only what it allows.
+            yield replace(event, db=file.db, table=file.table)
+    except (ValueError, EOFError, KeyError, StopIteration) as error:
+        raise WireError(f"a file is not one of a feed in Avro: {error}", where={"file": file.path}) from error
+
+
+def _line_events(file: DataFile, content: bytes, decoder: Decoder) -> Iterator[Event]:
+    for number, line in enumerate(content.splitlines()):
+        yield from decoder(Record(f"{file.path}:{number}", None, line))

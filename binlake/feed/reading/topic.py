@@ -1,0 +1,58 @@
+"""Reads a topic as far as it is written now: what is committed, each partition in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from binlake.config.sinkuri import Kafka
+from binlake.errors import Permanent, Transient
+from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
+from binlake.feed.reading.events import Record
+
+_SETTINGS: dict[str, Any] = {
+    "group.id": "binlake-feed-read",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+}
+
+
+def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
+    """All committed messages of `topic`. Raises Permanent when it does not exist, Transient."""
+    where = {"topic": topic, "brokers": ",".join(kafka.brokers)}
+    try:
+        with Consumer(client_settings(kafka) | _SETTINGS) as consumer:
+            left = _partitions(consumer, topic, where)
+            consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
+            while left:
+                message = consumer.poll(TIMEOUT_S)
+                if message is None:
+                    raise Transient("Kafka does not answer", where=where, hint="see the brokers")
+                problem = message.error()
+                if problem is None:
+                    yield _record(topic, message)
+                elif problem.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise KafkaException(problem)
+    except KafkaException as error:
+        raise error_of(error, where) from error
+
+
+def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int | None]:
+    there = consumer.list_topics(timeout=TIMEOUT_S).topics
+    if topic not in there:
+        raise Permanent("there is no such topic", where=where, hint="`binlake changefeed query` shows a feed's topics")
+    return set(there[topic].partitions)
+
+
+def _record(topic: str, message: Message) -> Record:
+    headers = {name: _bytes(value) for name, value in dict(message.headers() or ()).items()}
+    return Record(f"{topic}[{message.partition()}]@{message.offset()}", message.key(), message.value(), headers)
+
+
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
