@@ -12,6 +12,7 @@ import pytest
 from history import History, shop
 from lakehouse import Lakehouse, Source
 
+from binlake.cli import run
 from binlake.feed.files.layout import data_file
 from binlake.feed.files.publisher import FilePublisher
 from spark_jobs.encode import stage as encode
@@ -103,6 +104,26 @@ def test_a_publish_that_was_killed_behind_the_files_repeats_nothing(
     assert publish.run(fed.ctx, fed.windows[1], FEED).rows == 0
     assert fed.contents() == written
     assert len(fed.ctx.windows.events(stage="publish")) == len(recorded) + 1
+
+
+def test_feed_read_takes_the_feed_of_a_replication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    history = shop()
+    fed = Fed(tmp_path, history)
+    fed.send(fed.windows[0])
+    fed.send(fed.windows[1])
+    toml = tmp_path / "demo.toml"
+    toml.write_text(
+        f'name = "demo"\n[lake]\npath = "{tmp_path / "lake"}"\n'
+        f'[[feed]]\nname = "{FEED}"\nsink-uri = "file://{fed.files}?protocol=avro"\nrules = ["shop.item"]\n'
+    )
+    words = ["feed", "read", "--replication", str(toml), "--feed", FEED, "--table", "shop.item"]
+    assert run([*words, "--from", str(history.cuts[0])]) == 0
+    shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [line[2] for line in shown] == ["-", "d", "-"]
+    assert [line[3] for line in shown] == ["shop.item"] * 3
+    assert shown[1][4:] == ['{"id": 4}']
+    assert run(["feed", "read", "--replication", str(toml)]) == 1
+    assert "give a URI, or --replication FILE and --feed NAME" in capsys.readouterr().err
 
 
 def _stop(*_: object) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 _TIMESTAMPS = frozenset({"commit_ts", "_tidb_commit_ts", "commitTs", "watermarkTs", "commitTS"})
 
 
+_ROW = ("key", "value", "before")
+
+
 @dataclass(frozen=True)
 class Record:
     """A message: `place` says where it lies, as `topic[partition]@offset` or `file:number`."""
@@ -44,7 +47,9 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON shows it, without what it does not have."""
-        shown = {name: shown_value(value, name) for name, value in vars(self).items() if value not in (None, "")}
+        # A message in JSON is shown as it is.
+        parts = {name: one for name, one in vars(self).items() if self.message is None or name not in _ROW}
+        shown = {name: shown_value(value, name) for name, value in parts.items() if value not in (None, "")}
         ordered = {name: shown[name] for name in ("commit_ts", "db", "table", "op") if name in shown}
         # A deletion is known by its null.
         null = {"value": None} if self.value is None and self.op == "d" and self.key is not None else {}

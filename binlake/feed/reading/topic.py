@@ -35,14 +35,14 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
                 if problem is None:
                     yield _record(topic, message)
                 elif problem.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
+                    left.discard(message.partition() or 0)
                 else:
                     raise KafkaException(problem)
     except KafkaException as error:
         raise error_of(error, where) from error
 
 
-def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int | None]:
+def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int]:
     there = consumer.list_topics(timeout=TIMEOUT_S).topics
     if topic not in there:
         raise Permanent("there is no such topic", where=where, hint="`binlake changefeed query` shows a feed's topics")

@@ -1,0 +1,89 @@
+"""Rebuilds a table in SQLite from its topic in Avro. Ends at the end of the topic; with --follow it waits for more."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from typing import Any
+
+import fastavro
+import httpx
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from replica import Replica
+
+_COMMIT_EVERY = 1000
+_HEADER = 5
+
+
+class Schemas:
+    """The schemas that messages name by id, asked for once."""
+
+    def __init__(self, registry: str) -> None:
+        self._registry = registry
+        self._known: dict[int, Any] = {}
+
+    def decode(self, body: bytes) -> tuple[Any, Any]:
+        """(schema of the writer, value) of a key or value: a zero byte, four bytes of id, Avro."""
+        number = int.from_bytes(body[1:_HEADER], "big")
+        if number not in self._known:
+            answer = httpx.get(f"{self._registry}/schemas/ids/{number}").raise_for_status()
+            self._known[number] = fastavro.parse_schema(json.loads(answer.json()["schema"]))
+        schema = self._known[number]
+        return schema, fastavro.schemaless_reader(io.BytesIO(body[_HEADER:]), schema, None)
+
+
+def consume(consumer: Consumer, schemas: Schemas, replica: Replica, topic: str, *, follow: bool) -> None:
+    """Apply the messages of all partitions, from where the replica ended."""
+    left = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    consumer.assign(
+        [
+            TopicPartition(topic, number, replica.positions.get(f"{topic}[{number}]", OFFSET_BEGINNING))
+            for number in left
+        ]
+    )
+    waiting: dict[str, int] = {}
+    taken = 0
+    while left or follow:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        problem = message.error()
+        if problem is not None and problem.code() == KafkaError._PARTITION_EOF:
+            left.discard(message.partition())
+        elif problem is not None:
+            raise KafkaException(problem)
+        else:
+            _, key = schemas.decode(message.key())
+            schema, value = schemas.decode(message.value()) if message.value() is not None else (None, None)
+            replica.apply(key, value, schema)
+            waiting[f"{topic}[{message.partition()}]"] = message.offset() + 1
+            taken += 1
+        if waiting and (problem is not None or taken >= _COMMIT_EVERY):
+            replica.commit(waiting)
+            waiting, taken = {}, 0
+
+
+def main() -> None:
+    """Read the arguments and consume."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("brokers", "registry", "topic", "database"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--follow", action="store_true", help="wait for more at the end of the topic")
+    args = parser.parse_args()
+    settings = {
+        "bootstrap.servers": args.brokers,
+        "group.id": "example",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        # Messages of a transaction that was not committed are never seen: each change is there once.
+        "isolation.level": "read_committed",
+    }
+    replica = Replica(args.database, args.topic)
+    with Consumer(settings) as consumer:
+        consume(consumer, Schemas(args.registry), replica, args.topic, follow=args.follow)
+    replica.close()
+
+
+if __name__ == "__main__":
+    main()
