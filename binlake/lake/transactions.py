@@ -25,7 +25,7 @@ from binlake.lake.rowhistory import RowVersion, commit_day
 from binlake.lake.seek import Budget, changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import ENDED
+from binlake.pipeline import ENDED, task_name
 from binlake.window.definitions import LandedDdl
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
@@ -47,8 +47,13 @@ class Passage:
     def to_dict(self) -> dict[str, str]:
         """For `--output json`."""
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return {"stage": self.stage, "sink": self.sink, "window": window_name(self.lo, self.hi),
+        return {"stage": self.stage, "task": self.task, "sink": self.sink, "window": window_name(self.lo, self.hi),
                 "run_id": self.run_id, "at": at}  # fmt: skip
+
+    @property
+    def task(self) -> str:
+        """The stage among all of them: each feed has its own."""
+        return task_name(self.stage, self.sink)
 
 
 class Passages:
@@ -61,7 +66,7 @@ class Passages:
                 passage = Passage(
                     event["stage"], event["sink"], event["lo"], event["hi"], event["run_id"], event["at_ms"]
                 )
-                self._windows.setdefault(passage.stage, []).append(passage)
+                self._windows.setdefault(passage.task, []).append(passage)
         for passages in self._windows.values():
             passages.sort(key=lambda passage: passage.hi)
 

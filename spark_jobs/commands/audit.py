@@ -198,7 +198,7 @@ def _print_transaction(found: Transaction) -> None:
         _print_changes(shown["changes"], "seq", [str(change.seq) for change in found.changes])
     if found.remark:
         print(found.remark)
-    rows = [[passage["stage"], passage["window"], passage["run_id"], passage["at"]] for passage in shown["passages"]]
+    rows = [[passage["task"], passage["window"], passage["run_id"], passage["at"]] for passage in shown["passages"]]
     print_table(("stage", "window", "run", "at"), rows, whole=("window",))
 
 

@@ -1,7 +1,8 @@
 """`binlake maintain`: join small files, sort history for audits, delete what is no longer needed; safe beside windows.
 
-It never removes a row of `binlog`, `mutation` or `ddl`, a manifest, or what a window needs that its sink has not
-passed. Replaced files stay as long as their table says, so time travel and readers at work keep theirs.
+It never removes a row of `binlog`, `mutation` or `ddl` (a feed that stood for months goes on from there), a manifest,
+or what a window needs that its sink has not passed. Replaced files stay as long as their table says, so time travel and
+readers at work keep theirs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from binlake.base.arguments import add_output
 from binlake.base.lakecolumns import History
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
+from binlake.feed.upkeep import feeds_in_lake, tidy_feed
 from binlake.lake.lock import lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable
+from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable, message_table
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, lock_of_table
@@ -100,6 +102,7 @@ def maintain(ctx: StageContext) -> list[Maintained]:
         *((table.name, partial(_working, ctx, table, Bounds(*landed))) for table in (CHANGE, STATEMENT)),
         *((table.name, partial(_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
         ("mirror", lambda: _mirrors(ctx)),
+        *((message_table(name).name, partial(_feed, ctx, name, landed[1])) for name in _feeds(ctx)),
     ]
     return [_run_step(name, step) for name, step in steps]
 
@@ -211,6 +214,18 @@ def passed_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[
     adds = pa.table(DeltaTable(ctx.paths.table(table.name)).get_add_actions(flatten=True))
     found = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
     return sorted(name for name in found if int(name.partition("-")[2]) <= end)
+
+
+# Feeds.
+
+
+def _feeds(ctx: StageContext) -> list[str]:
+    return feeds_in_lake(ctx.paths, [feed.name for feed in ctx.replication.feed])
+
+
+def _feed(ctx: StageContext, name: str, landed_ts: int) -> Maintained:
+    found = tidy_feed(ctx.paths, ctx.windows, name, landed_ts)
+    return Maintained(message_table(name).name, found.joined, found.dropped, found.windows)
 
 
 # Mirrors.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
+from binlake.pipeline import locks_of
 from binlake_airflow.dags.dagparts import TS_PATTERN, ReplicationFile, moment_param, new_dag, text_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.operators.commands import (
@@ -148,7 +149,8 @@ def _maintain_dag(file: ReplicationFile) -> DAG:
         params={},
         schedule=parse_schedule(file.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
     ) as dag:
-        MaintainOperator(task_id="maintain", **file.command_arguments(), doc_md="`binlake maintain`")
+        locks = locks_of(file.replication.stages())
+        MaintainOperator(task_id="maintain", locks=locks, **file.command_arguments(), doc_md="`binlake maintain`")
     return dag
 
 

@@ -256,10 +256,13 @@ class VerifyOperator(CommandOperator):
 
 
 class MaintainOperator(CommandOperator):
-    """The lake's upkeep."""
+    """The lake's upkeep; `locks` are those under which its tables are written."""
 
     command = "maintain"
-    locks = ("landing", "merge", "sql", "mirror")
+
+    def __init__(self, *, locks: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.locks = tuple(locks)
 
     def uses_spark(self, context: Context) -> bool:
         """It joins files."""

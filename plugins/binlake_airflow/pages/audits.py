@@ -34,7 +34,7 @@ ROWS = 50
 """Rows of a preview."""
 _TABLES = 500
 _IN_PART = 20
-_TOOK = ("merge", "finalize", "mirror")
+_TOOK = ("merge", "finalize", "mirror", "publish")
 _LETTERS = 300
 _COLUMNS = 60
 
