@@ -52,13 +52,16 @@ def run_stage(
 
 
 def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageResult | None:
-    """The result of a stage whose feed does not work; None for one that does."""
+    """The result of a stage whose feed does not work; None for one that does. Raises ConfigError for an unknown one."""
     state = read_state(ctx.windows, feed)
-    if state.state == "removed":
-        record_resume(ctx.windows, feed, run_id=ctx.run_id, reason="it is in the configuration again")
-    if state.works:
-        return None
-    why = state.why_skipped(feed)
+    is_gone = state.state == "removed" and feed not in (one.name for one in ctx.replication.feed)
+    if not is_gone:
+        ctx.replication.feed_of(feed)
+        if state.state == "removed":
+            record_resume(ctx.windows, feed, run_id=ctx.run_id, reason="it is in the configuration again")
+        if state.works:
+            return None
+    why = "the feed was removed" if is_gone else state.why_skipped(feed)
     log.info("stage_ended", stage=name, state="skipped", window=bounds.window, feed=feed, reason=why)
     checkpoint = read_progress(ctx.windows, feed).checkpoint
     detail = {"feed": feed, "feed_state": state.state, "reason": why}

@@ -114,6 +114,9 @@ def _list(place: Place, args: argparse.Namespace) -> None:
     if args.output == "json":
         print(json.dumps(feeds))
         return
+    if not feeds:
+        print(f"{place.replication.name} has no changefeed")
+        return
     rows = [[feed["id"], *_cells(feed["summary"])] for feed in feeds]
     print_table(("id", "state", "checkpoint", "commit time", "lag s", "error"), rows, whole=("checkpoint",))
 
