@@ -69,8 +69,27 @@ def landed_tables(replication: Replication) -> list[TableDef] | None:
 
 def require_answers(feed: Feed) -> None:
     """Brokers and registry answer, and let the feed in. Raises Transient, Permanent."""
+    for error in unanswered(feed):
+        raise error
+
+
+def unanswered(feed: Feed) -> list[BinlakeError]:
+    """What brokers and registry say when they do not let the feed in, or why they cannot be asked."""
+    found: list[BinlakeError] = []
+    for ask in (_ask_brokers, _ask_registry):
+        try:
+            ask(feed)
+        except BinlakeError as error:
+            found.append(error)
+    return found
+
+
+def _ask_brokers(feed: Feed) -> None:
     if feed.sink.kafka is not None:
         require_brokers(feed.sink.kafka)
+
+
+def _ask_registry(feed: Feed) -> None:
     if feed.schema_registry:
         with Registry(feed.schema_registry) as registry:
             registry.require_answer()

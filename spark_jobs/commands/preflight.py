@@ -1,7 +1,8 @@
 """`binlake preflight`: compares every replicated table with the target's before anything is written; reads only.
 
-Exit status 0 when all can be written, 1 when a table is refused or missing. The definitions are the lake's at the
-target's checkpoint; before the first landing they are the source's own.
+Exit status 0 when all can be written, 1 when a table is refused or missing, or a feed cannot run. The definitions are
+the lake's at the target's checkpoint (for feeds: at its end); before the first landing they are the source's own. Of a
+feed the brokers and the registry are asked, too, and named when they do not answer.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import argparse
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import structlog
 
@@ -20,6 +22,7 @@ from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
 from binlake.dialect import bytewise_table
+from binlake.feed.checks import FeedReport, check_tables, landed_tables, unanswered
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
@@ -36,10 +39,10 @@ log = structlog.get_logger(__name__)
 
 
 class PreflightCommand:
-    """Compare the source's tables with the target's."""
+    """Compare the source's tables with the target's, and with what feeds can send."""
 
     name = "preflight"
-    help = "compare the replicated tables with the target's; write nothing"
+    help = "compare the replicated tables with the target's and check the feeds; write nothing"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication's file, the form of the answer."""
@@ -49,13 +52,18 @@ class PreflightCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Print the reports."""
         replication = load_replication(args.replication)
-        target = replication.sql_target()
-        reports = reports_of(target, tables_of(replication, _schema(replication)))
+        target = replication.target if replication.feed else replication.sql_target()
+        reports = reports_of(target, tables_of(replication, _schema(replication))) if target is not None else []
+        feeds = feed_reports(replication)
         if args.output == "json":
-            print(json.dumps([report.to_dict() for report in reports]))
+            tables = [report.to_dict() for report in reports]
+            print(json.dumps([*tables, *(feed.to_dict() for feed in feeds)]))
         else:
-            _show(reports)
-        return 1 if any(report.verdict in ("refused", "missing") for report in reports) else 0
+            if target is not None:
+                _show(reports)
+            _show_feeds(feeds)
+        is_refused = any(report.verdict in ("refused", "missing") for report in reports)
+        return 1 if is_refused or any(feed.refused for feed in feeds) else 0
 
 
 def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside: Collection[Name] = ()) -> None:
@@ -85,6 +93,20 @@ def reports_of(target: Target, tables: list[TableDef]) -> list[TableReport]:
         return preflight(session, target, tables)
 
 
+def feed_reports(replication: Replication) -> list[FeedReport]:
+    """What can be said of each feed before it runs: its tables, and whether its servers let it in."""
+    if not replication.feed:
+        return []
+    tables = landed_tables(replication)
+    if tables is None:
+        tables = tables_of(replication.model_copy(update={"target": None}), _read_source_schema(replication))
+    return [
+        replace(report, refused=(*report.refused, *unanswered(feed)))
+        for feed in replication.feed
+        for report in [check_tables(feed, tables)]
+    ]
+
+
 def _schema(replication: Replication) -> SchemaState:
     history = SchemaHistory(LakePaths.of(replication))
     landed = WindowLog(LakePaths.of(replication)).landed_range()
@@ -100,6 +122,12 @@ def _read_source_schema(replication: Replication) -> SchemaState:
         initial = int(replication.initial_commit_ts)
         start = read_checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())
         return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.ddl_jobs(0))
+
+
+def _show_feeds(feeds: Sequence[FeedReport]) -> None:
+    for report in feeds:
+        lines = [*(f"refused: {error}" for error in report.refused), *(f"warning: {text}" for text in report.warnings)]
+        print("\n  ".join([f"feed {report.feed}: {len(report.topics)} tables", *lines]))
 
 
 def _show(reports: list[TableReport]) -> None:
