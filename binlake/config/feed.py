@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from binlake.base.sections.values import NameList, Section
-from binlake.config.protocols import AvroOptions, Options
+from binlake.config.protocols import AvroOptions, CsvOptions, Options
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.rows.schema.session import read_zone
@@ -46,6 +46,9 @@ CommitTs = Annotated[str, Field(pattern=r"^([1-9][0-9]{0,19})?$")]
 """A commit_ts as decimal text, or empty."""
 
 
+_ASCII = 127
+
+
 class TopicRule(Section):
     """Where the messages of some tables go."""
 
@@ -54,6 +57,34 @@ class TopicRule(Section):
     partition: Literal["default", "table", "ts", "index-value"] = Field(
         "index-value", description="what chooses the partition; index-value keeps the changes of a row in order"
     )
+
+
+class Csv(Section):
+    """How a feed with protocol csv writes a line, as TiCDC's `[sink.csv]`."""
+
+    delimiter: str = Field(",", min_length=1, max_length=3, description="between two values")
+    quote: str = Field('"', max_length=1, description="around texts, doubled in them; empty = a backslash escapes")
+    null: str = Field("\\N", description="what stands for NULL, without quotes")
+    include_commit_ts: bool = Field(False, description="a column with the commit_ts")
+    output_old_value: bool = Field(False, description="an update is two lines, D and I, and a column says so")
+    binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="form of BINARY and BLOB")
+
+    @model_validator(mode="after")
+    def _can_be_read_again(self) -> Csv:
+        signs = self.delimiter + self.quote
+        bad = any(sign in "\r\n\\" or ord(sign) > _ASCII for sign in signs)
+        if bad or (self.quote and self.quote in self.delimiter):
+            raise ValueError("delimiter and quote are different ASCII characters, neither a line end nor a backslash")
+        if any(sign in self.null for sign in f"{signs}\r\n"):
+            raise ValueError("null holds neither delimiter, quote nor a line end")
+        return self
+
+    def options(self, terminator: str) -> CsvOptions:
+        """What decides the bytes."""
+        return CsvOptions(
+            self.delimiter, self.quote, self.null, self.include_commit_ts, self.output_old_value,
+            self.binary_encoding_method, terminator,
+        )  # fmt: skip
 
 
 class Feed(Section):
@@ -76,6 +107,8 @@ class Feed(Section):
     transactions: bool = Field(
         True, description="publish a window in Kafka's transactions, each message once; false: once or more, in order"
     )
+    csv: Csv = Field(Csv(), description="form of the lines of protocol csv")
+    terminator: Literal["\r\n", "\n"] = Field("\r\n", description="end of a line in files of canal-json and csv")
     start_ts: CommitTs = Field(
         "", description="commit_ts after which it begins; empty = with the first window that it sees"
     )
@@ -99,6 +132,8 @@ class Feed(Section):
     def options(self) -> Options:
         """What decides the bytes of its messages."""
         own = replace(self.sink.options, time_zone=self.time_zone)
+        if isinstance(own, CsvOptions):
+            return replace(self.csv.options(self.terminator), time_zone=self.time_zone)
         return replace(own, namespace=self.namespace) if isinstance(own, AvroOptions) else own
 
     @cached_property
@@ -107,7 +142,8 @@ class Feed(Section):
         # Imported late: not needed to parse DAGs.
         from binlake.rules.topics import OWN_TOPICS, Dispatcher, Topics
 
-        shared = not isinstance(self.sink.options, AvroOptions)
+        # Files have a folder for each table.
+        shared = self.sink.storage is not None or not isinstance(self.sink.options, AvroOptions)
         default = (self.sink.topic if shared else "") or OWN_TOPICS
         rules = [Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers]
         return Topics(rules, default=default, shared=shared)

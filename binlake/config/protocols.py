@@ -43,7 +43,24 @@ class CanalJsonOptions:
     time_zone: str = "UTC"
 
 
-Options = AvroOptions | CanalJsonOptions
+@dataclass(frozen=True)
+class CsvOptions:
+    """As `Csv` of a feed's section; `terminator`: the end of a line.
+
+    `time_zone`: that TIMESTAMP values are shown in.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    null: str = "\\N"
+    commit_ts: bool = False
+    old_value: bool = False
+    binary: Literal["base64", "hex"] = "base64"
+    terminator: str = "\r\n"
+    time_zone: str = "UTC"
+
+
+Options = AvroOptions | CanalJsonOptions | CsvOptions
 """What decides the bytes of a protocol's messages."""
 
 
@@ -65,7 +82,11 @@ def _canal_json(words: UriWords) -> CanalJsonOptions:
     )
 
 
-_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro, "canal-json": _canal_json}
+def _csv(_words: UriWords) -> CsvOptions:
+    return CsvOptions()
+
+
+_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro, "canal-json": _canal_json, "csv": _csv}
 PROTOCOLS = tuple(_READERS)
 """What a feed can write."""
 

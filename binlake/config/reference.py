@@ -73,4 +73,7 @@ def _default(value: object) -> str:
         return "required"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`" if value else "none"
+    if isinstance(value, str):
+        # As TOML spells a line end.
+        value = value.replace("\r", "\\r").replace("\n", "\\n")
     return "`true`" if value is True else "`false`" if value is False else f"`{value}`" if value != "" else "empty"

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from binlake.config.protocols import PROTOCOLS, Options, read_options
 from binlake.config.storage import SCHEMES as STORAGE_SCHEMES
 from binlake.config.storage import SECRETS as STORAGE_SECRETS
-from binlake.config.storage import Storage, read_storage
+from binlake.config.storage import Storage, read_storage, require_fits
 from binlake.config.uriwords import UriWords, listed
 from binlake.errors import ConfigError
 
@@ -63,6 +63,7 @@ def parse_sink_uri(text: str) -> SinkUri:
         )
     words = UriWords(parts)
     protocol = words.one_of("protocol", PROTOCOLS, "")
+    require_fits(protocol, parts.scheme)
     uri = SinkUri(protocol, read_options(protocol, words))
     if parts.scheme in STORAGE_SCHEMES:
         uri = replace(uri, storage=read_storage(parts, words))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, unquote
 
-from binlake.config.uriwords import UriWords
+from binlake.config.uriwords import UriWords, listed
 from binlake.errors import ConfigError
 
 _GOOGLE = ("endpoint",)
@@ -25,6 +25,8 @@ _ACCESS: Mapping[str, tuple[str, ...]] = {
 }
 SCHEMES = tuple(_ACCESS)
 """What a sink of files can be reached by."""
+PROTOCOLS = ("avro", "canal-json", "csv")
+"""What files can be written in; the last one is for files alone."""
 SECRETS = ("secret-access-key", "session-token", "account-key", "sas-token")
 """Parameters that pages and logs do not show."""
 DATE_SEPARATORS = ("none", "year", "month", "day")
@@ -46,6 +48,18 @@ class Storage:
     file_size: int = _FILE_SIZE
     date_separator: str = "day"
     index_width: int = _INDEX_WIDTH
+
+
+def require_fits(protocol: str, scheme: str) -> None:
+    """Raises ConfigError where messages of `protocol` cannot go to such a sink."""
+    if scheme in _ACCESS and protocol not in PROTOCOLS:
+        raise ConfigError(
+            "a feed cannot write files in this protocol",
+            where={"protocol": protocol},
+            hint=f"use one of {listed(PROTOCOLS)}",
+        )
+    if scheme not in _ACCESS and protocol == "csv":
+        raise ConfigError("csv is for files alone", hint="write file:///folder?protocol=csv, or take canal-json")
 
 
 def read_storage(parts: SplitResult, words: UriWords) -> Storage:

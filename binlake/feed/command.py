@@ -70,8 +70,8 @@ def _feed_of(args: argparse.Namespace) -> Feed | None:
 
 def _events(uri: SinkUri, registry: str, table: tuple[str, str] | None, feed: Feed | None) -> Iterator[Event]:
     if uri.storage is not None:
-        decoder = None if uri.protocol == "avro" else decoder_of(uri.protocol)
-        yield from read_files(open_store(uri.storage), decoder, _is_table(table))
+        options = uri.options if feed is None else feed.options
+        yield from read_files(open_store(uri.storage), options, _is_table(table))
     elif uri.kafka is not None:
         topic = _topic_of(uri, table, feed)
         if registry:

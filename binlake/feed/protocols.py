@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from binlake.config.protocols import CanalJsonOptions, Options
+from binlake.config.protocols import CanalJsonOptions, CsvOptions, Options
 from binlake.feed.avro.format import AvroFormat
 from binlake.feed.canaljson import CanalJsonFormat
+from binlake.feed.csvformat import CsvFormat
 from binlake.feed.formats import Format
 
 
@@ -13,5 +14,7 @@ def format_of(options: Options) -> Format:
     match options:
         case CanalJsonOptions():
             return CanalJsonFormat(options)
+        case CsvOptions():
+            return CsvFormat(options)
         case _:
             return AvroFormat(options)

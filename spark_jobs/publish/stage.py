@@ -71,7 +71,9 @@ def _sender(
         # Files have no fence.
         with (
             lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
-            FilePublisher(storage, feed.sink.protocol, writer_name(feed, name, life)) as files,
+            FilePublisher(
+                storage, feed.sink.protocol, writer_name(feed, name, life), terminator=feed.terminator
+            ) as files,
         ):
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):

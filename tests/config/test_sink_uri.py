@@ -53,6 +53,7 @@ def test_the_parameters_compose() -> None:
         ("kafka://h:x/t?protocol=avro", "not a number"),
         ("file://relative?protocol=avro", "absolute folder"),
         ("s3:///prefix?protocol=avro", "names no bucket"),
+        ("kafka://h:1/t?protocol=csv", "csv is for files alone"),
         ("s3://b/p?protocol=avro&account-key=x", "unknown parameters"),
         ("s3://b/p?protocol=avro&flush-interval=5s", "unknown parameters"),
         ("file:///p?protocol=avro&file-size=1000", "at least 1048576 and at most 536870912"),

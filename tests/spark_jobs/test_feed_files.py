@@ -19,6 +19,8 @@ from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
 from spark_jobs.publish import stage as publish
 
+pytestmark = pytest.mark.long
+
 FEED = "files"
 
 
@@ -104,6 +106,35 @@ def test_a_publish_that_was_killed_behind_the_files_repeats_nothing(
     assert publish.run(fed.ctx, fed.windows[1], FEED).rows == 0
     assert fed.contents() == written
     assert len(fed.ctx.windows.events(stage="publish")) == len(recorded) + 1
+
+
+# S0-08, S2-36
+@pytest.mark.parametrize("protocol", ["csv", "canal-json"])
+def test_text_files_have_every_change_of_every_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: str
+) -> None:
+    history = shop()
+    words = f"protocol={protocol}" + ("&enable-tidb-extension=true" if protocol == "canal-json" else "")
+    fed = Fed(tmp_path, history, words, rules=["shop.*"], csv={"include-commit-ts": True}, terminator="\n")
+    sent = sum(fed.send(bounds) for bounds in fed.windows)
+    toml = tmp_path / "demo.toml"
+    toml.write_text(
+        f'name = "demo"\n[lake]\npath = "{tmp_path / "lake"}"\n[[feed]]\nname = "{FEED}"\n'
+        f'sink-uri = "file://{fed.files}?{words}"\ncsv = {{include-commit-ts = true}}\nterminator = "\\n"\n'
+    )
+    assert run(["feed", "read", "--replication", str(toml), "--feed", FEED, "--output", "json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    # The last window's watermark is none of the files'.
+    changes = fed.ctx.windows.events(stage="merge", state="done")
+    assert len(events) == sum(event["rows"] for event in changes) + 1
+    assert len(events) <= sent
+    last = {}
+    for event in events:
+        if event["table"] == "item":
+            row = event["value"] if protocol == "csv" else event["message"]["data"][0]
+            last[row["id"]] = None if event["op"] == "d" else row["name"]
+    rows = {row["id"]: row["name"] for row in history.workload.rows["shop", "item"]}
+    assert {key: name for key, name in last.items() if name is not None} == rows
 
 
 def test_feed_read_takes_the_feed_of_a_replication(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

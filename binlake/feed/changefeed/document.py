@@ -17,7 +17,9 @@ from binlake.errors import ConfigError
 
 _KAFKA = "sink.kafka-config"
 _CODEC = f"{_KAFKA}.codec-config"
-_TAKEN = ("filter.rules", "sink.dispatchers", "sink.protocol", "sink.schema-registry", "sink.subject-name-strategy")
+_TAKEN = ("filter.rules", "sink.dispatchers", "sink.protocol", "sink.schema-registry", "sink.subject-name-strategy",
+          "sink.terminator")  # fmt: skip
+_CSV = ("delimiter", "quote", "null", "include-commit-ts", "output-old-value", "binary-encoding-method")
 _URI_WORDS = {
     _KAFKA: ("partition-num", "replication-factor", "max-message-bytes", "compression", "kafka-client-id",
              "auto-create-topic", "sasl-user", "sasl-password", "sasl-mechanism", "enable-tls", "ca", "cert", "key"),
@@ -88,6 +90,8 @@ def read_document(path: Path) -> Document:
         section, _, last = name.rpartition(".")
         if name in _TAKEN or name == "sink.protocol":
             keys[last] = _dispatchers(value, path) if last == "dispatchers" else value
+        elif section == "sink.csv" and last in _CSV:
+            keys.setdefault("csv", {})[last] = value
         elif last in _URI_WORDS.get(section, ()):
             words[last] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
@@ -114,7 +118,8 @@ def _refuse_unless_as_here(name: str, value: Any, path: Path) -> None:
     hint = next((hint for known, hint in _ELSEWHERE.items() if f"{name}.".startswith((f"{known}.", f"{known}-"))), "")
     if hint:
         raise ConfigError(f"`{name}` of TiCDC's configuration is not supported", where={"config": path}, hint=hint)
-    known = [*_TAKEN, *_AS_HERE, *(f"{section}.{word}" for section, words in _URI_WORDS.items() for word in words)]
+    known = [*_TAKEN, *_AS_HERE, *(f"sink.csv.{word}" for word in _CSV)]
+    known += [*(f"{section}.{word}" for section, words in _URI_WORDS.items() for word in words)]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
     raise ConfigError(f"unknown key `{name}`", where={"config": path}, hint=hint)

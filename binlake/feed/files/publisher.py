@@ -72,9 +72,14 @@ def read_checkpoint(store: Store) -> int | None:
 class FilePublisher:
     """The one writer of `feed`'s files. `checkpoint`: the hi of the last window that is there; None at first."""
 
-    def __init__(self, storage: Storage, protocol: str, feed: str, store: Store | None = None) -> None:
-        """`store`: where to, if not where `storage` says. Raises ConfigError."""
-        self._storage, self._protocol, self._feed = storage, protocol, feed
+    def __init__(
+        self, storage: Storage, protocol: str, feed: str, *, terminator: str = "\r\n", store: Store | None = None
+    ) -> None:
+        """`terminator`: of the lines of a text protocol; `store`: where to, if not where `storage` says.
+
+        Raises ConfigError.
+        """
+        self._storage, self._protocol, self._feed, self._terminator = storage, protocol, feed, terminator.encode()
         self._store = store or open_store(storage)
         self._known: set[str] = set()
         self.checkpoint: int | None = None
@@ -149,7 +154,7 @@ class FilePublisher:
     def _content(self, piece: Piece, manifest: EncodeManifest) -> bytes:
         key, value = piece.group.key_schema, piece.group.value_schema
         if key is None or value is None:
-            return text_file(piece.messages)
+            return text_file(piece.messages, self._terminator)
         return avro_file(piece.messages, manifest.schemas[key], manifest.schemas[value])
 
     def _write_once(self, path: str, content: bytes) -> None:

@@ -10,14 +10,11 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Message
 
-TERMINATOR = b"\r\n"
-"""TiCDC's default."""
 
-
-def text_file(messages: pa.Table) -> bytes:
-    """The values, each with TERMINATOR behind it."""
+def text_file(messages: pa.Table, terminator: bytes) -> bytes:
+    """The values, each with `terminator` behind it."""
     values = pc.fill_null(messages.combine_chunks().column(Message.VALUE), b"").combine_chunks()
-    return joined(pc.binary_join_element_wise(values, TERMINATOR, b""))
+    return joined(pc.binary_join_element_wise(values, terminator, b""))
 
 
 def joined(values: Any) -> bytes:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import fastavro
 
+from binlake.config.protocols import AvroOptions, CsvOptions, Options
 from binlake.errors import Permanent, WireError
-from binlake.feed.files.layout import DataFile, data_file, index_number, index_path
+from binlake.feed.files.layout import DataFile, data_file, index_number, index_path, table_folder
 from binlake.feed.files.publisher import read_checkpoint
 from binlake.feed.files.store import Store
-from binlake.feed.reading.decoders import Decoder, row_event
+from binlake.feed.reading.csvfile import csv_events
+from binlake.feed.reading.decoders import decode_canal_json, row_event
 from binlake.feed.reading.events import Event, Record
 
 Wanted = Callable[[str, str], bool]
 """Whether a table's (db, table) files are read."""
 
 
-def read_files(store: Store, decoder: Decoder | None, wanted: Wanted) -> Iterator[Event]:
-    """The events of the tables that are wanted; `decoder`: of a text protocol, None for Avro's container files.
-
-    Raises WireError, Permanent, Transient.
-    """
+def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event]:
+    """The events of the tables that are wanted; `options`: of the protocol. Raises WireError, Permanent, Transient."""
     checkpoint = read_checkpoint(store)
     if checkpoint is None:
         raise Permanent(
@@ -34,8 +34,7 @@ def read_files(store: Store, decoder: Decoder | None, wanted: Wanted) -> Iterato
         )
     for file in _shown_files(store, wanted):
         content = store.get(file.path) or b""
-        events = _avro_events(file, content) if decoder is None else _line_events(file, content, decoder)
-        for event in events:
+        for event in _events(store, file, content, options):
             # Behind it lies what a window that is not whole yet has written.
             if event.commit_ts is None or event.commit_ts <= checkpoint:
                 yield event
@@ -48,6 +47,25 @@ def _shown_files(store: Store, wanted: Wanted) -> list[DataFile]:
     last = {folder: index_number(store.get(index_path(folder)), folder) for folder in last}
     shown = [file for file in found if file.number <= last[file.folder]]
     return sorted(shown, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
+
+
+def _events(store: Store, file: DataFile, content: bytes, options: Options) -> Iterator[Event]:
+    match options:
+        case AvroOptions():
+            return _avro_events(file, content)
+        case CsvOptions():
+            return csv_events(file.path, content, _columns(store, file), options)
+        case _:
+            return _line_events(file, content)
+
+
+def _columns(store: Store, file: DataFile) -> list[str]:
+    """The columns of the version that the file is of. Raises Permanent where its schema file is missing."""
+    folder = f"{table_folder(file.db, file.table)}/meta"
+    for path in store.list(folder):
+        if path.startswith(f"{folder}/schema_{file.version}_"):
+            return [column["ColumnName"] for column in json.loads(store.get(path) or b"{}")["TableColumns"]]
+    raise Permanent("the definition of a table's version is missing", where={"file": file.path, "folder": folder})
 
 
 def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
@@ -64,6 +82,6 @@ def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
         raise WireError(f"a file is not one of a feed in Avro: {error}", where={"file": file.path}) from error
 
 
-def _line_events(file: DataFile, content: bytes, decoder: Decoder) -> Iterator[Event]:
+def _line_events(file: DataFile, content: bytes) -> Iterator[Event]:
     for number, line in enumerate(content.splitlines()):
-        yield from decoder(Record(f"{file.path}:{number}", None, line))
+        yield from decode_canal_json(Record(f"{file.path}:{number}", None, line))

@@ -48,7 +48,7 @@ class Memory:
 def publish(store: Memory, windows: list[tuple[int, int]], feed: str = "demo.files", parts: int = 1) -> int:
     sent = 0
     for window in windows:
-        with FilePublisher(STORAGE, "canal-json", feed, store) as publisher:
+        with FilePublisher(STORAGE, "canal-json", feed, store=store) as publisher:
             sent += publisher.publish_window(*window_of(*window, CHANGES, parts))
     return sent
 

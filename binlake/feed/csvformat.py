@@ -1,0 +1,87 @@
+"""CSV as TiCDC's storage sink writes it: a line a row change (two for an update with its old row), all columns.
+
+A line is operation (I, U, D), table, schema, then commit_ts and is-update where they are asked for, then the columns.
+Texts, times, decimals and bytes are quoted, numbers and NULL are not.
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.config.protocols import CsvOptions
+from binlake.feed.bytecolumns import Array, ByteTable, Part, each_distinct, join_parts
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
+from binlake.feed.jsontext import as_binary, number_parts
+from binlake.feed.values import bit_numbers, plain_numbers, shown_in_zone
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+_WORDS = {INSERT: "I", UPDATE: "U", DELETE: "D"}
+_NUMBERS = t.INTEGERS | {t.YEAR}
+
+
+class CsvFormat(RowFormat):
+    """CSV with `options`."""
+
+    def __init__(self, options: CsvOptions) -> None:
+        self._options = options
+        # With the old row an update is a deletion and an insertion anyway.
+        self.splits_moves = not options.old_value
+        quote = options.quote.encode()
+        self._doubled = ByteTable({quote[0]: quote * 2}) if quote else None
+
+    def encode(self, changes: Changes) -> Bodies:
+        """Values without keys; the end of the last line is the file's."""
+        columns = changes.table.row_columns
+        if changes.op == UPDATE and self._options.old_value:
+            old = self._line(changes, "D", changes.before(columns))
+            new = self._line(changes, "I", changes.after(columns))
+            values = join_parts([*old, self._options.terminator.encode(), *new])
+        else:
+            values = join_parts(list(self._line(changes, _WORDS[changes.op], changes.last(columns))))
+        return Bodies(pa.nulls(len(changes), pa.binary()), values)
+
+    def _line(self, changes: Changes, word: str, images: Images) -> Iterator[Part]:
+        table, delimiter = changes.table, self._options.delimiter.encode()
+        yield delimiter.join(self._quoted(name) for name in (word, table.name, table.db))
+        if self._options.commit_ts:
+            yield delimiter
+            yield from number_parts(changes.commit_ts)
+        if self._options.old_value:
+            yield delimiter + (b"true" if changes.op == UPDATE else b"false")
+        for column in table.row_columns:
+            yield delimiter
+            yield pc.fill_null(self._value(column, images[column.name]), self._options.null.encode())
+
+    def _value(self, column: ColumnInfo, texts: Array) -> Array:
+        if column.tp == t.BIT:
+            return as_binary(pc.cast(bit_numbers(texts), pa.string()))
+        if column.tp in (t.FLOAT, t.DOUBLE):
+            return as_binary(plain_numbers(texts))
+        if column.tp in _NUMBERS:
+            return as_binary(texts)
+        if column.is_binary:
+            texts = each_distinct(texts, self._shown_bytes, pa.string())
+        return self._quoted_column(as_binary(shown_in_zone(column, texts, self._options.time_zone)))
+
+    def _shown_bytes(self, text: str) -> str:
+        return (
+            text.lower() if self._options.binary == "hex" else b2a_base64(bytes.fromhex(text), newline=False).decode()
+        )
+
+    def _quoted(self, name: str) -> bytes:
+        return bytes(self._quoted_column(pa.array([name.encode()], pa.binary()))[0].as_py())
+
+    def _quoted_column(self, values: Array) -> Array:
+        quote = self._options.quote.encode()
+        if self._doubled is not None:
+            return join_parts([quote, self._doubled.apply(values), quote])
+        delimiter = self._options.delimiter
+        escapes = {"\\": r"\\", "\r": r"\r", "\n": r"\n", delimiter: "".join(f"\\{sign}" for sign in delimiter)}
+        for text, escape in escapes.items():
+            values = pc.replace_substring(values, text.encode(), escape.encode())
+        return values
