@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from deploy.local.apicurio import Apicurio
     from deploy.local.kafka import Kafka
+    from deploy.local.s3 import S3
 
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -231,6 +232,15 @@ def schema_registry() -> Iterator[Apicurio]:
 
     with Apicurio() as server:
         server.set_compatibility("BACKWARD")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """A server that speaks S3, empty at first."""
+    from deploy.local.s3 import S3
+
+    with S3() as server:
         yield server
 
 

@@ -22,6 +22,7 @@ from deploy.setup import (
     java,
     kafka,
     mariadb,
+    moto,
     mysql,
     packages,
     postgres,
@@ -33,6 +34,7 @@ Part = tuple[str, Callable[[], str]]
 _JAVA: Part = ("java", java.check)
 _KAFKA: Part = ("kafka", lambda: str(kafka.install()))
 _APICURIO: Part = ("apicurio", lambda: str(apicurio.install()))
+_MOTO: Part = ("moto", lambda: str(moto.install()))
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
@@ -55,7 +57,18 @@ def main(arguments: list[str]) -> int:
     chains = (
         _CHAINS
         if "--without-tests" in arguments
-        else (*_CHAINS, (_ETCD,), (_KAFKA,), (_APICURIO,), (_POSTGRES,), (_MYSQL,), (_COMPOSE,), _H2TOOLS, _BROWSER)
+        else (
+            *_CHAINS,
+            (_ETCD,),
+            (_KAFKA,),
+            (_APICURIO,),
+            (_MOTO,),
+            (_POSTGRES,),
+            (_MYSQL,),
+            (_COMPOSE,),
+            _H2TOOLS,
+            _BROWSER,
+        )
     )
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:

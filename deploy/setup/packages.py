@@ -49,7 +49,7 @@ def sync(venv: Path = VENV) -> str:
         _STAMP.unlink(missing_ok=True)
         environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(venv)}
         environment.pop("VIRTUAL_ENV", None)
-        run([str(uv), "sync", "--frozen", "--quiet", "--python", _python()], REPOSITORY, environment)
+        run([str(uv), "sync", "--frozen", "--quiet", "--python", find_python()], REPOSITORY, environment)
         for remains in REPOSITORY.glob("*.egg-info"):
             # The build's by-product is a second distribution to whoever has this folder on the path (PYTHONPATH, -m):
             # Airflow would find the plugin twice and show that as an import error.
@@ -63,7 +63,8 @@ def _digest() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _python() -> str:
+def find_python() -> str:
+    """Python 3.11 of this machine, else the number that uv fetches one by."""
     for candidate in _PYTHONS:
         path = shutil.which(candidate)
         if path and _answers(Path(path), "-c", f"import sys; assert sys.version.startswith('{_WANTED}.')"):

@@ -222,13 +222,14 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    names = ("java", "packages", "jars", "etcd", "kafka", "apicurio", "compose", "postgres", "mysql")
+    names = ("java", "packages", "jars", "etcd", "kafka", "apicurio", "moto", "compose", "postgres", "mysql")
     parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
     monkeypatch.setattr(setup, "_KAFKA", parts["kafka"])
     monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])
+    monkeypatch.setattr(setup, "_MOTO", parts["moto"])
     monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
     monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
     monkeypatch.setattr(setup, "_MYSQL", parts["mysql"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import fastavro
 import pytest
@@ -15,9 +16,13 @@ from lakehouse import Lakehouse, Source
 from binlake.cli import run
 from binlake.feed.files.layout import data_file
 from binlake.feed.files.publisher import FilePublisher
+from binlake.feed.files.store import open_store
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
 from spark_jobs.publish import stage as publish
+
+if TYPE_CHECKING:
+    from deploy.local.s3 import S3
 
 pytestmark = pytest.mark.long
 
@@ -65,6 +70,20 @@ def test_the_files_alone_give_the_table(tmp_path: Path) -> None:
     assert rows[4] is None
     assert {k: v.get("stock", 5) for k, v in rows.items() if v} == {k: int(r["stock"] or 0) for k, r in wanted.items()}
     assert json.loads(files["metadata"]) == {"checkpoint-ts": history.cuts[-1]}
+
+
+def test_an_object_store_gets_the_same_files(tmp_path: Path, s3: S3) -> None:
+    s3.create_bucket("feeds")
+    history = shop()
+    local = Fed(tmp_path / "local", history)
+    access = f"endpoint={quote(s3.url, safe='')}&region=us-east-1&access-key=any&secret-access-key=any"
+    uri = f"s3://feeds/{tmp_path.name}?protocol=avro&{access}"
+    remote = Fed(tmp_path / "remote", history, **{"sink-uri": uri})
+    assert [local.send(bounds) for bounds in local.windows] == [remote.send(bounds) for bounds in remote.windows]
+    storage = remote.ctx.replication.feed_of(FEED).sink.storage
+    assert storage is not None
+    store = open_store(storage)
+    assert {path: store.get(path) for path in store.list("")} == local.contents()
 
 
 def test_a_folder_has_definitions_and_an_index(tmp_path: Path) -> None:

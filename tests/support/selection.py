@@ -20,6 +20,7 @@ _BY_FIXTURE = {
     "etcd_url": "process",
     "kafka": "process",
     "schema_registry": "process",
+    "s3": "process",
     "airflow_db": "airflow",
 }
 

@@ -15,6 +15,9 @@ from typing import Any, Protocol
 from binlake.config.storage import Storage
 from binlake.errors import ConfigError, Permanent, Transient
 
+_REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
+            "ContainerNotFound")  # fmt: skip
+"""What errors of the stores hold that no waiting mends."""
 _BEING_WRITTEN = ".part"
 """Ending of a local file that is not whole yet; nobody reads it."""
 
@@ -141,7 +144,7 @@ class ObjectStore:
         except PermissionError as error:
             raise Permanent(f"an object store refuses: {error}", where=where, hint="check the credentials") from error
         except OSError as error:
-            if "ACCESS_DENIED" in str(error) or "NoSuchBucket" in str(error):
+            if any(word in str(error) for word in _REFUSED):
                 raise Permanent(
                     f"an object store refuses: {error}", where=where, hint="check bucket and rights"
                 ) from error

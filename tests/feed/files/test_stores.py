@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
 from binlake.config.sinkuri import parse_sink_uri
-from binlake.errors import Transient
+from binlake.errors import Permanent, Transient
 from binlake.feed.files.store import Store, open_store
+
+if TYPE_CHECKING:
+    from deploy.local.s3 import S3
 
 
 def opened(uri: str) -> Store:
@@ -17,9 +22,18 @@ def opened(uri: str) -> Store:
     return open_store(storage)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return opened(f"file://{tmp_path}/new/folder?protocol=avro")
+def bucket(s3: S3, path: str, more: str = "") -> str:
+    """The URI of a folder in a bucket of the session's store."""
+    s3.create_bucket("feeds")
+    access = f"endpoint={quote(s3.url, safe='')}&region=us-east-1&access-key=any&secret-access-key=any{more}"
+    return f"s3://feeds/{path}?protocol=avro&{access}"
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.process)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "file":
+        return opened(f"file://{tmp_path}/new/folder?protocol=avro")
+    return opened(bucket(request.getfixturevalue("s3"), tmp_path.name))
 
 
 def test_a_file_is_there_as_it_was_put(store: Store) -> None:
@@ -33,6 +47,16 @@ def test_a_file_is_there_as_it_was_put(store: Store) -> None:
     assert store.list("") == ["a/b/one", "a/two"]
     assert store.list("a/b") == ["a/b/one"]
     assert store.list("nowhere") == []
+
+
+def test_a_store_that_refuses_or_is_away_is_said(s3: S3) -> None:
+    bucket(s3, "x")
+    for uri, kind, error in (
+        (bucket(s3, "x").replace("s3://feeds/", "s3://other/"), Permanent, "object store refuses"),
+        (bucket(s3, "x").replace(str(s3.port), "9"), Transient, "object store does not answer"),
+    ):
+        with pytest.raises(kind, match=error):
+            opened(uri).put("one", b"content")
 
 
 def test_what_is_not_whole_is_not_there(tmp_path: Path) -> None:

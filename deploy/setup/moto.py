@@ -1,0 +1,35 @@
+"""Puts moto's S3 server into an environment of its own, `.local/moto`, for tests: files of a feed in an object store.
+
+Apart from `.venv`, since it wants older versions of packages that Binlake runs with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from deploy.setup.common import LOCAL, command, only_one, run, say
+from deploy.setup.packages import find_python, install_uv
+
+ROOT = LOCAL / "moto"
+LOCK = Path(__file__).with_suffix(".lock")
+
+
+def install(root: Path = ROOT) -> Path:
+    """Make sure that the server is there, as the lock says; the Python that runs it. Raises SetupError."""
+    uv, python = install_uv(), root / "bin" / "python"
+    wanted, stamp = hashlib.sha256(LOCK.read_bytes()).hexdigest(), root / ".binlake-lock"
+    with only_one("moto"):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            say("moto", f"installing into {root}")
+            shutil.rmtree(root, ignore_errors=True)
+            run([str(uv), "venv", "--quiet", "--python", find_python(), str(root)])
+            run([str(uv), "pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(LOCK)])
+            stamp.write_text(wanted)
+        return python
+
+
+if __name__ == "__main__":
+    sys.exit(command("moto", lambda: str(install())))
