@@ -25,12 +25,12 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, client_settings, error_of
+from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, client_settings, error_of, shown_key
 from binlake.feed.position import Position
+from binlake.lake.tables import MESSAGE
 
-_EVERYWHERE = -1
-"""In place of a partition: the message goes to all of its topic."""
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+Headers = list[tuple[str, str | bytes | None]]
 POSITIONS = "binlake-feed-positions"
 """The topic that holds each feed's position: key = the feed, value = `commit_ts-start_ts-seq`."""
 _COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.01"}
@@ -43,9 +43,10 @@ class Publisher:
         """Connects at `__enter__`. `feed`: its name among all that share the brokers."""
         self._kafka, self._feed, self._transactions = kafka, feed, transactions
         self._where = {"feed": feed, "brokers": ",".join(kafka.brokers)}
-        self._failures: list[KafkaError] = []
+        self._failures: list[BinlakeError] = []
         self._fenced = False
         self._partitions: dict[str, int] = {}
+        self._sending: pa.Table = MESSAGE.arrow_schema().empty_table()
         self.position: Position | None = None
 
     def __enter__(self) -> Publisher:
@@ -129,46 +130,71 @@ class Publisher:
         self.position = position
 
     def _send(self, messages: pa.Table) -> None:
-        names = (Message.TOPIC, Message.KEY, Message.VALUE, Message.COMMIT_TS)
-        columns = [messages.column(name).to_pylist() for name in names]
-        for topic, key, value, commit_ts, partition in zip(*columns, self._partitions_for(messages), strict=True):
-            # What a tombstone cannot say (MISSION S2-48).
-            headers = [("tidb_commit_ts", str(commit_ts).encode())] if value is None else None
-            for one in range(self._partitions[topic]) if partition == _EVERYWHERE else (partition,):
-                self._produce(topic, one, key, value, headers)
+        """Queue them all: a loop of Python a message is the least that librdkafka's binding allows."""
+        self._sending, produce = messages, self._producer.produce
+        rows, topics, partitions = self._places(messages)
+        columns = (rows.column(name).to_pylist() for name in (Message.KEY, Message.VALUE, Message.COMMIT_TS))
+        for key, value, commit_ts, topic, partition in zip(*columns, topics, partitions, strict=True):
+            try:
+                if value is None:
+                    produce(topic, None, key, partition, headers=_tombstone_headers(commit_ts))
+                else:
+                    produce(topic, value, key, partition)
+            except BufferError:
+                self._produce(topic, partition, key, value, _tombstone_headers(commit_ts) if value is None else None)
+            except KafkaException as error:
+                raise self._error_about(error.args[0], topic, key, value) from error
 
-    def _partitions_for(self, messages: pa.Table) -> list[int]:
+    def _places(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
+        """The messages with topic and partition of each; one without a hash is there for every partition."""
         topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
-        sizes = np.array([self._partitions[topic] for topic in topics.dictionary.to_pylist()], np.int64)
+        names, which = topics.dictionary.to_pylist(), np.asarray(topics.indices)
+        sizes = np.array([self._partitions[topic] for topic in names], np.int64)[which]
         hashes = messages.column(Message.HASH).combine_chunks()
-        numbers = np.asarray(hashes.fill_null(0)) % sizes[np.asarray(topics.indices)]
-        return [int(number) for number in np.where(np.asarray(hashes.is_valid()), numbers, _EVERYWHERE).tolist()]
+        partitions = np.asarray(hashes.fill_null(0)) % sizes
+        if hashes.null_count:
+            copies = np.where(np.asarray(hashes.is_valid()), 1, sizes)
+            rows = np.repeat(np.arange(len(copies)), copies)
+            number = np.arange(len(rows)) - (np.cumsum(copies) - copies)[rows]
+            messages, which, partitions = messages.take(pa.array(rows)), which[rows], partitions[rows] + number
+        return messages, [names[number] for number in which.tolist()], partitions.tolist()
+
+    def _error_about(self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None) -> BinlakeError:
+        """What Kafka says of one message; of one that is too large how large it is."""
+        if problem.code() not in TOO_LARGE:
+            return error_of(KafkaException(problem), self._where)
+        limit = self._kafka.max_message_bytes
+        size = len(key or b"") + len(value or b"")
+        about = {"table": self._table_of(topic), "topic": topic, "key": shown_key(key), "bytes": size,
+                 "max-message-bytes": limit}  # fmt: skip
+        return error_of(KafkaException(problem), {**self._where, **about})
+
+    def _table_of(self, topic: str) -> str:
+        """Of the messages being sent, the table that goes to `topic`."""
+        own = self._sending.filter(pc.equal(self._sending.column(Message.TOPIC), topic)).slice(0, 1).to_pylist()
+        return next((f"{row[Message.DB]}.{row[Message.TABLE]}" for row in own), "")
 
     def _produce(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: list[tuple[str, bytes]] | None,
+        self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> None:
+        """Queue one message, waiting for room."""
         more: dict[str, Any] = {"headers": headers} if headers else {}
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, on_delivery=self._delivered, **more)
+                self._producer.produce(topic, value, key, partition, **more)
                 return
             except BufferError:
                 self._producer.poll(0.1)
                 self._require_delivered()
 
-    def _delivered(self, error: KafkaError | None, _message: Delivered) -> None:
+    def _delivered(self, error: KafkaError | None, message: Delivered) -> None:
         # What we purge ourselves is no news.
         if error is not None and error.code() not in _PURGED:
-            self._failures.append(error)
+            self._failures.append(self._error_about(error, message.topic() or "", message.key(), message.value()))
 
     def _note_fatal(self, error: KafkaError) -> None:
         if error.fatal():
-            self._failures.append(error)
+            self._failures.append(error_of(KafkaException(error), self._where))
 
     def _flush(self) -> None:
         # Not `flush`: where a producer is fenced meanwhile it ends in a SystemError (confluent-kafka 2.16).
@@ -187,8 +213,9 @@ class Publisher:
     def _require_delivered(self) -> None:
         if self._failures:
             # One message that is refused makes those behind it fail for other reasons.
-            errors = [error_of(KafkaException(failure), self._where) for failure in self._failures]
-            raise next((error for error in errors if isinstance(error, Permanent)), errors[0])
+            # A broker refuses a batch as a whole: its largest message is too large.
+            refused = [error for error in self._failures if isinstance(error, Permanent)]
+            raise max(refused, key=lambda error: int(error.where.get("bytes", 0)), default=self._failures[0])
 
     def _ended(self, error: BinlakeError) -> BinlakeError:
         """`error`, once the open transaction is aborted; a fenced one is nobody's to abort."""
@@ -250,6 +277,9 @@ class Publisher:
         settings = client_settings(self._kafka) | {
             # Without it librdkafka raises a fatal error wherever it happens to be.
             "error_cb": self._note_fatal,
+            # A call of Python for each message that went well would cost as much as sending it.
+            "delivery.report.only.error": True,
+            "on_delivery": self._delivered,
             "enable.idempotence": True,
             "acks": "all",
             "compression.type": self._kafka.compression,
@@ -257,6 +287,11 @@ class Publisher:
             "linger.ms": 20,
         }
         return settings | ({"transactional.id": f"binlake-{self._feed}"} if self._transactions else {})
+
+
+def _tombstone_headers(commit_ts: int) -> Headers:
+    """What a tombstone cannot say (MISSION S2-48)."""
+    return [("tidb_commit_ts", str(commit_ts).encode())]
 
 
 def _is_short_of(topics: Collection[str]) -> Callable[[dict[str, int]], bool]:

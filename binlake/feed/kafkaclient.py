@@ -12,10 +12,12 @@ from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
 TIMEOUT_S = 30.0
+_SHOWN = 200
+"""Bytes of a key that an error shows."""
 _ANSWER_S = 10.0
 """In which a broker answers, or does not."""
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 _REFUSED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -33,7 +35,7 @@ def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError
     words = f"Kafka: {problem.str()}"
     if problem.code() in _FENCED:
         return Fenced(words, where=where, hint="another publisher of this feed has taken over")
-    if problem.code() in _TOO_LARGE:
+    if problem.code() in TOO_LARGE:
         return Permanent(
             words,
             where=where,
@@ -75,3 +77,9 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     settings |= {name: file for name, file in files.items() if file}
     protocol = ("SASL_" if kafka.sasl_mechanism else "") + ("SSL" if kafka.tls else "PLAINTEXT")
     return settings | {"security.protocol": protocol}
+
+
+def shown_key(key: bytes | None) -> str:
+    """A message's key for people: its text, or hex where it is none."""
+    text = (key or b"").decode(errors="replace")[:_SHOWN]
+    return text if text.isprintable() and "\ufffd" not in text else f"0x{(key or b'')[:_SHOWN].hex().upper()}"

@@ -37,11 +37,12 @@ _BATCH_ROWS = 8192
 _ROW_BYTES = 100
 """What a message takes beside key and value."""
 _PLACE = ORDER[:3]
+_REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
     """The messages of `manifest` behind `after`, in order; a change is never cut. Raises ImmutableWindow."""
-    data = open_dataset(open_table(paths.table(message_table(manifest.feed).name)))
+    data = open_dataset(open_table(paths.table(message_table(manifest.feed).name)), _REPEATED)
     own = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
     for batch in data.to_batches(
@@ -55,7 +56,7 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
             hint="run encode of that window again",
         )
     if survey.held is not None:
-        whole = pa.Table.from_batches(survey.held, MESSAGE.arrow_schema())
+        whole = pa.Table.from_batches(survey.held)
         parts = iter([whole if after is None else whole.filter(_is_behind(after))])
     else:
         parts = (

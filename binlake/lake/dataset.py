@@ -7,16 +7,21 @@ had done their work). On a local disk Arrow's own file system does the same with
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 from deltalake import DeltaTable
 
 
-def open_dataset(table: DeltaTable) -> ds.Dataset:
-    """The files of `table` at the version it was opened at."""
+def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
+    """The files of `table` at the version it was opened at; texts of `repeated` columns come as dictionaries."""
+    options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
     place = table.table_uri
     if place.startswith("file://"):
         place = fs.FileSystem.from_uri(place)[1]
     if "://" in place:
-        return table.to_pyarrow_dataset()
-    return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(place, fs.LocalFileSystem()))
+        return table.to_pyarrow_dataset(parquet_read_options=options)
+    return table.to_pyarrow_dataset(
+        filesystem=fs.SubTreeFileSystem(place, fs.LocalFileSystem()), parquet_read_options=options
+    )

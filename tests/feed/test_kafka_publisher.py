@@ -39,7 +39,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 def message(topic: str, commit_ts: int, number: int, key: bytes, value: bytes | None) -> pa.Table:
-    row = {"topic": topic, "commit_ts": commit_ts, "hash": number, "key": key, "value": value}
+    row = {"db": "d", "table": "t", "topic": topic, "commit_ts": commit_ts, "hash": number, "key": key, "value": value}
     return pa.Table.from_pylist([row], MESSAGE_SCHEMA)
 
 
@@ -159,7 +159,8 @@ def test_a_second_publisher_fences_the_first(kafka: Kafka, brokers: Brokers, top
 def test_a_message_that_is_too_large_is_named_and_nothing_is_sent(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(replace(brokers, max_message_bytes=2000), topic) as publisher:
         large = message(topic, 11, 0, b"0", b"x" * 5000)
-        with pytest.raises(Permanent, match="max-message-bytes"):
+        named = rf"table=d\.t topic={topic} key=0 bytes=5001 max-message-bytes=2000"
+        with pytest.raises(Permanent, match=named):
             publisher.publish(pa.concat_tables([changes(topic, 0, 10), large]), at(11))
     with Publisher(brokers, topic) as publisher:
         assert publisher.position is None
@@ -172,7 +173,7 @@ def test_a_broker_that_refuses_a_large_message_fails_the_whole_call(kafka: Kafka
     admin.create_topics([NewTopic(topic, 1, config={"max.message.bytes": "2000"})])[topic].result()
     with Publisher(brokers, topic) as publisher:
         large = message(topic, 11, 0, b"0", os.urandom(5000))
-        with pytest.raises(Permanent, match="max-message-bytes"):
+        with pytest.raises(Permanent, match=rf"table=d\.t topic={topic} key=0 bytes=5001"):
             publisher.publish(pa.concat_tables([changes(topic, 0, 10), large]), at(11))
     with Publisher(brokers, topic) as publisher:
         assert publisher.position is None

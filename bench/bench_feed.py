@@ -1,0 +1,225 @@
+"""`make bench-feed`: messages/s and MB/s of a feed's stages, each beside its floor in the same run.
+
+encode: rows of `mutation` to Avro messages, beside fastavro writing the same rows from ready Python objects. Its stage
+writes them to the lake and digests them, too. publish: a sealed window from the lake to a real Kafka, schemas asked of
+a real registry, beside a producer of the same settings that sends the same bytes, ready in lists. Ratios count.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import fastavro
+import pyarrow as pa
+from confluent_kafka import Producer
+from feed_load import Rows, loads
+
+from binlake.base import rowhash
+from binlake.config.feed import Feed
+from binlake.feed.kafka import Publisher
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.schemaids import SchemaIds
+from binlake.feed.sealed import last_position, read_sealed, split_changes
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import message_table
+from binlake.rules.tablefilter import TableMatcher
+from deploy.local.apicurio import Apicurio
+from deploy.local.kafka import Kafka
+from spark_jobs.encode.writing import Encoded, EncodeTask
+from spark_jobs.job.lake import commit_parts, ensure_table
+from spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
+
+REPEATS = int(os.environ.get("ROUNDS", "5"))
+PARTITIONS = 3
+
+
+@dataclass
+class Best:
+    """The least CPU and wall of some runs."""
+
+    cpu: float = float("inf")
+    wall: float = float("inf")
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Once more."""
+        gc.collect()
+        cpu, wall = time.process_time(), time.perf_counter()
+        work()
+        self.cpu = min(self.cpu, time.process_time() - cpu)
+        self.wall = min(self.wall, time.perf_counter() - wall)
+
+
+def main() -> int:
+    """Print a line for each stage and load."""
+    pa.set_cpu_count(1)
+    rows = loads()
+    for load in rows:
+        bench_encode(load)
+    with Kafka() as kafka, Apicurio() as registry:
+        for load in rows:
+            bench_publish(load, kafka, registry)
+    return 0
+
+
+def bench_encode(load: Rows) -> None:
+    """Rows a second of CPU of one core."""
+    ours, stage, floor = Best(), Best(), Best()
+    values = ready_values(load)
+    with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder:
+        for number in range(REPEATS):
+            ours.run(partial(encode_all, load))
+            stage.run(partial(write_messages, load, f"{folder}/{number}", "f"))
+            floor.run(partial(write_by_fastavro, values))
+    size = sum(map(len, write_by_fastavro(values)))
+    print(
+        f"encode  {load.name:<18} {load.count / ours.cpu:>9,.0f} rows/s {size / ours.cpu / 1e6:>6,.0f} MB/s"
+        f"   with lake and digest {load.count / stage.cpu:>9,.0f} rows/s"
+        f"   fastavro {load.count / floor.cpu:>9,.0f} rows/s: {floor.cpu / ours.cpu:.2f} times as fast",
+        flush=True,
+    )
+
+
+def encode_all(load: Rows) -> None:
+    """As encode does."""
+    encoder = load.encoder()
+    for batch in load.batches:
+        encoder.encode(batch)
+
+
+def ready_values(load: Rows) -> list[tuple[Any, Any]]:
+    """(parsed schema, the object that fastavro writes) of each key and value, in turn."""
+    encoder, found = load.encoder(), []
+    for batch in load.batches:
+        messages = encoder.encode(batch)
+        parsed = {name: fastavro.parse_schema(json.loads(text)) for name, text in encoder.schemas().items()}
+        for side in ("key", "value"):
+            for schema, body in zip(messages[f"{side}_schema"].to_pylist(), messages[side].to_pylist(), strict=True):
+                if body is not None:
+                    value = fastavro.schemaless_reader(io.BytesIO(body), parsed[schema], None)
+                    found.append((parsed[schema], value))
+    return found
+
+
+def write_by_fastavro(values: list[tuple[Any, Any]]) -> list[bytes]:
+    """The bodies."""
+    found = []
+    for schema, value in values:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, schema, value)
+        found.append(stream.getvalue())
+    return found
+
+
+def write_messages(load: Rows, folder: str, feed: str) -> Encoded:
+    """As encode does in the driver."""
+    encoder = load.encoder(f"{load.name.split()[0]}.{{schema}}.{{table}}")
+    table = LakePaths(folder).table(message_table(feed).name)
+    task = EncodeTask(encoder, TableMatcher(("*.*",)), feed, "0-1", table, whole=False)
+    return task.write(iter(load.batches))
+
+
+def bench_publish(load: Rows, kafka: Kafka, registry: Apicurio) -> None:
+    """Messages a second of wall time, and of this process's CPU (the producer's threads with it)."""
+    uri = f"kafka://{kafka.address}/t?protocol=avro&enable-tidb-extension=true&partition-num={PARTITIONS}"
+    feed = Feed.model_validate({"name": "f", "sink-uri": uri, "schema-registry": registry.url})
+    assert feed.sink.kafka is not None
+    whole, sending, floor = Best(), Best(), Best()
+    with tempfile.TemporaryDirectory(prefix="binlake-feed-") as folder, SchemaIds(feed) as ids:
+        paths, manifest = seal_window(load, folder)
+        parts = [
+            messages
+            for part in read_sealed(paths, manifest, None)
+            for messages in split_changes(part, TRANSACTION_ROWS)
+        ]
+        parts = [ids.add_headers(messages, manifest.schemas) for messages in parts]
+        ready = [message for part in parts for message in ready_messages(part)]
+        for number in range(REPEATS):
+            with Publisher(feed.sink.kafka, f"{load.name}.{number}") as out:
+                out.ensure_topics({ready[0].topic})
+                whole.run(partial(publish_window, paths, manifest, out, ids))
+            with Publisher(feed.sink.kafka, f"{load.name}.{number}.sending") as out:
+                out.ensure_topics({ready[0].topic})
+                sending.run(partial(send_parts, out, parts))
+            with Publisher(feed.sink.kafka, f"{load.name}.{number}.floor") as out:
+                floor.run(partial(send_ready, out._producer, ready))
+    count, size = len(ready), sum(len(message.key) + len(message.value or b"") for message in ready)
+    print(
+        f"publish {load.name:<18} {count / whole.wall:>9,.0f} messages/s {size / whole.wall / 1e6:>6,.0f} MB/s"
+        f"   ready bytes {count / floor.wall:>9,.0f} messages/s {size / floor.wall / 1e6:>6,.0f} MB/s"
+        f"   CPU us a message {whole.cpu / count * 1e6:.2f}, of it sending {sending.cpu / count * 1e6:.2f},"
+        f" ready bytes {floor.cpu / count * 1e6:.2f}: {sending.cpu / floor.cpu:.2f} of it,"
+        f" {whole.cpu / floor.cpu:.2f} with the lake read, its digest and the headers",
+        flush=True,
+    )
+
+
+def seal_window(load: Rows, folder: str) -> tuple[LakePaths, EncodeManifest]:
+    """The rows encoded into a lake, as encode seals them."""
+    paths, table = LakePaths(folder), message_table("f")
+    ensure_table(paths, table)
+    encoded = write_messages(load, folder, "f")
+    commit_parts(paths, table, encoded.parts, [], {})
+    digest = rowhash.digest_of(encoded.fold)
+    return paths, EncodeManifest("r", "f", 0, 1, encoded.fold.count, 0, digest, encoded.schemas)
+
+
+class Ready(NamedTuple):
+    """A message as it is sent."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    partition: int
+    headers: list[tuple[str, str | bytes | None]]
+
+
+def ready_messages(part: pa.Table) -> Iterator[Ready]:
+    """All of `part`, which has its headers."""
+    columns = (part[name].to_pylist() for name in ("topic", "key", "value", "hash", "commit_ts"))
+    for topic, key, value, number, commit_ts in zip(*columns, strict=True):
+        headers: list[tuple[str, str | bytes | None]] = []
+        if value is None:
+            headers = [("tidb_commit_ts", str(commit_ts).encode())]
+        yield Ready(topic, key, value, number % PARTITIONS, headers)
+
+
+def send_parts(out: Publisher, parts: list[pa.Table]) -> None:
+    """As publish does, a transaction each."""
+    for part in parts:
+        out.publish(part, last_position(part))
+
+
+def send_ready(producer: Producer, ready: list[Ready]) -> None:
+    """The least that sends them in transactions as long as publish's."""
+    for first in range(0, len(ready), TRANSACTION_ROWS):
+        producer.begin_transaction()
+        for topic, key, value, partition, headers in ready[first : first + TRANSACTION_ROWS]:
+            while True:
+                try:
+                    if headers:
+                        producer.produce(topic, value, key, partition, headers=headers)
+                    else:
+                        producer.produce(topic, value, key, partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        while len(producer):
+            producer.poll(0.1)
+        producer.commit_transaction(30)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

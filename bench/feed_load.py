@@ -1,0 +1,62 @@
+"""Rows of `mutation` for the feed's bench: the tables of bench_decode.py, by what a transaction does to a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from decode_load import SHAPES, OneTable, table_of, transactions
+
+from binlake.config.protocols import AvroOptions
+from binlake.feed.avro.format import AvroFormat
+from binlake.feed.messages import MessageEncoder
+from binlake.rows.codec import MutationBatch
+from binlake.rows.schema import TableDef
+from binlake.rules.topics import Dispatcher, Topics
+from binlake.window.definitions import Segments, WindowDefinitions
+
+ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
+BATCH = 20_000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`batches` of row changes of `table`, as encode takes them."""
+
+    name: str
+    table: TableDef
+    batches: list[pa.RecordBatch]
+
+    @property
+    def count(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    def encoder(self, topic: str = "{schema}.{table}") -> MessageEncoder:
+        """A new one, as of a new window."""
+        definitions = WindowDefinitions(_One(self.table), ())
+        topics = Topics([Dispatcher(("*.*",), topic)])
+        return MessageEncoder(definitions, Segments(0, 1 << 62, ()), topics, AvroFormat(AvroOptions(extension=True)))
+
+
+@dataclass(frozen=True)
+class _One:
+    table: TableDef
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The one there is."""
+        return self.table if (db, table) == (self.table.db, self.table.name) else None
+
+
+def loads() -> list[Rows]:
+    """Of each shape of table, single-row transactions."""
+    found = []
+    for name, columns in SHAPES.items():
+        word = name.split()[0]
+        table = table_of(columns)
+        load = transactions(table, columns, ROWS[word], 1)
+        batch = MutationBatch()
+        for commit_ts, start_ts, payload in load:
+            batch.add(payload, commit_ts, start_ts, OneTable(table))
+        rows = pa.Table.from_batches(list(batch.batches())).combine_chunks()
+        found.append(Rows(name, table, rows.to_batches(max_chunksize=BATCH)))
+    return found
