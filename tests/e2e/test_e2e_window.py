@@ -246,4 +246,6 @@ def literal(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {literal(own)}' for name, own in value.items())}}}"
     return f'"{value}"' if isinstance(value, str) else str(value)
