@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from binlake.base.sections.values import NameList, Section
-from binlake.config.protocols import AvroOptions, CsvOptions, Options
+from binlake.config.protocols import AvroOptions, CsvOptions, Options, SlaveBinlogOptions
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.rows.schema.session import read_zone
@@ -142,6 +142,11 @@ class Feed(Section):
         # Imported late: not needed to parse DAGs.
         from binlake.rules.topics import OWN_TOPICS, Dispatcher, Topics
 
+        if isinstance(self.sink.options, SlaveBinlogOptions) and (self.dispatchers or not self.sink.topic):
+            raise ConfigError(
+                "slave-binlog goes to one topic: that of the sink URI",
+                hint="write kafka://host:port/TOPIC?protocol=slave-binlog, and no dispatchers",
+            )
         # Files have a folder for each table.
         shared = self.sink.storage is not None or not isinstance(self.sink.options, AvroOptions)
         default = (self.sink.topic if shared else "") or OWN_TOPICS

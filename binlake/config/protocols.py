@@ -60,7 +60,43 @@ class CsvOptions:
     time_zone: str = "UTC"
 
 
-Options = AvroOptions | CanalJsonOptions | CsvOptions
+@dataclass(frozen=True)
+class OpenProtocolOptions:
+    """`old_values`: an update shows the row before it.
+
+    `raw_updates`, `delete_keys_only`, `time_zone`: as Canal-JSON's.
+    """
+
+    old_values: bool = True
+    raw_updates: bool = False
+    delete_keys_only: bool = False
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True)
+class DebeziumOptions:
+    """`extension`: `tidb_type` in the schemas, and watermarks. `cluster`: the `name` of the source.
+
+    `schemas`: each message carries its schema. `old_values`, `raw_updates`, `time_zone`: as the others'; a TIMESTAMP is
+    shown in UTC whatever the zone, as Debezium's.
+    """
+
+    extension: bool = False
+    cluster: str = "default"
+    schemas: bool = True
+    old_values: bool = True
+    raw_updates: bool = False
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True)
+class SlaveBinlogOptions:
+    """`time_zone`: that TIMESTAMP values are shown in; the drainer took that of its machine."""
+
+    time_zone: str = "UTC"
+
+
+Options = AvroOptions | CanalJsonOptions | CsvOptions | OpenProtocolOptions | DebeziumOptions | SlaveBinlogOptions
 """What decides the bytes of a protocol's messages."""
 
 
@@ -86,7 +122,36 @@ def _csv(_words: UriWords) -> CsvOptions:
     return CsvOptions()
 
 
-_READERS: Mapping[str, Callable[[UriWords], Options]] = {"avro": _avro, "canal-json": _canal_json, "csv": _csv}
+def _open_protocol(words: UriWords) -> OpenProtocolOptions:
+    return OpenProtocolOptions(
+        old_values=words.truth("output-old-value", True),
+        raw_updates=words.truth("output-raw-change-event", False),
+        delete_keys_only=words.truth("delete-only-output-handle-key-columns", False),
+    )
+
+
+def _debezium(words: UriWords) -> DebeziumOptions:
+    return DebeziumOptions(
+        extension=words.truth("enable-tidb-extension", False),
+        cluster=words.text("cluster-id", "default"),
+        schemas=not words.truth("debezium-disable-schema", False),
+        old_values=words.truth("output-old-value", True),
+        raw_updates=words.truth("output-raw-change-event", False),
+    )
+
+
+def _slave_binlog(_words: UriWords) -> SlaveBinlogOptions:
+    return SlaveBinlogOptions()
+
+
+_READERS: Mapping[str, Callable[[UriWords], Options]] = {
+    "avro": _avro,
+    "canal-json": _canal_json,
+    "csv": _csv,
+    "open-protocol": _open_protocol,
+    "debezium": _debezium,
+    "slave-binlog": _slave_binlog,
+}
 PROTOCOLS = tuple(_READERS)
 """What a feed can write."""
 

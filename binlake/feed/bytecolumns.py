@@ -135,6 +135,11 @@ def fixed_width(data: Bytes, width: int, rows: int) -> Array:
     return binary_array(np.arange(rows + 1, dtype=np.int64) * width, data)
 
 
+def fixed_numbers(values: npt.NDArray[np.generic], kind: str) -> Array:
+    """Numbers as eight bytes of numpy's type `kind`."""
+    return fixed_width(values.astype(kind).view(np.uint8), 8, len(values))
+
+
 def starts_of(lengths: Ints) -> Ints:
     """Where each value begins, and where the last one ends."""
     return np.concatenate([[0], np.cumsum(lengths)])

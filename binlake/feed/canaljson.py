@@ -25,7 +25,7 @@ from binlake.feed.jsontext import (
     object_parts,
     string_parts,
 )
-from binlake.feed.values import bit_numbers, member_numbers, plain_numbers, shown_in_zone
+from binlake.feed.values import bit_numbers, member_numbers, plain_numbers, shown_images
 from binlake.rows.schema import Action, ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -70,8 +70,9 @@ class CanalJsonFormat(RowFormat):
         columns = table.row_columns
         if op == DELETE and self._options.delete_keys_only:
             columns = row_key(table) or columns
-        shown = self._in_zone(columns, changes.last(columns))
-        old = self._in_zone(columns, changes.before(columns)) if op == UPDATE else None
+        zone = self._options.time_zone
+        shown = shown_images(columns, changes.last(columns), zone)
+        old = shown_images(columns, changes.before(columns), zone) if op == UPDATE else None
         parts: list[Part] = [
             b'{"id":0,"database":', json_bytes(table.db), b',"table":', json_bytes(table.name),
             b',"pkNames":', json_bytes(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],
@@ -104,10 +105,6 @@ class CanalJsonFormat(RowFormat):
         if self._options.extension:
             message["_tidb"] = {name: ts}
         return Event(None, json_bytes(message), everywhere)
-
-    def _in_zone(self, columns: tuple[ColumnInfo, ...], images: Images) -> Images:
-        zone = self._options.time_zone
-        return {column.name: shown_in_zone(column, images[column.name], zone) for column in columns}
 
     def _times(self, changes: Changes) -> list[Part]:
         moments = number_parts(pc.shift_right(changes.commit_ts, tso.LOGICAL_BITS))

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from binlake.config.protocols import CanalJsonOptions, CsvOptions, Options
+from binlake.config.protocols import (
+    AvroOptions,
+    CanalJsonOptions,
+    CsvOptions,
+    DebeziumOptions,
+    OpenProtocolOptions,
+    Options,
+    SlaveBinlogOptions,
+)
 from binlake.feed.avro.format import AvroFormat
 from binlake.feed.canaljson import CanalJsonFormat
 from binlake.feed.csvformat import CsvFormat
+from binlake.feed.debezium.format import DebeziumFormat
 from binlake.feed.formats import Format
+from binlake.feed.openprotocol import OpenProtocolFormat
+from binlake.feed.slavebinlog import SlaveBinlogFormat
 
 
 def format_of(options: Options) -> Format:
     """The format that `options` belong to."""
     match options:
+        case AvroOptions():
+            return AvroFormat(options)
         case CanalJsonOptions():
             return CanalJsonFormat(options)
         case CsvOptions():
             return CsvFormat(options)
-        case _:
-            return AvroFormat(options)
+        case OpenProtocolOptions():
+            return OpenProtocolFormat(options)
+        case DebeziumOptions():
+            return DebeziumFormat(options)
+        case SlaveBinlogOptions():
+            return SlaveBinlogFormat(options)

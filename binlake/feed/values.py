@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import pyarrow as pa
@@ -23,6 +24,11 @@ def shown_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
     shown = pc.cast(pc.local_timestamp(moments), pa.string())
     return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
+
+
+def shown_images(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
+    """The texts of `columns`, moments in `zone`."""
+    return {column.name: shown_in_zone(column, images[column.name], zone) for column in columns}
 
 
 def member_numbers(column: ColumnInfo, texts: Array) -> Array:

@@ -1,6 +1,7 @@
 """The feed of every genuine capture, replayed by a consumer that is not ours to encode: the table itself.
 
-Avro is kept as log compaction keeps it and decoded with fastavro; Canal-JSON is replayed message by message.
+Avro is kept as log compaction keeps it and decoded with fastavro; the other protocols are replayed
+message by message.
 
 Compared are the tables whose rows no DDL changed since they were made: Avro has no DDL (S2-36). Left out is the capture
 `zones_rearranged`, of which no sink can be made: merge refuses it.
@@ -11,20 +12,29 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.canal import decode_canal
-from support.feedrows import columns_of
+from support.feedrows import Row, columns_of
+from support.openprotocol import decode_open, row_of_open
+from support.slavebinlog import row_of_slave
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical_text_of, raw_from_capture
-from binlake.config.protocols import AvroOptions, CanalJsonOptions, Options
+from binlake.config.protocols import (
+    AvroOptions,
+    CanalJsonOptions,
+    OpenProtocolOptions,
+    Options,
+    SlaveBinlogOptions,
+)
 from binlake.feed.avro.schema import legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, fingerprint
 from binlake.feed.protocols import format_of
@@ -36,6 +46,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import Segments, WindowDefinitions
+from binlake.wire import slave_binlog_pb2 as pb
 from deploy.local.commitlog import RULES, CommitLog, read_log
 
 pytestmark = pytest.mark.long
@@ -45,6 +56,18 @@ TOPICS = Topics([Dispatcher(("*.*",), "{schema}.{table}")])
 TEXTS = AvroOptions(decimals="string", unsigned_bigints="string", extension=True)
 Name = tuple[str, str]
 Columns = dict[str, ColumnInfo]
+
+
+class Change(NamedTuple):
+    """A row of a table that is gone, and one that has come."""
+
+    name: Name
+    gone: Row | None
+    came: Row | None
+
+
+Decode = Callable[[dict[str, Any], dict[Name, Columns]], Iterator[Change]]
+"""The changes of a message; columns by table."""
 
 
 class Consumer(Protocol):
@@ -101,10 +124,11 @@ class AvroConsumer:
         return value
 
 
-class CanalConsumer:
-    """What a reader of one topic has that does what each message says, in order; it needs no key."""
+class ReplayConsumer:
+    """What a reader has that does what each message says, in order; it needs no key."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
         self.tables: dict[Name, Counter[Any]] = {}
         self.messages = 0
         self.rows_changed_by_ddl: set[Name] = set()
@@ -115,17 +139,14 @@ class CanalConsumer:
     def read(self, messages: pa.Table, columns: dict[Name, Columns]) -> None:
         for message in messages.to_pylist():
             self.messages += 1
-            name = message["db"], message["table"]
-            change = decode_canal(message["value"], columns[name])
-            assert (change.name, change.commit_ts, message["key"]) == (name, message["commit_ts"], None)
-            rows = self.tables.setdefault(name, Counter())
-            gone = change.data if change.type == "DELETE" else change.old
-            if gone is not None:
-                row = tuple(sorted(gone.items()))
-                assert rows[row] > 0 or name in self.rows_changed_by_ddl, message
-                rows[row] -= 1
-            if change.type != "DELETE":
-                rows[tuple(sorted(change.data.items()))] += 1
+            for change in self._decode(message, columns):
+                rows = self.tables.setdefault(change.name, Counter())
+                if change.gone is not None:
+                    row = tuple(sorted(change.gone.items()))
+                    assert rows[row] > 0 or change.name in self.rows_changed_by_ddl, message
+                    rows[row] -= 1
+                if change.came is not None:
+                    rows[tuple(sorted(change.came.items()))] += 1
 
     def rows(self, name: Name, table: TableDef) -> list[dict[str, Any]]:
         binary = {column.name for column in table.row_columns if column.is_binary}
@@ -133,6 +154,35 @@ class CanalConsumer:
             {column: bytes.fromhex(text) if column in binary and text is not None else text for column, text in row}
             for row in self.tables.get(name, Counter()).elements()
         ]
+
+
+def changes_of_canal(message: dict[str, Any], columns: dict[Name, Columns]) -> Iterator[Change]:
+    name = message["db"], message["table"]
+    change = decode_canal(message["value"], columns[name])
+    assert (change.name, change.commit_ts, message["key"]) == (name, message["commit_ts"], None)
+    gone = change.data if change.type == "DELETE" else change.old
+    yield Change(name, gone, None if change.type == "DELETE" else change.data)
+
+
+def changes_of_open(message: dict[str, Any], columns: dict[Name, Columns]) -> Iterator[Change]:
+    for key, value in decode_open(message["key"], message["value"]):
+        name = key["scm"], key["tbl"]
+        assert value is not None
+        assert (key["ts"], key["t"]) == (message["commit_ts"], 1)
+        rows = {side: row_of_open(row, columns[name]) for side, row in value.items()}
+        yield Change(name, rows.get("p", rows.get("d")), rows.get("u"))
+
+
+def changes_of_slave(message: dict[str, Any], columns: dict[Name, Columns]) -> Iterator[Change]:
+    binlog = pb.Binlog.FromString(message["value"])
+    assert binlog.commit_ts == message["commit_ts"]
+    for table in binlog.dml_data.tables:
+        name = table.schema_name, table.table_name
+        for mutation in table.mutations:
+            row = row_of_slave(table, mutation.row, columns[name])
+            old = row_of_slave(table, mutation.change_row, columns[name]) if mutation.HasField("change_row") else None
+            gone = mutation.type == pb.Delete
+            yield Change(name, row if gone else old, None if gone else row)
 
 
 class Feed:
@@ -228,7 +278,19 @@ def test_the_compacted_topics_equal_the_tables(name: str) -> None:
 # S2-02, R-18
 @pytest.mark.parametrize("name", COUNTS)
 def test_the_replayed_canal_messages_equal_the_tables(name: str) -> None:
-    assert compare_with_capture(name, CanalJsonOptions(extension=True), CanalConsumer()) >= COUNTS[name][1]
+    replay = ReplayConsumer(changes_of_canal)
+    assert compare_with_capture(name, CanalJsonOptions(extension=True), replay) >= COUNTS[name][1]
+
+
+# S2-02, R-18
+@pytest.mark.parametrize("name", ["anomaly", "keys", "types_all"])
+@pytest.mark.parametrize(
+    ("options", "decode"),
+    [(OpenProtocolOptions(), changes_of_open), (SlaveBinlogOptions(), changes_of_slave)],
+    ids=["open-protocol", "slave-binlog"],
+)
+def test_other_protocols_replayed_equal_the_tables(name: str, options: Options, decode: Decode) -> None:
+    assert compare_with_capture(name, options, ReplayConsumer(decode)) >= COUNTS[name][1]
 
 
 def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int:

@@ -110,7 +110,7 @@ def _field(column: ColumnInfo, options: AvroOptions) -> Json:
 
 
 def _block(column: ColumnInfo, options: AvroOptions) -> Json:
-    parameters = {"tidb_type": _tidb_type(column)}
+    parameters = {"tidb_type": tidb_type(column)}
     if column.tp == t.BIT:
         parameters = {"length": str(max(column.flen, 1)), **parameters}
     if column.tp in (t.ENUM, t.SET):
@@ -122,7 +122,8 @@ def _block(column: ColumnInfo, options: AvroOptions) -> Json:
     return block
 
 
-def _tidb_type(column: ColumnInfo) -> str:
+def tidb_type(column: ColumnInfo) -> str:
+    """The type as schemas name it, as `INT UNSIGNED` (S2-20)."""
     if column.tp in t.INTEGERS:
         return ("BIGINT" if column.tp == t.LONGLONG else "INT") + (" UNSIGNED" if column.unsigned else "")
     return _WORDS.get(column.tp) or ("BLOB" if column.is_binary else "TEXT")

@@ -1,0 +1,118 @@
+"""The schema block of Debezium's messages: Kafka Connect's types of a table's columns, and of the envelope.
+
+Rule: a definition and the options alone decide it. Defaults are left out: a consumer would put one where a NULL is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from binlake.feed.avro.schema import legal_name, tidb_type
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+
+Json = dict[str, Any]
+
+_INTEGERS = {t.TINY: ("int16", "int16"), t.SHORT: ("int16", "int32"), t.INT24: ("int32", "int32"),
+             t.LONG: ("int32", "int64"), t.LONGLONG: ("int64", "int64")}  # fmt: skip
+"""By type: that of signed and of unsigned numbers."""
+_NAMED = {t.DATE: ("int32", "time.Date"), t.NEWDATE: ("int32", "time.Date"), t.YEAR: ("int32", "time.Year"),
+          t.TIMESTAMP: ("string", "time.ZonedTimestamp"), t.DURATION: ("int64", "time.MicroTime"),
+          t.JSON: ("string", "data.Json"), t.ENUM: ("string", "data.Enum"),
+          t.SET: ("string", "data.EnumSet")}  # fmt: skip
+_PLAIN = {t.FLOAT: "float", t.DOUBLE: "double", t.NEWDECIMAL: "double"}
+_SOURCE = (("version", "string", False), ("connector", "string", False), ("name", "string", False),
+           ("ts_ms", "int64", False), ("snapshot", "", True), ("db", "string", False), ("sequence", "string", True),
+           ("table", "string", True), ("server_id", "int64", False), ("gtid", "string", True),
+           ("file", "string", False), ("pos", "int64", False), ("row", "int32", False), ("thread", "int64", True),
+           ("query", "string", True))  # fmt: skip
+_SNAPSHOT: Json = {
+    "type": "string",
+    "optional": True,
+    "name": "io.debezium.data.Enum",
+    "version": 1,
+    "parameters": {"allowed": "true,last,false,incremental"},
+    "default": "false",
+    "field": "snapshot",
+}
+MILLIS_DIGITS = 3
+"""Digits of fractional seconds up to which a DATETIME is in milliseconds."""
+
+
+def record_name(cluster: str, table: TableDef) -> str:
+    """What the names of the table's schemas begin with."""
+    return ".".join(map(legal_name, (cluster, table.db, table.name)))
+
+
+def key_schema(name: str, columns: tuple[ColumnInfo, ...]) -> Json:
+    """The schema of the keys."""
+    return {
+        "type": "struct",
+        "name": f"{name}.Key",
+        "optional": False,
+        "fields": [field_schema(column) for column in columns],
+    }
+
+
+def envelope_schema(name: str, columns: tuple[ColumnInfo, ...] | None, *, extension: bool) -> Json:
+    """The schema of the values; `columns`: None of a message that shows no row. `extension`: with TiDB's types."""
+    images = (
+        [] if columns is None else [_image(name, "before", columns, False), _image(name, "after", columns, extension)]
+    )
+    transaction = {
+        "type": "struct",
+        "fields": [_simple("id", "string"), _simple("total_order", "int64"), _simple("data_collection_order", "int64")],
+        "optional": True,
+        "name": "event.block",
+        "version": 1,
+        "field": "transaction",
+    }
+    fields = [*images, _source(), _simple("op", "string"), _simple("ts_ms", "int64", True), transaction]
+    return {"type": "struct", "optional": False, "name": f"{name}.Envelope", "version": 1, "fields": fields}
+
+
+def field_schema(column: ColumnInfo) -> Json:
+    """The block of a column."""
+    kind, name, parameters = _type_of(column)
+    block: Json = {"type": kind, "optional": not column.not_null}
+    if name:
+        block |= {"name": f"io.debezium.{name}", "version": 1}
+    if parameters:
+        block["parameters"] = parameters
+    return block | {"field": column.name}
+
+
+def _type_of(column: ColumnInfo) -> tuple[str, str, Json]:
+    """Connect's type, the name of its meaning, and the parameters of that."""
+    if column.tp in _INTEGERS:
+        return _INTEGERS[column.tp][column.unsigned], "", {}
+    if column.tp == t.BIT:
+        return ("boolean", "", {}) if column.flen == 1 else ("bytes", "data.Bits", {"length": str(column.flen)})
+    if column.tp == t.DATETIME:
+        return "int64", "time.Timestamp" if column.fsp <= MILLIS_DIGITS else "time.MicroTimestamp", {}
+    if column.tp in (t.ENUM, t.SET):
+        escaped = [member.replace(",", r"\,") if column.tp == t.ENUM else member for member in column.elems]
+        return (*_NAMED[column.tp], {"allowed": ",".join(escaped)})
+    if column.tp in _NAMED:
+        return (*_NAMED[column.tp], {})
+    return _PLAIN.get(column.tp, "string"), "", {}
+
+
+def _image(name: str, side: str, columns: tuple[ColumnInfo, ...], extension: bool) -> Json:
+    fields = [field_schema(column) | ({"tidb_type": tidb_type(column)} if extension else {}) for column in columns]
+    return {"type": "struct", "optional": True, "name": f"{name}.Value", "field": side, "fields": fields}
+
+
+def _source() -> Json:
+    fields = [_SNAPSHOT if name == "snapshot" else _simple(name, kind, optional) for name, kind, optional in _SOURCE]
+    return {
+        "type": "struct",
+        "fields": fields,
+        "optional": False,
+        "name": "io.debezium.connector.mysql.Source",
+        "field": "source",
+    }
+
+
+def _simple(name: str, kind: str, optional: bool = False) -> Json:
+    return {"type": kind, "optional": optional, "field": name}

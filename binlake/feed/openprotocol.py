@@ -1,0 +1,128 @@
+"""TiCDC's Open Protocol: keys and values are JSON behind their length, a key also behind the protocol's version.
+
+One event a message; TiCDC packs several into one, and a consumer reads both alike. The members of an object stand in
+the order of their names, as Go writes them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.config.protocols import OpenProtocolOptions
+from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, fixed_numbers, join_parts
+from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, row_key
+from binlake.feed.jsontext import (
+    as_binary,
+    base64_text,
+    escaped,
+    escaped_go_quoted,
+    json_bytes,
+    number_parts,
+    object_parts,
+    string_parts,
+)
+from binlake.feed.values import bit_numbers, member_numbers, shown_images
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.window.definitions import LandedDdl
+
+VERSION = (1).to_bytes(8, "big")
+ROW, DDL, RESOLVED = 1, 2, 3
+"""The types of events."""
+BINARY, HANDLE_KEY, GENERATED, PRIMARY_KEY, UNIQUE_KEY, MULTIPLE_KEY, NULLABLE, UNSIGNED = (1 << n for n in range(8))
+"""The bits of a column's flag."""
+_FLAG_MULTIPLE = 8
+"""TiDB's, of a column of an index that is not unique."""
+
+
+class OpenProtocolFormat(RowFormat):
+    """The Open Protocol with `options`."""
+
+    def __init__(self, options: OpenProtocolOptions) -> None:
+        self._options = options
+        self.splits_moves = not options.raw_updates
+
+    def encode(self, changes: Changes) -> Bodies:
+        """Keys that name transaction and table, values with the row."""
+        table, op = changes.table, changes.op
+        columns = table.row_columns
+        if op == DELETE and self._options.delete_keys_only:
+            columns = row_key(table) or columns
+        members = [("d" if op == DELETE else "u", self._row(changes, columns, old=op == DELETE))]
+        if op == UPDATE and self._options.old_values:
+            members.append(("p", self._row(changes, columns, old=True)))
+        key: list[Part] = [b'{"ts":', *number_parts(changes.commit_ts), b',"scm":', json_bytes(table.db)]
+        key += [b',"tbl":', json_bytes(table.name), b',"t":%d}' % ROW]
+        value = object_parts(members)
+        return Bodies(_framed(join_parts(key), VERSION), _framed(join_parts(value)))
+
+    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
+        """To all partitions."""
+        key = {"ts": ddl.commit_ts, "scm": ddl.db, "tbl": ddl.table, "t": DDL}
+        return Event(VERSION + _frame(json_bytes(key)), _frame(json_bytes({"q": ddl.sql, "t": ddl.action})), True)
+
+    def watermark(self, ts: int, /) -> Event | None:
+        """The resolved event: to all partitions, with an empty value."""
+        return Event(VERSION + _frame(json_bytes({"ts": ts, "t": RESOLVED})), _frame(b""), True)
+
+    def _row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
+        images = changes.before(columns) if old else changes.after(columns)
+        shown = shown_images(columns, images, self._options.time_zone)
+        handle = {column.name for column in row_key(changes.table)}
+        return object_parts(
+            (column.name, _column_parts(changes.table, column, column.name in handle, shown[column.name]))
+            for column in sorted(columns, key=lambda column: column.name)
+        )
+
+
+def column_flag(table: TableDef, column: ColumnInfo, *, handle: bool) -> int:
+    """The bits that describe a column; `handle`: it belongs to the key that rows are told apart by."""
+    primary = column.name in table.primary_key
+    bits = {
+        BINARY: column.charset == "binary",
+        HANDLE_KEY: handle,
+        GENERATED: column.is_generated,
+        PRIMARY_KEY: primary,
+        UNIQUE_KEY: bool(column.flag & t.FLAG_UNIQUE),
+        MULTIPLE_KEY: bool(column.flag & _FLAG_MULTIPLE),
+        NULLABLE: not column.not_null,
+        UNSIGNED: column.unsigned,
+    }
+    return sum(bit for bit, holds in bits.items() if holds)
+
+
+def _column_parts(table: TableDef, column: ColumnInfo, handle: bool, texts: Array) -> list[Part]:
+    head = b'{"t":%d,' % column.tp + (b'"h":true,' if handle else b"")
+    return [head + b'"f":%d,"v":' % column_flag(table, column, handle=handle), *_value(column, texts), b"}"]
+
+
+def _value(column: ColumnInfo, texts: Array) -> list[Part]:
+    match column.tp:
+        case t.YEAR:
+            # "0000" is no number of JSON.
+            return number_parts(pc.cast(texts, pa.int64()))
+        case t.ENUM | t.SET:
+            return number_parts(member_numbers(column, texts))
+        case t.BIT:
+            return number_parts(bit_numbers(texts))
+        case _ if column.tp in t.INTEGERS or column.tp in (t.FLOAT, t.DOUBLE):
+            return number_parts(texts)
+        case _ if column.tp in t.BLOBS:
+            return string_parts(base64_text(bytes_of_hex(texts) if column.is_binary else as_binary(texts)))
+        case _ if column.is_binary:
+            return string_parts(escaped_go_quoted(bytes_of_hex(texts)))
+        case _ if column.tp in t.STRINGS or column.tp == t.JSON:
+            return string_parts(escaped(texts))
+        case _:
+            return string_parts(as_binary(texts))
+
+
+def _framed(values: Array, before: bytes = b"") -> Array:
+    lengths = np.asarray(pc.binary_length(values))
+    return join_parts([before, fixed_numbers(lengths, ">i8"), values])
+
+
+def _frame(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "big") + text
