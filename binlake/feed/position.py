@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+_LAST_START_TS, _LAST_SEQ = (1 << 63) - 1, (1 << 31) - 1
+
 
 class Position(NamedTuple):
     """A place in the order of all changes."""
@@ -11,6 +13,11 @@ class Position(NamedTuple):
     commit_ts: int
     start_ts: int
     seq: int
+
+    @classmethod
+    def behind(cls, commit_ts: int) -> Position:
+        """The end of all changes with this commit_ts."""
+        return cls(commit_ts, _LAST_START_TS, _LAST_SEQ)
 
     @classmethod
     def from_text(cls, text: str) -> Position:

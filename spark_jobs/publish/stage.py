@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, pairwise
 
 import pyarrow as pa
 
@@ -97,16 +98,20 @@ def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublis
 
 
 def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> Sent:
-    """The messages that were sent; those that the sink had already are passed over."""
-    sent = Sent()
-    for part in read_sealed(paths, manifest, out.position):
-        for messages in split_changes(part, TRANSACTION_ROWS):
-            ready = ids.add_headers(messages, manifest.schemas)
-            if ready.num_rows:
-                out.publish(ready, last_position(ready))
-                sent.add(ready)
-            if ids.refused is not None:
-                raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)
+    """The messages that were sent; those that the sink had already are passed over.
+
+    With the last of them the feed is at the window's end: who reads positions knows that all up to it is there (R-31).
+    """
+    sent, parts = Sent(), read_sealed(paths, manifest, out.position)
+    pieces = (piece for part in parts for piece in split_changes(part, TRANSACTION_ROWS))
+    for messages, following in pairwise(chain(pieces, [None])):
+        ready = ids.add_headers(messages, manifest.schemas)
+        whole = following is None and ids.refused is None
+        if ready.num_rows:
+            out.publish(ready, Position.behind(manifest.hi) if whole else last_position(ready))
+            sent.add(ready)
+        if ids.refused is not None:
+            raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)
     return sent
 
 

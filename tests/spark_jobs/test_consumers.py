@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lakehouse import Lakehouse, Source
+from support.topics import read_topic
 
 from binlake.cli import run
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
+from binlake.feed.kafka import POSITIONS
 from spark_jobs.encode import stage as encode
 from spark_jobs.publish import stage as publish
 
@@ -99,6 +101,13 @@ def test_consumers_of_topics_and_of_files_have_the_tables(world: World) -> None:
         world.consume(table)
         assert rows_of(world.database, f"consumers.{table}", columns) == rows
         assert rows_of(world.database, table, columns) == rows
+
+
+#
+def test_the_position_of_a_feed_is_the_end_of_its_last_window(world: World) -> None:
+    own = [read.value for read in read_topic(world.kafka.address, POSITIONS) if read.key == b"consumers.topics"]
+    ends = [int(value.split(b"-")[0]) for value in own if value]
+    assert (ends[0], ends[-1]) == (world.cut, world.last)
 
 
 def lines(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:

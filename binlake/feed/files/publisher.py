@@ -31,7 +31,6 @@ from binlake.feed.position import Position
 
 Read = Callable[[Position | None], Iterator[pa.Table]]
 """Gives the messages of a window behind a position, in parts and in commit order."""
-_BEHIND_ALL = (1 << 63) - 1, (1 << 31) - 1
 
 
 @dataclass
@@ -145,7 +144,7 @@ class FilePublisher:
 
     def _pieces(self, versions: Versions, read: Read) -> Iterator[Piece]:
         cutter = Cutter(versions, self._storage.date_separator, self._storage.file_size)
-        after = None if self.checkpoint is None else Position(self.checkpoint, *_BEHIND_ALL)
+        after = None if self.checkpoint is None else Position.behind(self.checkpoint)
         changes = pa.array([INSERT, UPDATE, DELETE])
         for part in read(after):
             yield from cutter.add(part.filter(pc.is_in(part.column(Message.OP), changes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.feedmessages import Change, commit_ts, window_of
@@ -117,6 +118,21 @@ def test_files_end_behind_transactions_however_the_messages_come() -> None:
     sizes = [len(content) for path, content in whole.files.items() if data_file(path)]
     # 40 bytes of values, keys and line ends are two lines.
     assert max(sizes) <= 60
+
+
+def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -> None:
+    """As when the feed's section was changed in between: encode made the waiting window again."""
+    manifest, read = window_of(6, 12, [replace(change, value=f"{change.value} again") for change in CHANGES])
+    before, whole = Memory(), undisturbed()
+    publish(before, WINDOWS[:2])
+    for fails in range(before.writes + 1, whole.writes + 1):
+        store = Memory()
+        store.fails = fails
+        publish_until_killed(store)
+        with FilePublisher(STORAGE, "canal-json", "demo.files", store=store) as publisher:
+            publisher.publish_window(manifest, read)
+        own = [line for line in lines(store, by_index=True) if line[3:].startswith("item")]
+        assert own == [f"{second:02}-item{' again' * (second > 6)}" for second in range(1, 13)], fails
 
 
 def test_a_folder_belongs_to_one_feed() -> None:
