@@ -32,6 +32,8 @@ def test_each_feed_has_a_group_of_tasks_behind_merge_alone(folder: Path) -> None
     assert dag.get_task("publish-a").downstream_task_ids == set()
     assert dag.get_task("encode-a").locks == ("feed-a",)
     assert "| `publish-b-2` |" in dag.doc_md
+    assert "until a person resumes it" in dag.doc_md
+    assert dag.task_group_dict["feed_a"].tooltip == "feed a: *.* to kafka://k:9092/t?protocol=avro"
 
 
 def test_a_feed_that_fails_stops_no_other_sink(run: Runner) -> None:
@@ -70,7 +72,10 @@ def test_a_replication_of_feeds_alone_has_their_assets_and_no_other(folder: Path
     assert "recover" not in dag.task_ids
     fused = built(folder, target=None, mirror="enabled = false", airflow='layout = "fused"\nschedule = ""')
     assert [one.name for one in fused.get_task("window").outlets] == ["binlake-orders.a", "binlake-orders.b-2"]
+    assert fused.get_task("window").locks == ("landing", "merge", "feed-a", "feed-b-2")
     both = built(folder, airflow='layout = "fused"\nschedule = ""')
+    # A feed that another process works on holds up no other sink.
+    assert both.get_task("window").locks == ("landing", "merge", "sql", "mirror")
     assert "binlake-orders" in [one.name for one in both.get_task("window").outlets]
 
 

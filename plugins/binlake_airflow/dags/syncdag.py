@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup
 
+from binlake.config.sinkuri import mask_sink_uri
 from binlake.pipeline import Stage, feed_of_sink, locks_of
 from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
@@ -57,7 +58,7 @@ _RECOVER = (
 def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
     sinks = dict.fromkeys(stage.sink for stage in stages)
-    groups = {sink: TaskGroup(_group_name(sink), prefix_group_id=False) for sink in sinks}
+    groups = {sink: TaskGroup(_group_name(sink), prefix_group_id=False, tooltip=_tooltip(file, sink)) for sink in sinks}
     for stage in stages:
         with groups[stage.sink]:
             tasks[stage.task] = _add_task(file, stage, stages)
@@ -70,6 +71,15 @@ def _group_name(sink: str | None) -> str:
     return _GROUPS.get(sink) or f"feed_{feed_of_sink(sink)}"
 
 
+def _tooltip(file: ReplicationFile, sink: str | None) -> str:
+    """What a feed sends where, for who points at its group."""
+    feed = feed_of_sink(sink)
+    if not feed:
+        return ""
+    section = file.replication.feed_of(feed)
+    return f"feed {feed}: {', '.join(section.rules)} to {mask_sink_uri(section.sink_uri)}"
+
+
 def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> StageOperator:
     names = {stage.name for stage in stages}
     # The replication's asset is about its tables: the target, or the mirrors where there is none. Feeds have their own.
@@ -78,7 +88,7 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         task_id=stage.task,
         stage=stage.name,
         feed=stage.feed,
-        locks=locks_of(stages if stage.name == FUSED else [stage]),
+        locks=locks_of(_all_wait_for(stages) if stage.name == FUSED else [stage]),
         spark_conn_id=file.replication.airflow.spark_conn_id,
         bounds_from=stage.bounds_from,
         moves_assets=mover if stage.name in (mover, FUSED) else "",
@@ -86,6 +96,12 @@ def _add_task(file: ReplicationFile, stage: Stage, stages: Sequence[Stage]) -> S
         **file.task_arguments(),
         **_asset_arguments(file.replication.name, stage, mover, [one.feed for one in stages if one.name == "publish"]),
     )
+
+
+def _all_wait_for(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Those whose locks hold up a whole window: a feed that another process works on holds up itself."""
+    own = [stage for stage in stages if not stage.feed]
+    return own if any(stage.sink for stage in own) else stages
 
 
 _NOTIFYING = ("plan", "land", "finalize", "publish", FUSED)
@@ -99,6 +115,12 @@ def _asset_arguments(replication: str, stage: Stage, mover: str, feeds: Sequence
     return {"inlets": inlets, "outlets": [*outlets, *(assets.feed_alias(replication, feed) for feed in published)]}
 
 
+_FEEDS = (
+    " A feed that fails stops no other sink; one in state error is skipped, and says why, until a person resumes it on "
+    "the replication's page or by `binlake changefeed resume`."
+)
+
+
 def _params() -> dict[str, Param]:
     return {
         "start_ts": moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
@@ -109,8 +131,9 @@ def _params() -> dict[str, Param]:
 def _describe_run(stages: Sequence[Stage], *, recovers: bool) -> str:
     rows = "\n".join(f"| `{stage.task}` | {stage.summary} |" for stage in stages)
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
+    feeds = _FEEDS if any(stage.feed for stage in stages) else ""
     return (
         "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. A run that a pump or "
-        "another writer blocks waits without occupying a worker.\n\n"
+        f"another writer blocks waits without occupying a worker.{feeds}\n\n"
         f"| Task | What it does |\n|---|---|\n{rows}{more}"
     )
