@@ -12,8 +12,10 @@ from typing import Any
 
 import fastavro
 
-from binlake.errors import ConfigError, Permanent, WireError
-from binlake.feed.reading.events import Event, Record
+from binlake.errors import ConfigError
+from binlake.feed.reading.events import Event, Record, unfit
+from binlake.feed.reading.jsonprotocols import decode_canal_json, decode_debezium, decode_open_protocol
+from binlake.feed.reading.slavebinlogs import decode_slave_binlog
 from binlake.feed.registry import MAGIC
 
 Decoder = Callable[[Record], Iterator[Event]]
@@ -23,7 +25,6 @@ Schemas = Callable[[int], str]
 COMMIT_TS_HEADER = "tidb_commit_ts"
 """The header of tombstones (MISSION S2-48)."""
 _HEADER_BYTES = 5
-_CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TIDB_WATERMARK": "watermark"}
 
 
 class AvroDecoder:
@@ -36,14 +37,14 @@ class AvroDecoder:
     def __call__(self, record: Record) -> Iterator[Event]:
         """The one event of the message."""
         if record.key is None:
-            raise _unfit(record, "it has no key")
+            raise unfit(record, "it has no key")
         schema, key = self._decode(record, record.key)
         value = None if record.value is None else self._decode(record, record.value)[1]
         yield row_event(record.place, schema, key, value, _commit_ts_of(record.headers))
 
     def _decode(self, record: Record, body: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if body[:1] != MAGIC or len(body) < _HEADER_BYTES:
-            raise _unfit(record, "it does not begin with 0 and the id of a schema")
+            raise unfit(record, "it does not begin with 0 and the id of a schema")
         number = int.from_bytes(body[1:_HEADER_BYTES], "big")
         if number not in self._parsed:
             self._parsed[number] = fastavro.parse_schema(json.loads(self._schemas(number)))
@@ -52,9 +53,9 @@ class AvroDecoder:
         try:
             value: Any = fastavro.schemaless_reader(stream, schema, None)
         except (EOFError, ValueError, IndexError) as error:
-            raise _unfit(record, f"it is not what schema {number} says: {error}") from error
+            raise unfit(record, f"it is not what schema {number} says: {error}") from error
         if stream.read(1):
-            raise _unfit(record, f"it is longer than schema {number} says")
+            raise unfit(record, f"it is longer than schema {number} says")
         return schema, value
 
 
@@ -77,27 +78,6 @@ def row_event(
     )
 
 
-def decode_canal_json(record: Record) -> Iterator[Event]:
-    """The one event of the message, which it has whole."""
-    message = _json_object(record, record.value)
-    extension = message.get("_tidb") or {}
-    op = "ddl" if message.get("isDdl") else _CANAL_OPS.get(str(message.get("type")))
-    if op is None:
-        raise _unfit(record, f"its type is {message.get('type')!r}")
-    rows = message.get("data") or [None]
-    before = (message.get("old") or [None]) if op == "u" else [None]
-    yield Event(
-        record.place,
-        extension.get("commitTs", extension.get("watermarkTs")),
-        message.get("database") or "",
-        message.get("table") or "",
-        op,
-        value=rows[0],
-        before=before[0],
-        message=message,
-    )
-
-
 def decoder_of(protocol: str, schemas: Schemas | None = None) -> Decoder:
     """What reads the messages of `protocol`; `schemas`: for those with schemas in a registry. Raises ConfigError."""
     if protocol == "avro":
@@ -106,13 +86,13 @@ def decoder_of(protocol: str, schemas: Schemas | None = None) -> Decoder:
                 "messages in Avro need their schema registry", hint="give --schema-registry http://host:8081"
             )
         return AvroDecoder(schemas)
-    if protocol not in _PLAIN:
+    if protocol not in PLAIN:
         raise ConfigError(
             "messages of this protocol cannot be read here",
             where={"protocol": protocol},
-            hint=f"use one of {', '.join(('avro', *_PLAIN))}",
+            hint=f"use one of {', '.join(('avro', *PLAIN))}",
         )
-    return _PLAIN[protocol]
+    return PLAIN[protocol]
 
 
 def _commit_ts_of(headers: Mapping[str, bytes]) -> int | None:
@@ -120,20 +100,9 @@ def _commit_ts_of(headers: Mapping[str, bytes]) -> int | None:
     return int(text) if text is not None else None
 
 
-def _json_object(record: Record, body: bytes | None) -> dict[str, Any]:
-    try:
-        message = json.loads(body or b"")
-    except ValueError as error:
-        raise _unfit(record, f"it is not JSON: {error}") from error
-    if not isinstance(message, dict):
-        raise _unfit(record, "it is not a JSON object")
-    return message
-
-
-def _unfit(record: Record, why: str) -> Permanent:
-    return WireError(
-        f"a message cannot be decoded: {why}", where={"at": record.place}, hint="check the protocol in the URI"
-    )
-
-
-_PLAIN: Mapping[str, Decoder] = {"canal-json": decode_canal_json}
+PLAIN: Mapping[str, Decoder] = {
+    "canal-json": decode_canal_json,
+    "open-protocol": decode_open_protocol,
+    "debezium": decode_debezium,
+    "slave-binlog": decode_slave_binlog,
+}

@@ -11,9 +11,12 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from binlake.errors import WireError
+
 _TIMESTAMPS = frozenset({"commit_ts", "_tidb_commit_ts", "commitTs", "watermarkTs", "commitTS"})
 
 
+_HINT = "check the protocol in the URI"
 _ROW = ("key", "value", "before")
 
 
@@ -73,3 +76,8 @@ def shown_value(value: Any, name: str = "") -> Any:
             return {str(key): shown_value(one, str(key)) for key, one in value.items()}
         case _:
             return [shown_value(one, name) for one in value]
+
+
+def unfit(record: Record, why: str) -> WireError:
+    """The error of a message that does not fit its protocol."""
+    return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

@@ -16,8 +16,9 @@ from binlake.feed.files.layout import DataFile, data_file, index_number, index_p
 from binlake.feed.files.publisher import read_checkpoint
 from binlake.feed.files.store import Store
 from binlake.feed.reading.csvfile import csv_events
-from binlake.feed.reading.decoders import decode_canal_json, row_event
+from binlake.feed.reading.decoders import row_event
 from binlake.feed.reading.events import Event, Record
+from binlake.feed.reading.jsonprotocols import decode_canal_json
 
 Wanted = Callable[[str, str], bool]
 """Whether a table's (db, table) files are read."""

@@ -10,8 +10,9 @@ import fastavro
 import pytest
 
 from binlake.errors import ConfigError, WireError
-from binlake.feed.reading.decoders import AvroDecoder, decode_canal_json, decoder_of
+from binlake.feed.reading.decoders import AvroDecoder, decoder_of
 from binlake.feed.reading.events import Record
+from binlake.feed.reading.jsonprotocols import decode_canal_json
 from binlake.feed.registry import header
 
 FIELDS = [{"name": "id", "type": "int"}]
