@@ -6,7 +6,14 @@ from itertools import product
 
 import pytest
 
-from binlake.config.protocols import AvroOptions
+from binlake.config.protocols import (
+    AvroOptions,
+    CanalJsonOptions,
+    DebeziumOptions,
+    OpenProtocolOptions,
+    Options,
+    SlaveBinlogOptions,
+)
 from binlake.config.sinkuri import mask_sink_uri, parse_sink_uri
 from binlake.errors import ConfigError
 
@@ -63,6 +70,42 @@ def test_the_parameters_compose() -> None:
 def test_a_wrong_part_is_named_with_what_is_allowed(uri: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_sink_uri(uri)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("canal-json", CanalJsonOptions()),
+        ("canal-json&enable-tidb-extension=true&output-raw-change-event=true&delete-only-output-handle-key-columns=true",
+         CanalJsonOptions(extension=True, raw_updates=True, delete_keys_only=True)),
+        ("open-protocol", OpenProtocolOptions()),
+        ("open-protocol&output-old-value=false&output-raw-change-event=true",
+         OpenProtocolOptions(old_values=False, raw_updates=True)),
+        ("debezium", DebeziumOptions()),
+        ("debezium&enable-tidb-extension=true&cluster-id=c1&debezium-disable-schema=true&output-old-value=false",
+         DebeziumOptions(extension=True, cluster="c1", schemas=False, old_values=False)),
+        ("slave-binlog", SlaveBinlogOptions()),
+    ],
+)  # fmt: skip
+def test_each_protocol_has_its_own_options(words: str, options: Options) -> None:
+    assert parse_sink_uri(f"kafka://h:1/t?protocol={words}").options == options
+
+
+# U-27
+@pytest.mark.parametrize(
+    ("protocol", "foreign"),
+    [
+        ("avro", "output-raw-change-event"),
+        ("canal-json", "output-old-value"),
+        ("canal-json", "avro-float-type"),
+        ("open-protocol", "enable-tidb-extension"),
+        ("debezium", "delete-only-output-handle-key-columns"),
+        ("slave-binlog", "output-raw-change-event"),
+    ],
+)
+def test_a_parameter_of_another_protocol_is_refused_by_name(protocol: str, foreign: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown parameters.*{foreign}"):
+        parse_sink_uri(f"kafka://h:1/t?protocol={protocol}&{foreign}=true")
 
 
 def test_brokers_tls_and_sasl() -> None:

@@ -87,3 +87,14 @@ def test_the_last_pattern_that_fits_decides(
 def test_a_pattern_that_cannot_be_read_is_named(pattern: str) -> None:
     with pytest.raises(ConfigError):
         TableMatcher([pattern])
+
+
+def test_tables_may_share_the_topic_of_a_protocol_that_names_them() -> None:
+    rules = [Dispatcher(("a.*",), "{table}"), Dispatcher(("b.*",), "plain")]
+    topics = Topics(rules, default="rest", shared=True)
+    assert [topics.topic(db, "t") for db in ("a", "b", "c")] == ["t", "plain", "rest"]
+    topics.require_own_topics([("b", "t1"), ("b", "t2")])
+    with pytest.raises(ConfigError, match="and may have"):
+        Topics([Dispatcher(("*.*",), "a b")], shared=True)
+    with pytest.raises(ConfigError, match="must have"):
+        Topics([Dispatcher(("*.*",), "plain")])

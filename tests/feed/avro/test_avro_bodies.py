@@ -140,6 +140,29 @@ def test_a_timestamp_is_shown_in_the_feeds_zone(text: str, shown: str) -> None:
     assert value(kind, text, AvroOptions(time_zone="Europe/Berlin")) == shown
 
 
+# S2-07
+def test_by_default_a_message_carries_the_row_alone() -> None:
+    table = table_of(column(2, "c", t.VARCHAR))
+    schema = json.loads(value_schema(table, PAGE))
+    assert [field["name"] for field in schema["fields"]] == ["id", "c"]
+    assert decoded(table, [{"id": "7", "c": "x"}]) == [{"id": 7, "c": "x"}]
+
+
+# S2-19
+def test_a_column_that_may_be_null() -> None:
+    kind = column(2, "c", t.VARCHAR)
+    table = table_of(kind)
+    assert json.loads(value_schema(table, PAGE))["fields"][1] == {
+        "name": "c",
+        "default": None,
+        "type": ["null", {"type": "string", "connect.parameters": {"tidb_type": "TEXT"}}],
+    }
+    # The branch of `null` is 0, in zig-zag; that of the text 2 before its length.
+    bodies = encoded(table, [{"id": "0", "c": None}, {"id": "0", "c": "x"}])
+    assert bodies == [b"\x00\x00", b"\x00\x02\x02x"]
+    assert [value(kind, text) for text in (None, "x")] == [None, "x"]
+
+
 # S2-09, S2-10, S2-11
 def test_the_extension_tells_operation_and_commit() -> None:
     row = decoded(table_of(), [{"id": "7"}], AvroOptions(extension=True))[0]
