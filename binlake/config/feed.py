@@ -42,7 +42,7 @@ def _topic_names(text: str) -> str:
     raise ValueError(f"the subject name strategy {text!r} is not supported: only TopicNameStrategy is, as in TiCDC")
 
 
-CommitTs = Annotated[str, Field(pattern=r"^([1-9][0-9]{0,19})?$")]
+CommitTs = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})?$")]
 """A commit_ts as decimal text, or empty."""
 
 
@@ -110,7 +110,7 @@ class Feed(Section):
     csv: Csv = Field(Csv(), description="form of the lines of protocol csv")
     terminator: Literal["\r\n", "\n"] = Field("\r\n", description="end of a line in files of canal-json and csv")
     start_ts: CommitTs = Field(
-        "", description="commit_ts after which it begins; empty = with the first window that it sees"
+        "", description="commit_ts after which it begins (0: the beginning); empty = with the first window that it sees"
     )
     target_ts: CommitTs = Field("", description="last commit_ts that it sends, then it is finished; empty = no end")
     subject_name_strategy: Annotated[str, AfterValidator(_topic_names)] = Field(

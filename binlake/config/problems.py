@@ -58,7 +58,7 @@ def _timestamps(replication: Replication) -> Iterator[str]:
     given += [("filter.ignore-txn-commit-ts", text) for text in replication.filter.ignore_txn_commit_ts]
     given += [("ddl-replacement.commit-ts", one.commit_ts) for one in replication.ddl_replacement]
     given += [("ddl-injection.commit-ts", one.commit_ts) for one in replication.ddl_injection]
-    given += [("feed.start-ts", feed.start_ts) for feed in replication.feed if feed.start_ts]
+    given += [("feed.start-ts", feed.start_ts) for feed in replication.feed if int(feed.start_ts or 0)]
     given += [("feed.target-ts", feed.target_ts) for feed in replication.feed if feed.target_ts]
     if replication.initial_commit_ts not in ("-1", "0"):
         given.append(("initial-commit-ts", replication.initial_commit_ts))

@@ -63,7 +63,7 @@ class Registry:
     def require_answer(self) -> None:
         """Ask for the root, as TiCDC does at a start. Raises Transient without an answer, Permanent for a refusal."""
         # Its body is `{}` or a page for people.
-        self._request("GET", "/")
+        self._ask("GET", "/")
 
     def id_of(self, subject: str, schema: str) -> int:
         """The id of `schema` in `subject`, which is registered if it is not there yet.
@@ -73,18 +73,39 @@ class Registry:
         known = self._ids.get(subject)
         if known is not None and known[0] == schema:
             return known[1]
-        answer = self._request("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema}).json()
+        answer = self._ask("POST", f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema}).json()
         number = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(number, int) or number <= 0:
             raise Permanent("the registry's answer has no id", where={"registry": self.shown, "subject": subject})
         self._ids[subject] = (schema, number)
         return number
 
+    def find(self, subject: str, schema: str) -> int | None:
+        """The id of `schema` in `subject`; None where it is not registered. Raises Transient, Permanent."""
+        answer = self._request("POST", f"/subjects/{quote(subject, safe='')}", {"schema": schema}, absent=True)
+        return None if answer is None else int(answer.json()["id"])
+
+    def newest(self, subject: str) -> str | None:
+        """The text of the newest schema of `subject`; None where there is no such subject. Raises Transient."""
+        answer = self._request("GET", f"/subjects/{quote(subject, safe='')}/versions/latest", absent=True)
+        return None if answer is None else str(answer.json()["schema"])
+
     def schema_of(self, schema_id: int) -> str:
         """The text of the schema `schema_id`. Raises Permanent when the registry does not have it, Transient."""
-        return str(self._request("GET", f"/schemas/ids/{schema_id}").json()["schema"])
+        return str(self._ask("GET", f"/schemas/ids/{schema_id}").json()["schema"])
 
-    def _request(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response:
+    def _request(
+        self, method: str, path: str, body: dict[str, str] | None = None, *, absent: bool = False
+    ) -> httpx.Response | None:
+        """The answer; None where `absent` is allowed and the registry has no such thing."""
+        try:
+            return self._ask(method, path, body)
+        except SchemaRefused as error:
+            if absent and error.where.get("status") == str(httpx.codes.NOT_FOUND):
+                return None
+            raise
+
+    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> httpx.Response:
         again = Retrying(
             retry=retry_if_exception_type(Transient),
             stop=stop_after_attempt(_TRIES),

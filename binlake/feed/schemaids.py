@@ -18,6 +18,7 @@ from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
 from binlake.errors import ConfigError
 from binlake.feed.registry import Registry, SchemaRefused, header
+from binlake.feed.schemaorder import MayRegister
 from binlake.rules.topics import subject_of
 
 _BETWEEN = "\n"
@@ -25,10 +26,13 @@ _BETWEEN = "\n"
 
 
 class SchemaIds:
-    """The headers of one feed's messages. `refused`: the registry's error for the first message that it stopped."""
+    """The headers of one feed's messages. `refused`: the registry's error for the first message that it stopped.
 
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
+    `may_register`: of messages that are sent again, which schemas may become the newest of their subject.
+    """
+
+    def __init__(self, feed: Feed, may_register: MayRegister | None = None) -> None:
+        self._feed, self._may_register = feed, may_register
         self._registry: Registry | None = None
         self._headers: dict[tuple[str, str, str], bytes] = {}
         self.refused: SchemaRefused | None = None
@@ -73,12 +77,23 @@ class SchemaIds:
             return b""
         name = (topic, part, schema)
         if name not in self._headers:
-            self._headers[name] = header(self._id_of(subject_of(topic, part), schemas[schema]))
+            self._headers[name] = header(self._id_of(topic, part, schemas[schema]))
         return self._headers[name]
 
-    def _id_of(self, subject: str, schema: str) -> int:
+    def _id_of(self, topic: str, part: str, schema: str) -> int:
+        subject, registry = subject_of(topic, part), self._opened()
         try:
-            return self._opened().id_of(subject, schema)
+            if self._may_register is not None:
+                found, newest = registry.find(subject, schema), registry.newest(subject)
+                if found is not None:
+                    return found
+                if newest is not None and not self._may_register(topic, part, schema, newest):
+                    raise SchemaRefused(
+                        "a schema of that time is not registered, and would become the newest of its subject",
+                        where={"registry": registry.shown},
+                        hint="send the range to topics of their own (--topic), whose subjects begin with that schema",
+                    )
+            return registry.id_of(subject, schema)
         except SchemaRefused as error:
             where = {**error.where, "subject": subject}
             raise SchemaRefused(error.message, where=where, hint=error.hint) from None

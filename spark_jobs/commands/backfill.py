@@ -1,4 +1,4 @@
-"""`binlake backfill`: a range of commit_ts that has passed is rebuilt, repaired, replayed elsewhere, or rolled back.
+"""`binlake backfill`: a range of commit_ts that has passed is rebuilt, repaired, replayed, rolled back or sent again.
 
 Exit status 0 done, 4 rebuilt and not what was there, 1 an error, which says whether to try again. One backfill of a
 lake runs at a time; beside it the schedule continues, kept apart by the locks of the lake and the lease of the target.
@@ -23,6 +23,7 @@ from binlake.repair.backfill.repair import hold_target, repair_range
 from binlake.repair.backfill.rollback import Rollback
 from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import lineage_of
+from spark_jobs.commands.emit import Destination, emit
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import record_result, repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
@@ -34,12 +35,12 @@ from spark_jobs.job.results import StageResult
 
 
 class BackfillCommand:
-    """Rebuild, repair, replay or roll back a range."""
+    """Rebuild, repair, replay, roll back a range, or send it again."""
 
-    help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, or roll back"
+    help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, roll back, or send it to a feed again"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The four meanings and the range."""
+        """The five meanings and the range."""
         actions = parser.add_subparsers(dest="action", required=True)
         rebuild_ = actions.add_parser("rebuild", help="derive its windows again and compare; the target is not written")
         rebuild_.add_argument("--through", choices=("merge", "convert"), default="merge", help="the last stage")
@@ -50,13 +51,17 @@ class BackfillCommand:
         rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
         rollback_.add_argument("--file", type=Path, help="with --write-to file: the file to write")
         rollback_.add_argument("--force", action="store_true", help="overwrite later changes of the same keys")
-        for each in (rebuild_, repair_, replay_, rollback_):
+        emit_ = actions.add_parser("emit", help="encode it and send it again as a feed does, beside the feed")
+        emit_.add_argument("--feed", required=True, metavar="ID", help="the feed")
+        emit_.add_argument("--topic", default="", help="another topic, with {schema} and {table}; default: the feed's")
+        emit_.add_argument("--sink-uri", default="", metavar="URI", help="another sink; default: the feed's")
+        for each in (rebuild_, repair_, replay_, rollback_, emit_):
             add_job(each)
             add_output(each)
             _add_range(each, required=each is not replay_, single=each in (repair_, rollback_))
         for each in (repair_, rollback_):
             add_wait(each)
-        for each in (rebuild_, replay_):
+        for each in (rebuild_, replay_, emit_):
             add_where(each, master="local[*]")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -68,6 +73,7 @@ class BackfillCommand:
             "repair": lambda: [_repair(replication, args)],
             "replay": lambda: _replay(replication, args),
             "rollback": lambda: [_rollback(replication, args)],
+            "emit": lambda: _emit(replication, args),
         }[args.action]
         results = run_and_report(args, lambda: _run_under_lock(replication, act))
         show_results(args, results)
@@ -128,6 +134,12 @@ def _replay(replication: Replication, args: argparse.Namespace) -> list[StageRes
     # Only where to: what to apply is in the lake of this replication, under its name.
     into = replication.model_copy(update={"target": load_replication(args.into).target})
     return replay(replication, context_of(into, "replay", args, args.run_id), args.from_ts, args.to_ts)
+
+
+def _emit(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
+    ctx = context_of(replication, "emit", args, args.run_id)
+    with translate_errors():
+        return emit(ctx, args.feed, args.from_ts, args.to_ts, Destination(args.topic, args.sink_uri))
 
 
 def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult:

@@ -20,6 +20,7 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
 from binlake.feed.registry import SchemaRefused
 from binlake.feed.schemaids import SchemaIds
+from binlake.feed.schemaorder import MayRegister
 from binlake.feed.sealed import last_position, read_sealed, split_changes
 from binlake.feed.sent import Sent
 from binlake.feed.sink import Sink, open_sink, writer_name
@@ -36,8 +37,8 @@ TRANSACTION_ROWS = 20_000
 """Messages of one Kafka transaction: what a consumer of committed ones waits for."""
 
 
-def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
-    """Publish what the feed `name` has encoded up to `bounds.hi`.
+def run(ctx: StageContext, bounds: Bounds, name: str, may_register: MayRegister | None = None) -> StageResult:
+    """Publish what the feed `name` has encoded up to `bounds.hi`; `may_register`: see SchemaIds.
 
     Raises IncompleteWindow when nothing is encoded, ImmutableWindow, SchemaRefused, Fenced, Permanent, Transient.
     """
@@ -47,7 +48,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     if not windows:
         return StageResult("publish", "already", bounds.lo, bounds.hi, detail={"feed": name})
     sent = Sent()
-    with _sender(ctx, feed, windows, state.life) as send:
+    with _sender(ctx, feed, windows, state.life, may_register) as send:
         for manifest in windows:
             first = time.monotonic()
             own = send(manifest)
@@ -64,7 +65,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
 
 @contextmanager
 def _sender(
-    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int
+    ctx: StageContext, feed: Feed, windows: Sequence[EncodeManifest], life: int, may_register: MayRegister | None
 ) -> Iterator[Callable[[EncodeManifest], Sent]]:
     """What publishes one of `windows`, and counts what it sent."""
     storage, name = feed.sink.storage, ctx.replication.name
@@ -78,7 +79,7 @@ def _sender(
         ):
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
-        with open_sink(feed, name, life) as out, SchemaIds(feed) as ids:
+        with open_sink(feed, name, life) as out, SchemaIds(feed, may_register) as ids:
             yield lambda manifest: publish_window(ctx.paths, manifest, out, ids) if manifest.messages else Sent()
     else:
         yield lambda _: Sent()

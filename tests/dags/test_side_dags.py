@@ -116,7 +116,9 @@ RANGE = {"from": LO, "to": LOWERED}
     ("conf", "more"),
     [({"mode": "rebuild"}, {"--through": "merge", "--master": "local[1]"}),
      ({"mode": "repair"}, {"--wait": "1"}),
-     ({"mode": "rollback", "force": True}, {"--write-to": "target", "--wait": "1", "--force": "true"})],
+     ({"mode": "rollback", "force": True}, {"--write-to": "target", "--wait": "1", "--force": "true"}),
+     ({"mode": "emit", "feed": "a", "topic": "x_{schema}_{table}"},
+      {"--feed": "a", "--topic": "x_{schema}_{table}", "--master": "local[1]"})],
 )  # fmt: skip
 def test_a_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, Any], more: dict[str, str]) -> None:
     # C-05: the run's id is the name of its progress, so that a cleared run goes on.

@@ -21,7 +21,8 @@ def main(argv: list[str]) -> int:
     if own[0].endswith(".json"):
         own = [*own[1:], "--result", own[0]]
     options = _options(own[1:])
-    stage = f"{own[0]}-{options['--feed']}" if "--feed" in options else own[0]
+    is_stage_of_feed = own[0] in ("encode", "publish")
+    stage = f"{own[0]}-{options['--feed']}" if is_stage_of_feed else own[0]
     calls = folder / "calls.jsonl"
     earlier = calls.read_text().splitlines() if calls.exists() else []
     tries = sum(json.loads(line)["stage"] == stage for line in earlier)

@@ -30,7 +30,7 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     keys = {**(base or {}), **document.keys, **given}
     uri = given.get("sink-uri")
     keys["sink-uri"] = _with_words(str(keys["sink-uri"]), document.words, config if uri else "")
-    if "dispatchers" not in keys and (topic := parse_sink_uri(keys["sink-uri"]).topic):
+    if base is None and "dispatchers" not in keys and (topic := parse_sink_uri(keys["sink-uri"]).topic):
         # Without dispatchers, TiCDC's default is the topic of the URI.
         keys["dispatchers"] = [{"matcher": ["*.*"], "topic": topic}]
     try:

@@ -24,9 +24,12 @@ MODES = {
     "repair": "set every key that the range touched to its state at the checkpoint",
     "replay": "apply the range to another target",
     "rollback": "undo the range by new changes; refused where later changes touched the same keys, unless forced",
+    "emit": "encode it and send it again as a feed does, to its topics or others; the feed's position stays",
 }
 # Neither an option of the command, nor without a dot.
 _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
+_FEED = r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$"
+_TOPIC = r"^[A-Za-z0-9._{}][A-Za-z0-9._{}-]*$"
 _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
@@ -70,6 +73,8 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
             "force": Param(
                 False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
+            "feed": text_param("feed", "emit: the feed", _FEED),
+            "topic": text_param("topic", "emit: other topics than the feed's, with {schema} and {table}", _TOPIC),
         },
         schedule=_backfill_intervals(file),
     ) as dag:

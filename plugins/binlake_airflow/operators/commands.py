@@ -164,7 +164,7 @@ class RecoverOperator(CommandOperator):
 
 
 class BackfillOperator(CommandOperator):
-    """Rebuilds, repairs, replays or rolls back a range of commit_ts (DESIGN 4).
+    """Rebuilds, repairs, replays, rolls back or sends a range of commit_ts again (DESIGN 4).
 
     Its run id names its progress in the lake: a run that is cleared resumes where it stopped.
     """
@@ -174,8 +174,8 @@ class BackfillOperator(CommandOperator):
     locks = ("backfill",)
 
     def uses_spark(self, context: Context) -> bool:
-        """Stages are derived again by rebuild and replay; the others read the lake and write SQL."""
-        return context["params"]["mode"] in ("rebuild", "replay")
+        """Stages run again in rebuild, replay and emit; the others read the lake and write SQL."""
+        return context["params"]["mode"] in ("rebuild", "replay", "emit")
 
     def words(self, context: Context) -> Sequence[str]:
         """The mode, and the range of the params; of the run's data interval where Airflow's backfill made the run."""
@@ -198,6 +198,11 @@ class BackfillOperator(CommandOperator):
                 params["write_to"],
                 *_SHORT_WAIT,
                 *_optional_argument("--force", params["force"]),
+            ],
+            "emit": lambda: [
+                "--feed",
+                _required_param(params, "feed"),
+                *(["--topic", params["topic"]] if params.get("topic") else []),
             ],
         }
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]

@@ -191,7 +191,12 @@ def _rollback(flow: _Flow, result: Result) -> None:
         flow.written.append(flow.names.source(one.table) if at_source else flow.names.target(one))
 
 
-_OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _repair, "rollback": _rollback}
+def _emit(flow: _Flow, _result: Result) -> None:
+    flow.lake(("mutation", "ddl"))
+
+
+_OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _repair, "rollback": _rollback,
+       "emit": _emit}  # fmt: skip
 """By the stage that a command's result names."""
 
 

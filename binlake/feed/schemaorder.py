@@ -1,0 +1,80 @@
+"""The schemas of a feed's topics in the order in which the source had them, from the lake's history.
+
+Rule: what is sent again never makes an older schema the newest of its subject, by which consumers and compatibility
+rules would judge from then on (hazards R-31).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+
+from binlake.config.feed import Feed
+from binlake.config.model import Replication
+from binlake.errors import ConfigError
+from binlake.feed.protocols import format_of
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.rules import Rules
+from binlake.window.definitions import WindowDefinitions
+from binlake.window.targets import Naming, TargetTables
+
+MayRegister = Callable[[str, str, str, str], bool]
+"""Of (topic, part, schema, newest of the subject): whether the schema may follow the newest; `part` is key or value."""
+
+
+class SchemaOrder:
+    """The order of schemas in the landed range (lo, hi]."""
+
+    def __init__(self, replication: Replication, feed: Feed, lo: int, hi: int) -> None:
+        self._replication, self._feed, self._lo, self._hi = replication, feed, lo, hi
+
+    def may_follow(self, topic: str, part: str, schema: str, newest: str) -> bool:
+        """True when the source had `newest` at `topic` before it had `schema`, and never since."""
+        texts = self._texts(topic, part)
+        own = [number for number, text in enumerate(texts) if _same(text, schema)]
+        before = [number for number, text in enumerate(texts) if _same(text, newest)]
+        return bool(own and before) and max(before) < min(own)
+
+    def _texts(self, topic: str, part: str) -> list[str]:
+        own, (definitions, places) = format_of(self._feed.options), self._history
+        texts = []
+        for db, table in sorted(self._names):
+            if not self._feed.tables.matches(db, table) or self._feed.topics.topic(db, table) != topic:
+                continue
+            for place in places:
+                definition = definitions.at(db, table, place)
+                if definition is None:
+                    continue
+                try:
+                    schemas = own.schemas(definition)
+                except ConfigError:
+                    # Then it had no schema, and sent nothing.
+                    continue
+                texts.append((schemas.key if part == "key" else schemas.value) or "")
+        return texts
+
+    @cached_property
+    def _history(self) -> tuple[WindowDefinitions, list[int]]:
+        ddls = landed_ddls(self._paths, self._lo, self._hi)
+        return WindowDefinitions(self._base, ddls), sorted({self._lo, *(ddl.since for ddl in ddls)})
+
+    @cached_property
+    def _names(self) -> set[tuple[str, str]]:
+        ddls = landed_ddls(self._paths, self._lo, self._hi)
+        return {*self._base.names(), *((table.db, table.name) for ddl in ddls for table in ddl.after.tables)}
+
+    @cached_property
+    def _base(self) -> TargetTables:
+        return TargetTables(SchemaHistory(self._paths).state_at(self._lo), Naming(Rules.of(self._replication)))
+
+    @property
+    def _paths(self) -> LakePaths:
+        return LakePaths.of(self._replication)
+
+
+def _same(one: str, other: str) -> bool:
+    # A registry may show a schema otherwise than it was given.
+    return one == other or (bool(one) and bool(other) and json.loads(one) == json.loads(other))

@@ -1,0 +1,149 @@
+"""`binlake backfill emit`: a range is sent once more, beside the feed, with the schemas of that day."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fed import FEED, Fed, windows
+from history import shop
+from support.topics import read_topic
+from support.workload import Workload, integer
+
+from binlake.errors import ConfigError
+from binlake.feed.kafka import POSITIONS
+from binlake.feed.registry import Registry, SchemaRefused
+from binlake.feed.state import read_progress, read_state
+from spark_jobs.commands import emit as emitting
+from spark_jobs.commands.emit import Destination, emit
+from spark_jobs.job.context import Bounds
+from spark_jobs.publish import stage as publish
+
+if TYPE_CHECKING:
+    from deploy.local.apicurio import Apicurio
+    from deploy.local.kafka import Kafka
+
+Make = Callable[..., Fed]
+
+
+@pytest.fixture
+def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
+    def make(workload: Workload, **feed: Any) -> Fed:
+        schema_registry.set_compatibility("BACKWARD")
+        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
+
+    return make
+
+
+def sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:
+    return [(read.key[5:], read.value and read.value[5:]) for read in read_topic(fed.kafka.address, topic)]
+
+
+def positions(fed: Fed) -> dict[str, bytes | None]:
+    own = f"{fed.ctx.replication.name}."
+    reads = read_topic(fed.kafka.address, POSITIONS)
+    return {read.key.decode(): read.value for read in reads if read.key.decode().startswith(own)}
+
+
+def test_a_range_is_sent_again_to_its_topic_and_to_others_and_the_feed_stays_where_it_is(make: Make) -> None:
+    history = shop()
+    fed = make(history.workload, rules=["shop.item"])
+    first, second, third = (fed.land(one.lo, one.hi) for one in windows(history))
+    for bounds in (first, second):
+        fed.send(bounds)
+    topic, position = f"{fed.prefix}.shop.item", positions(fed)
+    before = sent(fed, topic)
+    # A range that ends within windows.
+    commits = sorted(ts for ts, _ in history.states if ts <= first.hi)
+    lo, hi = commits[len(commits) // 2], second.hi - 1
+    (result,) = emit(fed.ctx, FEED, lo, hi, Destination())
+    after = sent(fed, topic)
+    assert (result.state, result.rows) == ("done", len(after) - len(before))
+    assert 0 < result.rows < len(before)
+    assert set(after) == set(before)
+    assert read_progress(fed.ctx.windows, FEED).checkpoint == second.hi
+    assert read_state(fed.ctx.windows, FEED).number == 0
+    assert {name: value for name, value in positions(fed).items() if value} == position
+    # The whole lake to other topics, schema after schema, whatever the feed has sent of it.
+    (whole,) = emit(fed.ctx, FEED, first.lo, third.hi, Destination("again_{schema}_{table}_" + fed.prefix))
+    assert len(sent(fed, f"again_shop_item_{fed.prefix}")) == whole.rows
+    assert set(before) <= set(sent(fed, f"again_shop_item_{fed.prefix}"))
+    assert [path.name for path in (fed.ctx.paths.local / "feed").iterdir()] == [FEED]
+    fed.send(third)
+    assert len(sent(fed, topic)) == whole.rows + result.rows
+
+
+def altered() -> tuple[Workload, list[int]]:
+    """Rows of one table under two schemas, and the ends of both."""
+    workload = Workload()
+    workload.create_database("shop")
+    workload.create_table("shop", "item", [integer("id")], ["id"])
+    workload.begin().insert("shop", "item", id=1).commit()
+    cuts = [workload.clock()]
+    workload.add_column("shop", "item", integer("z"))
+    workload.begin().insert("shop", "item", id=2, z=0).commit()
+    return workload, [*cuts, workload.clock()]
+
+
+# R-31
+def test_an_older_schema_is_looked_up_and_never_registered_as_the_newest(make: Make) -> None:
+    workload, (middle, end) = altered()
+    fed = make(workload, **{"start-ts": str(middle)})
+    old, new = fed.land(0, middle), fed.land(middle, end)
+    fed.send(new)
+    subject = f"{fed.prefix}_shop_item-value"
+    with Registry(fed.registry.url) as registry:
+        newest = registry.newest(subject)
+        with pytest.raises(SchemaRefused, match=r"would become the newest.*--topic") as caught:
+            emit(fed.ctx, FEED, old.lo, old.hi, Destination())
+        assert caught.value.where["subject"] == subject
+        assert registry.newest(subject) == newest
+        assert read_state(fed.ctx.windows, FEED).state == "normal"
+        # Other topics have subjects of their own.
+        topic = f"again_shop_item_{fed.prefix}"
+        emit(fed.ctx, FEED, old.lo, new.hi, Destination("again_{schema}_{table}_" + fed.prefix))
+        assert sorted(fed.decode(read.value)["id"] for read in read_topic(fed.kafka.address, topic)) == [1, 2]
+        assert registry.newest(f"{topic}-value") == newest
+        # There, what is older is found by its id and stays where it is.
+        emit(fed.ctx, FEED, old.lo, old.hi, Destination("again_{schema}_{table}_" + fed.prefix))
+        assert registry.newest(f"{topic}-value") == newest
+
+
+def test_what_is_killed_goes_on_and_sends_nothing_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, (middle, end) = altered()
+    fed = make(workload)
+    fed.land(0, middle)
+    fed.land(middle, end)
+    to, topic = Destination("again_{schema}_{table}_" + fed.prefix), f"again_shop_item_{fed.prefix}"
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    for module, name in ((publish.SchemaIds, "__exit__"), (emitting, "forget_position"), (emitting, "record_removal")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, die)
+            with pytest.raises(Killed):
+                emit(fed.ctx, FEED, 0, end, to)
+        assert len(sent(fed, topic)) == 2
+    (result,) = emit(fed.ctx, FEED, 0, end, to)
+    assert (result.state, len(sent(fed, topic))) == ("done", 2)
+    emit(fed.ctx, FEED, 0, end, to)
+    assert len(sent(fed, topic)) == 4
+
+
+def test_only_what_has_landed_can_be_sent_again(make: Make) -> None:
+    workload, (middle, end) = altered()
+    fed = make(workload)
+    landed: Bounds = fed.land(0, middle)
+    for lo, hi in ((0, end), (middle, middle)):
+        with pytest.raises(ConfigError, match="not all in the lake"):
+            emit(fed.ctx, FEED, lo, hi, Destination())
+    with pytest.raises(ConfigError, match="no such feed"):
+        emit(fed.ctx, "other", landed.lo, landed.hi, Destination())
+    with pytest.raises(ConfigError, match="must have"):
+        emit(fed.ctx, FEED, landed.lo, landed.hi, Destination("fixed"))
