@@ -32,13 +32,15 @@ def house(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76
+def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76, S2-40
     done = built(house)
     assert done.returncode == 0, done.stdout + done.stderr
     site = house / ".local" / "site"
     found = json.dumps(json.loads((site / "search.json").read_text(encoding="utf-8")))
     assert "start/why.html" in found
     assert "A pump was bound to its TiDB server" in found
+    assert "understand/consumers.html" in found
+    assert "An accepted change does not upgrade anybody" in found
     assert len(list(site.rglob("*.html"))) == len(list((house / "docs").rglob("*.md"))) + 1  # and 404
 
 
