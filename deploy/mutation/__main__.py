@@ -42,6 +42,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _tried(module: Module, seconds: float) -> bool:
+    tried = Results.read(module, digest(module.text), module.tests_digest).killed_by.keys() | module.explained.keys()
+    if all(mutant.key in tried for mutant in mutants(module.text, module.path)):
+        return True
     without = [f"--deselect={test}" for test in module.without]
     options = [*_OPTIONS, *without, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

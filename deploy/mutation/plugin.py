@@ -42,9 +42,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Hypothesis stops at the first example that fails: how small it can be is no question here."""
+    """Hypothesis stops at the first example that fails: how small it can be is no question here.
+
+    It tries the same examples in every run: a mutant that only luck kills would survive the next one.
+    """
     profile = settings.get_profile(settings.get_current_profile_name())
-    settings.register_profile("mutation", profile, phases=[Phase.explicit, Phase.generate], database=None)
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutation", profile, phases=phases, database=None, derandomize=True)
     settings.load_profile("mutation")
 
 
@@ -91,7 +95,7 @@ class _Run:
 
     def try_all(self, until: float) -> None:
         """Try what no earlier run has tried, and no list explains, until the time is over."""
-        source, tests = digest(self._module.text), _digest_of_tests(self._module)
+        source, tests = digest(self._module.text), self._module.tests_digest
         results, spared = Results.read(self._module, source, tests), self._module.explained
         for mutant in mutants(self._module.text, self._path):
             if mutant.key in results.killed_by or mutant.key in spared:
@@ -216,10 +220,3 @@ def _code_of(module: CodeType, function: str, lineno: int) -> CodeType:
             return code
         inside += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     raise LookupError(function)
-
-
-def _digest_of_tests(module: Module) -> str:
-    """Of the tests' files, and of what lies beside them for them to use."""
-    folders = [*((module.root / test).parent for test in module.tests), module.root / "tests" / "support"]
-    files = {path for folder in folders for path in folder.rglob("*.py")}
-    return digest("".join(path.read_text(encoding="utf-8") for path in sorted(files)))

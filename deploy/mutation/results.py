@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from deploy.mutation.operators import digest
+
 ROOT = Path(__file__).resolve().parents[2]
 _LISTS = Path("deploy") / "mutation"
 
@@ -34,6 +36,13 @@ class Module:
         """Mutants that need no test, and why (`explained.toml`)."""
         listed = _list(self.root, "explained").get(self.path, {})
         return {str(mutant): str(reason) for mutant, reason in listed.items()}
+
+    @property
+    def tests_digest(self) -> str:
+        """Of the tests' files, and of what lies beside them for them to use."""
+        folders = [*((self.root / test).parent for test in self.tests), self.root / "tests" / "support"]
+        files = {path for folder in folders for path in folder.rglob("*.py")}
+        return digest("".join(path.read_text(encoding="utf-8") for path in sorted(files)))
 
     @property
     def results(self) -> Path:

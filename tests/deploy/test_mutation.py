@@ -90,6 +90,10 @@ def test_what_no_test_notices_is_shown_until_a_test_does(tmp_path: Path) -> None
     code, told = mutate()
     assert code == 0, told
     assert "5 killed, 1 explained, 0 survive, 0 not tried" in told
+    assert "passed" in told
+    # Nothing is left to try: no test runs.
+    code, told = mutate()
+    assert (code, "passed" in told) == (0, False)
     # What fails without any change is no killer.
     (tmp_path / "test_decides.py").write_text(TESTS.replace("is_far(20)", "is_far(2)"))
     (tmp_path / "decides.py").write_text(CODE.replace("10", "9"))

@@ -52,6 +52,8 @@ def test_a_rollback_frees_what_its_prewrite_blocked() -> None:
     assert (sorter.max_ts, sorter.oldest_waiting()) == (0, 10)
     sorter.push(r(10))
     assert (sorter.max_ts, sorter.oldest_waiting()) == (15, 20)
+    # It says nothing of how far the log has come.
+    assert fed(p(10), r(10)).max_ts == 0
 
 
 def test_doubles_of_a_prewrite_are_matched_together_and_a_double_commit_is_named() -> None:
@@ -106,6 +108,7 @@ def test_a_file_is_needed_up_to_the_greatest_commit_of_its_prewrites_until_it_is
         sorter.push(c(start_ts, commit_ts))
     assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [20, 1, 0]
     assert sorter.blocking_files() == set()
+    assert [Sorter.load(sorter.dump()).needed_until(fid) for fid in (3, 4, 5)] == [20, 1, 0]
     sorter.forget(3)
     sorter.forget(5)
     assert [sorter.needed_until(fid) for fid in (3, 4, 5)] == [0, 1, 0]
