@@ -94,7 +94,9 @@ class Feed(Section):
     sink_uri: Annotated[str, AfterValidator(_readable_uri)] = Field(
         repr=False, description="`kafka://host:port/topic?protocol=avro&...` or `file:///folder?protocol=avro`"
     )
-    schema_registry: str = Field("", repr=False, description="URL of the schema registry; user and password encoded")
+    schema_registry: str = Field(
+        "", repr=False, description="URL of the schema registry; user and password encoded; `?ca=FILE` for https"
+    )
     namespace: str = Field("default", description="first part of the namespace of Avro's records")
     rules: NameList = Field(("*.*",), description="patterns of the tables that are sent; `!` leaves tables out")
     dispatchers: tuple[TopicRule, ...] = Field(

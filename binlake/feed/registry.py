@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 from types import TracebackType
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
@@ -18,6 +18,7 @@ from binlake.errors import ConfigError, Permanent, Transient
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 MAGIC = b"\x00"
 """The first byte of each key and value, before the id (reference 2.1)."""
+_FILES = ("ca", "cert", "key")
 _TIMEOUT_S = 10.0
 _TRIES = 4
 _CLIENT_ERRORS = range(400, 500)
@@ -36,16 +37,15 @@ def header(schema_id: int) -> bytes:
 class Registry:
     """A client that asks once for each schema of a subject, and keeps the newest of each subject."""
 
-    def __init__(self, url: str, *, ca: str = "", cert: str = "", key: str = "") -> None:
-        """`ca`, `cert`, `key`: PEM files. Raises ConfigError for a URL that is not http(s) or has a bare `@` or `:`."""
+    def __init__(self, url: str) -> None:
+        """`?ca=`, `&cert=`, `&key=` behind an https URL are PEM files.
+
+        Raises ConfigError for a URL that is not http(s), has a bare `@` or `:`, or names files that cannot be read.
+        """
         parts = _split(url)
-        self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-        context: ssl.SSLContext | bool = True
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=ca or None)
-            if cert:
-                context.load_cert_chain(cert, key or None)
+        context = _tls(parts) if parts.scheme == "https" else True
         self._client = httpx.Client(
             base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
             headers={"Accept": MEDIA_TYPE},
@@ -161,3 +161,23 @@ def _split(url: str) -> SplitResult:
             hint="write @ as %40 and : as %3A",
         )
     return parts
+
+
+def _tls(parts: SplitResult) -> ssl.SSLContext:
+    files = dict(parse_qsl(parts.query))
+    unknown = sorted(set(files) - set(_FILES))
+    if unknown:
+        raise ConfigError(
+            "a schema registry's URL has unknown parameters",
+            where={"parameters": ",".join(unknown)},
+            hint=f"known here: {', '.join(_FILES)}",
+        )
+    try:
+        context = ssl.create_default_context(cafile=files.get("ca"))
+        if "cert" in files:
+            context.load_cert_chain(files["cert"], files.get("key"))
+    except OSError as error:
+        raise ConfigError(
+            f"a certificate for the schema registry cannot be read: {error}", where=files, hint="name PEM files"
+        ) from error
+    return context

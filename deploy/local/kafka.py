@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.local.ports import HOST, free_ports, is_open
@@ -20,7 +21,8 @@ _JAVA = ("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 class Kafka:
     """One broker and controller. `stop` keeps its data, so that `start` is a restart; `close` removes them."""
 
-    def __init__(self, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, settings: dict[str, str] | None = None, users: Mapping[str, str] | None = None) -> None:
+        """`settings` of the broker beside the least it needs; `users`: passwords for SCRAM."""
         self.folder = Path(tempfile.mkdtemp(prefix="binlake-kafka-"))
         self.port, self._controller = free_ports(2)
         self._classes = f"{install()}/*"
@@ -28,7 +30,7 @@ class Kafka:
         lines = {**self._settings(), **(settings or {})}
         self._file.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
         self._service = Child("kafka", [*_JAVA, "-cp", self._classes, "kafka.Kafka", self._file], self.folder)
-        self._format()
+        self._format(users or {})
 
     @property
     def address(self) -> str:
@@ -74,10 +76,12 @@ class Kafka:
             "share.coordinator.state.topic.min.isr": "1",
         }
 
-    def _format(self) -> None:
+    def _format(self, users: Mapping[str, str]) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool"]
         command = [*tool, "format", f"--cluster-id={cluster}", f"--config={self._file}"]
+        for user, password in users.items():
+            command += ["--add-scram", f"SCRAM-SHA-512=[name={user},password={password}]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ProcessError(f"Kafka's storage cannot be formatted: {done.stderr or done.stdout}")

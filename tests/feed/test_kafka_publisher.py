@@ -189,6 +189,16 @@ def test_topics_that_must_not_be_created_are_named(brokers: Brokers, topic: str)
         publisher.publish(changes(topic, 0, 1), at(0))
 
 
+def test_a_message_without_a_hash_goes_to_every_partition_in_its_place(
+    kafka: Kafka, brokers: Brokers, topic: str
+) -> None:
+    mark = pa.Table.from_pylist([{"topic": topic, "commit_ts": 5, "key": b"m", "value": b"mark 5"}], MESSAGE_SCHEMA)
+    with Publisher(brokers, topic) as publisher:
+        publisher.publish(pa.concat_tables([changes(topic, 0, 5), mark, changes(topic, 6, 9)]), at(8))
+    found = [(read.partition, int((read.value or b"").split()[1])) for read in read_topic(kafka.address, topic)]
+    assert found == sorted([(n % 10 % 3, n) for n in (0, 1, 2, 3, 4, 6, 7, 8)] + [(n, 5) for n in range(3)])
+
+
 # S2-45: without transactions an idempotent producer, the position behind the messages
 def test_without_transactions_the_position_follows_the_messages(kafka: Kafka, brokers: Brokers, topic: str) -> None:
     with Publisher(brokers, topic, transactions=False) as publisher:

@@ -1,0 +1,203 @@
+"""Whatever dies or is away while a feed is published, each message reaches a real Kafka.
+
+With transactions: once, for readers of committed messages. Without: at least once, no message before one that its
+partition must have first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fed import FEED, Fed
+from support.publish_killer import STEPS
+from support.topics import read_topic
+from support.workload import Workload, integer, text
+
+from binlake.errors import Transient
+from binlake.feed import registry as registry_module
+from binlake.feed.state import reached_by_feed
+from deploy.local.ports import free_port
+from spark_jobs.encode import stage as encode
+from spark_jobs.job.context import Bounds
+from spark_jobs.publish import stage as publish
+
+if TYPE_CHECKING:
+    from deploy.local.apicurio import Apicurio
+    from deploy.local.kafka import Kafka
+
+pytestmark = pytest.mark.process
+
+WINDOWS, CHANGES = 4, 60
+
+
+class Killer:
+    """A process that publishes a feed and is killed at any step asked for."""
+
+    def __init__(self, fed: Fed, folder: Path, bounds: Bounds) -> None:
+        config = folder / "replication.json"
+        raw = {"name": "demo", "lake": {"path": str(fed.lakehouse.root)}, **fed.lakehouse.config}
+        config.write_text(json.dumps(raw), encoding="utf-8")
+        command = [sys.executable, "-m", "support.publish_killer", str(config), FEED, str(bounds.lo), str(bounds.hi)]
+        tests = Path(__file__).resolve().parents[1]
+        env = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def __enter__(self) -> Killer:
+        self._wait_for("ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=300)
+
+    def kill_at(self, step: str, number: int) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{step} {number}\n")
+        self._child.stdin.flush()
+        self._wait_for("-9")
+
+    def _wait_for(self, wanted: str) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.strip() == wanted:
+                return
+            assert not line.strip().lstrip("-").isdigit(), f"publish ended with {line}"
+        raise AssertionError("the process has ended")
+
+
+def write_windows() -> tuple[Workload, list[int]]:
+    """Windows of single-row changes, the n-th of which writes n."""
+    w = Workload()
+    w.create_database("shop")
+    w.create_table("shop", "item", [integer("id"), text("name")], ["id"])
+    cuts = [0]
+    for number in range(WINDOWS * CHANGES):
+        there = next((dict(row) for row in w.rows["shop", "item"] if row["id"] == str(number % 10)), None)
+        change = w.begin()
+        if there is None:
+            change.insert("shop", "item", id=number % 10, name=f"n{number}")
+        else:
+            change.update("shop", "item", there, name=f"n{number}")
+        change.commit()
+        if number % CHANGES == CHANGES - 1:
+            cuts.append(w.clock())
+    return w, cuts
+
+
+def encoded(root: Path, kafka: Kafka, registry: Any, **feed: Any) -> tuple[Fed, Bounds]:
+    """A feed whose windows are encoded and not published."""
+    workload, cuts = write_windows()
+    fed = Fed(root, workload, kafka, registry, **feed)
+    for lo, hi in itertools.pairwise(cuts):
+        encode.run(fed.ctx, fed.land(lo, hi), FEED)
+    return fed, Bounds(0, cuts[-1])
+
+
+def numbers(fed: Fed) -> list[tuple[int, int]]:
+    """(partition, number) of the messages as they lie there."""
+    found = [(read.partition, re.search(rb"n(\d+)", read.value or b"")) for read in fed.read("item")]
+    return [(partition, int(name[1])) for partition, name in found if name is not None]
+
+
+# R-31, S2-45
+def test_a_publish_killed_at_every_step_sends_each_message_once(
+    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+) -> None:
+    fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry)
+    with Killer(fed, tmp_path, bounds) as killer:
+        for step in STEPS:
+            killer.kill_at(step, 1 if "position" in step or "record" in step or "former" in step else 2)
+    before = len(numbers(fed))
+    assert 0 < before < WINDOWS * CHANGES
+    assert publish.run(fed.ctx, bounds, FEED).state == "done"
+    found = numbers(fed)
+    assert sorted(number for _, number in found) == list(range(WINDOWS * CHANGES))
+    assert found == sorted(found)
+
+
+# S2-45
+def test_without_transactions_a_killed_publish_sends_each_message_in_order(
+    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
+) -> None:
+    fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry, transactions=False)
+    with Killer(fed, tmp_path, bounds) as killer:
+        # The third time that all is delivered it is the messages of the second part, and not yet its position.
+        for step, number in (("queued the messages", 2), ("delivered the messages", 3), ("before the record", 1)):
+            killer.kill_at(step, number)
+    publish.run(fed.ctx, bounds, FEED)
+    found = numbers(fed)
+    first = list(dict.fromkeys(found))
+    assert sorted(number for _, number in first) == list(range(WINDOWS * CHANGES))
+    assert first == sorted(first)
+    assert len(found) > len(first), "the kill behind the delivery repeats what Kafka had"
+
+
+class Away(ThreadingHTTPServer):
+    """A registry that numbers each schema; it listens from when it is made."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Numbers)
+        self.schemas: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Numbers(BaseHTTPRequestHandler):
+    server: Away
+
+    def do_GET(self) -> None:
+        self._reply({})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["schema"] not in self.server.schemas:
+            self.server.schemas.append(body["schema"])
+        self._reply({"id": self.server.schemas.index(body["schema"]) + 1})
+
+    def _reply(self, answer: object) -> None:
+        content = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Somewhere:
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+
+# S2-44
+def test_a_registry_that_is_away_is_waited_for_and_nothing_is_sent(
+    tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_module, "_TRIES", 1)
+    port = free_port()
+    fed, bounds = encoded(tmp_path / "lake", kafka, _Somewhere(port))
+    with pytest.raises(Transient, match="schema registry does not answer"):
+        publish.run(fed.ctx, bounds, FEED)
+    assert not read_topic(kafka.address, f"{fed.prefix}.shop.item")
+    assert reached_by_feed(fed.ctx.windows, "publish", FEED) is None
+    server = Away(port)
+    try:
+        assert publish.run(fed.ctx, bounds, FEED).rows == WINDOWS * CHANGES
+    finally:
+        server.close()
+    assert len(read_topic(kafka.address, f"{fed.prefix}.shop.item")) == WINDOWS * CHANGES

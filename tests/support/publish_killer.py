@@ -1,0 +1,85 @@
+"""Runs publish in processes killed at a step: `-m support.publish_killer FILE FEED LO HI`, lines `STEP NUMBER`.
+
+One process imports everything and forks for each line, before any thread of a native library has started in it. It
+answers each line with the exit code, minus the signal that ended the child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pyspark.sql import SparkSession
+
+from binlake.config import Replication
+from binlake.feed.kafka import Publisher
+from binlake.feed.schemaids import SchemaIds
+from binlake.lake.windowlog import WindowLog
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.publish import stage as publish
+
+STEPS: dict[str, tuple[type[Any], str, bool]] = {
+    "fenced the former one": (Publisher, "_read_position", False),
+    "read the position": (Publisher, "_read_position", True),
+    "asked the registry": (SchemaIds, "add_headers", True),
+    "began a transaction": (Publisher, "_send", False),
+    "queued the messages": (Publisher, "_send", True),
+    "delivered the messages": (Publisher, "_flush", True),
+    "committed": (Publisher, "_commit", True),
+    "before the record": (WindowLog, "record", False),
+    "recorded": (WindowLog, "record", True),
+}
+"""What is killed where: the method, and whether before or behind it."""
+TRANSACTION_ROWS = 7
+
+
+def main(config: str, feed: str, lo: str, hi: str) -> None:
+    """Serve lines until the input ends."""
+    replication = Replication.model_validate(json.loads(Path(config).read_text(encoding="utf-8")))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        step, number = line.rstrip("\n").rsplit(" ", 1)
+        pid = os.fork()
+        if pid == 0:
+            owner, name, behind = STEPS[step]
+            method = _dying(getattr(owner, name), int(number), behind=behind)
+            try:
+                with (
+                    mock.patch.object(owner, name, method),
+                    mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
+                ):
+                    publish.run(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
+            finally:
+                os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _dying(method: Callable[..., Any], number: int, *, behind: bool) -> Callable[..., Any]:
+    """`method` that kills its process at the call `number`, from 1."""
+    calls = 0
+
+    def call(*args: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number and not behind:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = method(*args, **more)
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return call
+
+
+def _no_spark() -> SparkSession:
+    raise AssertionError("publish needs no Spark")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
