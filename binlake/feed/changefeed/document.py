@@ -22,10 +22,13 @@ _TAKEN = ("filter.rules", "sink.dispatchers", "sink.protocol", "sink.schema-regi
 _CSV = ("delimiter", "quote", "null", "include-commit-ts", "output-old-value", "binary-encoding-method")
 _URI_WORDS = {
     _KAFKA: ("partition-num", "replication-factor", "max-message-bytes", "compression", "kafka-client-id",
-             "auto-create-topic", "sasl-user", "sasl-password", "sasl-mechanism", "enable-tls", "ca", "cert", "key"),
+             "auto-create-topic", "sasl-user", "sasl-password", "sasl-mechanism", "enable-tls", "ca", "cert", "key",
+             "output-raw-change-event"),
     _CODEC: ("enable-tidb-extension", "avro-decimal-handling-mode", "avro-bigint-unsigned-handling-mode"),
-    "sink.cloud-storage-config": ("file-size",),
-    "sink": ("date-separator", "file-index-width"),
+    "sink.cloud-storage-config": ("file-size", "output-raw-change-event"),
+    "sink": ("date-separator", "file-index-width", "delete-only-output-handle-key-columns", "debezium-disable-schema"),
+    "sink.open": ("output-old-value",),
+    "sink.debezium": ("output-old-value",),
 }  # fmt: skip
 """Keys that are parameters of the sink URI, too."""
 _AS_HERE: Mapping[str, Any] = {
@@ -46,6 +49,7 @@ _SYNCPOINTS = "a feed has no syncpoint: the lake answers for any commit_ts"
 _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("memory-quota", "mounter", "scheduler", "sort-engine", "sort-dir", "synced-status"), _TUNING),
     **dict.fromkeys(("sink.encoder-concurrency", "sink.advance-timeout-in-sec"), _TUNING),
+    **dict.fromkeys(("sink.cloud-storage-config.worker-count", "sink.cloud-storage-config.flush"), _TUNING),
     **dict.fromkeys((f"{_KAFKA}.dial-timeout", f"{_KAFKA}.write-timeout", f"{_KAFKA}.read-timeout"), _TUNING),
     **dict.fromkeys(("filter.event-filters", "filter.ignore-txn-commit-ts", "filter.ddl-allow-list"), _FILTERS),
     **dict.fromkeys((f"{_KAFKA}.sasl-gssapi", f"{_KAFKA}.sasl-oauth"), _SASL),
@@ -88,16 +92,21 @@ def read_document(path: Path) -> Document:
     words: dict[str, str] = {}
     for name, value in _leaves(raw):
         section, _, last = name.rpartition(".")
-        if name in _TAKEN or name == "sink.protocol":
+        if name in _AS_HERE and value == _AS_HERE[name]:
+            continue
+        if name in _TAKEN:
             keys[last] = _dispatchers(value, path) if last == "dispatchers" else value
         elif section == "sink.csv" and last in _CSV:
             keys.setdefault("csv", {})[last] = value
         elif last in _URI_WORDS.get(section, ()):
             words[last] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            _refuse_unless_as_here(name, value, path)
+            raise _refusal(name, value, path)
     if "protocol" in keys:
         words["protocol"] = str(keys.pop("protocol"))
+    if not keys.get("terminator", "-"):
+        # Empty is TiCDC's default.
+        del keys["terminator"]
     return Document(keys, words)
 
 
@@ -109,20 +118,18 @@ def _leaves(table: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, An
             yield f"{place}{name}", value
 
 
-def _refuse_unless_as_here(name: str, value: Any, path: Path) -> None:
+def _refusal(name: str, value: Any, path: Path) -> ConfigError:
     if name in _AS_HERE:
-        if value == _AS_HERE[name]:
-            return
         hint = f"{name} = {str(_AS_HERE[name]).lower()} is what a feed does, and nothing else"
-        raise ConfigError("a value of TiCDC's has no counterpart here", where={"config": path, name: value}, hint=hint)
+        return ConfigError("a value of TiCDC's has no counterpart here", where={"config": path, name: value}, hint=hint)
     hint = next((hint for known, hint in _ELSEWHERE.items() if f"{name}.".startswith((f"{known}.", f"{known}-"))), "")
     if hint:
-        raise ConfigError(f"`{name}` of TiCDC's configuration is not supported", where={"config": path}, hint=hint)
+        return ConfigError(f"`{name}` of TiCDC's configuration is not supported", where={"config": path}, hint=hint)
     known = [*_TAKEN, *_AS_HERE, *(f"sink.csv.{word}" for word in _CSV)]
     known += [*(f"{section}.{word}" for section, words in _URI_WORDS.items() for word in words)]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
-    raise ConfigError(f"unknown key `{name}`", where={"config": path}, hint=hint)
+    return ConfigError(f"unknown key `{name}`", where={"config": path}, hint=hint)
 
 
 def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
@@ -138,11 +145,6 @@ def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
             raise ConfigError(
                 f"`{unknown[0]}` of a dispatcher is not supported", where={"config": path},
                 hint="a row's partition is chosen by its key (index-value), its table (table) or its commit_ts (ts)",
-            )  # fmt: skip
-        if "topic" not in entry:
-            raise ConfigError(
-                "a dispatcher has no topic", where={"config": path, "matcher": entry.get("matcher", "")},
-                hint='give it a topic with {schema} and {table}, as "tidb_{schema}_{table}"',
             )  # fmt: skip
         renamed = {"partition" if name == "dispatcher" else name: value for name, value in entry.items()}
         found.append(renamed)

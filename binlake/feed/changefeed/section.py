@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from pydantic import ValidationError
 
 from binlake.config.feed import Feed
+from binlake.config.protocols import AvroOptions
 from binlake.config.reading import readable_error
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import ConfigError
@@ -30,9 +31,11 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     keys = {**(base or {}), **document.keys, **given}
     uri = given.get("sink-uri")
     keys["sink-uri"] = _with_words(str(keys["sink-uri"]), document.words, config if uri else "")
-    if base is None and "dispatchers" not in keys and (topic := parse_sink_uri(keys["sink-uri"]).topic):
-        # Without dispatchers, TiCDC's default is the topic of the URI.
-        keys["dispatchers"] = [{"matcher": ["*.*"], "topic": topic}]
+    sink = parse_sink_uri(keys["sink-uri"])
+    if base is None and "dispatchers" not in keys and sink.topic and isinstance(sink.options, AvroOptions):
+        # Without dispatchers, TiCDC's default is the topic of the URI: one for all tables (S2-43).
+        keys["dispatchers"] = [{"matcher": ["*.*"], "topic": sink.topic}]
+    keys |= {"dispatchers": _with_topics(keys["dispatchers"], sink.topic)} if "dispatchers" in keys else {}
     try:
         feed = Feed.model_validate(keys)
     except ValidationError as error:
@@ -44,6 +47,17 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
 def keys_of(feed: Feed) -> dict[str, Any]:
     """What its section says."""
     return feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _with_topics(dispatchers: Any, default: str) -> list[dict[str, Any]]:
+    """TiCDC's default is the topic of the sink URI, for single dispatchers, too."""
+    for entry in dispatchers:
+        if not entry.get("topic", default):
+            raise ConfigError(
+                "a dispatcher has no topic", where={"matcher": entry.get("matcher", "")},
+                hint='give it a topic with {schema} and {table}, as "tidb_{schema}_{table}"',
+            )  # fmt: skip
+    return [{**entry, "topic": entry.get("topic", default)} for entry in dispatchers]
 
 
 def _with_words(uri: str, words: Mapping[str, str], config: str) -> str:

@@ -208,7 +208,6 @@ def test_ticdcs_configuration_is_read(tmp_path: Path) -> None:
         ("[sink.kafka-config.large-message-handle]\nlarge-message-handle-option = 'claim-check'", "max-message-bytes"),
         ("enable-old-value = false", "enable-old-value = true is what a feed does"),
         ("whatever = 1", "unknown key `whatever`.*known"),
-        ("[sink]\ndispatchers = [{matcher=['a.*'], partition='ts'}]", "a dispatcher has no topic"),
         ("[sink]\ndispatchers = [{matcher=['a.*'], topic='t', columns=['a']}]", "`columns` of a dispatcher"),
         ("[sink]\ndispatchers = ['a']", "a dispatcher is a table"),
     ],
@@ -231,6 +230,31 @@ def test_what_file_and_options_both_say_must_agree(
     (feed,) = load_replication(file).feed
     assert (feed.sink.protocol, feed.sink.kafka and feed.sink.kafka.partitions) == ("avro", 2)
     assert feed.schema_registry == "http://h:1"
+
+
+def test_other_protocols_take_the_topic_of_the_uri_and_their_own_keys(
+    file: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config.write_text(
+        "[sink]\ndelete-only-output-handle-key-columns = true\nterminator = ''\n"
+        "dispatchers = [{matcher = ['*.*'], partition = 'ts'}]\n"
+        "[sink.kafka-config]\noutput-raw-change-event = true\nrequired-acks = -1\n"
+    )
+    assert call(f"changefeed create -c a --sink-uri 'kafka://h/all?protocol=canal-json' --config {config}") == 0
+    (feed,) = load_replication(file).feed
+    assert (feed.topics.topic("shop", "item"), feed.topics.dispatcher("shop", "item").partition) == ("all", "ts")
+    assert feed.sink_uri.endswith("delete-only-output-handle-key-columns=true&output-raw-change-event=true")
+    assert call(f"changefeed create -c b --sink-uri 'kafka://h?protocol=canal-json' --config {config}") == 1
+    assert "a dispatcher has no topic" in capsys.readouterr().err
+    config.write_text("[sink]\nterminator = \"\\n\"\ndate-separator = 'none'\n[sink.csv]\ndelimiter = ';'\n")
+    assert call(f"changefeed create -c c --sink-uri 'file:///feed?protocol=csv' --config {config}") == 0
+    feed = load_replication(file).feed_of("c")
+    assert (feed.csv.delimiter, feed.terminator, feed.sink.storage and feed.sink.storage.date_separator) == (
+        ";", "\n", "none",
+    )  # fmt: skip
+    config.write_text("[sink.csv]\ndelimiters = ';'\n")
+    assert call(f"changefeed create -c d --sink-uri 'file:///feed?protocol=csv' --config {config}") == 1
+    assert "unknown key `sink.csv.delimiters`" in capsys.readouterr().err
 
 
 # S2-41
