@@ -24,11 +24,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import fastavro
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Producer
-from feed_load import Rows, loads
+from feed_load import AVRO, Rows, loads
 
 from binlake.base import rowhash
 from binlake.config.feed import Feed
+from binlake.config.protocols import (
+    CanalJsonOptions,
+    DebeziumOptions,
+    OpenProtocolOptions,
+    Options,
+    SlaveBinlogOptions,
+)
 from binlake.feed.kafka import Publisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.schemaids import SchemaIds
@@ -44,6 +52,12 @@ from spark_jobs.publish.stage import TRANSACTION_ROWS, publish_window
 
 REPEATS = int(os.environ.get("ROUNDS", "5"))
 PARTITIONS = 3
+PROTOCOLS: dict[str, Options] = {
+    "canal-json": CanalJsonOptions(extension=True),
+    "open-protocol": OpenProtocolOptions(),
+    "debezium": DebeziumOptions(schemas=False),
+    "slave-binlog": SlaveBinlogOptions(),
+}
 
 
 @dataclass
@@ -68,6 +82,7 @@ def main() -> int:
     rows = loads()
     for load in rows:
         bench_encode(load)
+        bench_protocols(load)
     with Kafka() as kafka, Apicurio() as registry:
         for load in rows:
             bench_publish(load, kafka, registry)
@@ -92,9 +107,23 @@ def bench_encode(load: Rows) -> None:
     )
 
 
-def encode_all(load: Rows) -> None:
+def bench_protocols(load: Rows) -> None:
+    """Rows a second of CPU of one core in the protocols without a registry."""
+    for name, options in PROTOCOLS.items():
+        ours = Best()
+        for _ in range(REPEATS):
+            ours.run(partial(encode_all, load, options))
+        encoder = load.encoder(options=options)
+        size = sum(pc.sum(pc.binary_length(encoder.encode(batch)["value"])).as_py() for batch in load.batches)
+        print(
+            f"encode  {load.name:<18} {load.count / ours.cpu:>9,.0f} rows/s {size / ours.cpu / 1e6:>6,.0f} MB/s   {name}",
+            flush=True,
+        )
+
+
+def encode_all(load: Rows, options: Options = AVRO) -> None:
     """As encode does."""
-    encoder = load.encoder()
+    encoder = load.encoder(options=options)
     for batch in load.batches:
         encoder.encode(batch)
 

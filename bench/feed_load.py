@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from decode_load import SHAPES, OneTable, table_of, transactions
 
-from binlake.config.protocols import AvroOptions
-from binlake.feed.avro.format import AvroFormat
+from binlake.config.protocols import AvroOptions, Options
 from binlake.feed.messages import MessageEncoder
+from binlake.feed.protocols import format_of
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import TableDef
 from binlake.rules.topics import Dispatcher, Topics
@@ -17,6 +17,7 @@ from binlake.window.definitions import Segments, WindowDefinitions
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
 BATCH = 20_000
+AVRO = AvroOptions(extension=True)
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,11 @@ class Rows:
     def count(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
 
-    def encoder(self, topic: str = "{schema}.{table}") -> MessageEncoder:
+    def encoder(self, topic: str = "{schema}.{table}", options: Options = AVRO) -> MessageEncoder:
         """A new one, as of a new window."""
         definitions = WindowDefinitions(_One(self.table), ())
         topics = Topics([Dispatcher(("*.*",), topic)])
-        return MessageEncoder(definitions, Segments(0, 1 << 62, ()), topics, AvroFormat(AvroOptions(extension=True)))
+        return MessageEncoder(definitions, Segments(0, 1 << 62, ()), topics, format_of(options))
 
 
 @dataclass(frozen=True)
