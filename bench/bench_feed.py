@@ -115,10 +115,8 @@ def bench_protocols(load: Rows) -> None:
             ours.run(partial(encode_all, load, options))
         encoder = load.encoder(options=options)
         size = sum(pc.sum(pc.binary_length(encoder.encode(batch)["value"])).as_py() for batch in load.batches)
-        print(
-            f"encode  {load.name:<18} {load.count / ours.cpu:>9,.0f} rows/s {size / ours.cpu / 1e6:>6,.0f} MB/s   {name}",
-            flush=True,
-        )
+        speed = f"{load.count / ours.cpu:>9,.0f} rows/s {size / ours.cpu / 1e6:>6,.0f} MB/s"
+        print(f"encode  {load.name:<18} {speed}   {name}", flush=True)
 
 
 def encode_all(load: Rows, options: Options = AVRO) -> None:
