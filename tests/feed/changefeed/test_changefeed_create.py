@@ -14,6 +14,8 @@ from support.replication_files import write_replication
 
 from binlake.cli import run
 from binlake.config import load_replication
+from binlake.config.feed import Feed
+from binlake.config.protocols import CsvOptions
 from binlake.errors import ConfigError, Transient
 from binlake.feed.changefeed import actions
 from binlake.feed.changefeed.document import read_document
@@ -197,6 +199,19 @@ def test_ticdcs_configuration_is_read(tmp_path: Path) -> None:
                               "enable-tidb-extension": "true"}  # fmt: skip
 
 
+def test_ticdcs_configuration_of_files_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        "[sink]\nprotocol = 'csv'\nterminator = \"\\n\"\ndate-separator = 'month'\n"
+        "[sink.csv]\ndelimiter = '|'\ninclude-commit-ts = true\nbinary-encoding-method = 'hex'\n"
+        "[sink.cloud-storage-config]\nfile-size = 1048576\n"
+    )
+    document = read_document(path)
+    assert document.words == {"protocol": "csv", "date-separator": "month", "file-size": "1048576"}
+    section = {"name": "files", "sink-uri": "file:///tmp/x?protocol=csv", **document.keys}
+    assert Feed.model_validate(section).options == CsvOptions("|", commit_ts=True, binary="hex", terminator="\n")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -207,6 +222,7 @@ def test_ticdcs_configuration_is_read(tmp_path: Path) -> None:
         ("[sink.kafka-config]\nkafka-version = '2.4.0'", "kafka-version.*leave it out"),
         ("[sink.kafka-config.large-message-handle]\nlarge-message-handle-option = 'claim-check'", "max-message-bytes"),
         ("enable-old-value = false", "enable-old-value = true is what a feed does"),
+        ("[sink.csv]\ndelimeter = ','", "did you mean `sink.csv.delimiter`"),
         ("whatever = 1", "unknown key `whatever`.*known"),
         ("[sink]\ndispatchers = [{matcher=['a.*'], topic='t', columns=['a']}]", "`columns` of a dispatcher"),
         ("[sink]\ndispatchers = ['a']", "a dispatcher is a table"),
