@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 import structlog
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.workload import integer, text
 
@@ -134,13 +133,13 @@ def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
 
 
 def test_a_window_whose_rows_were_changed_after_landing_is_refused(
-    source: LiveSource, context: Callable[..., StageContext], spark: SparkSession
+    source: LiveSource, context: Callable[..., StageContext]
 ) -> None:
     bank(source)
     source.settle()
     ctx = context()
     landed = land(ctx)
-    spark.sql(f"UPDATE delta.`{ctx.paths.table('binlog')}` SET payload = X'00' WHERE kind = 'ddl'")
+    DeltaTable(ctx.paths.table("binlog")).update(updates={"payload": "X'00'"}, predicate="kind = 'ddl'")
     with pytest.raises(ImmutableWindow, match="not those that were sealed"):
         run_stage("land", ctx, Bounds(landed.lo, landed.hi))
 

