@@ -10,7 +10,7 @@ PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
 # On two cores: half of the time servers start or leases and deadlines are waited for; three leave a fifth of them idle.
-# A file's tests stay together, and the dearest files come first.
+# A file's tests stay together, and so do files that share what is dear (tests/support/sharing.py); the dearest come first.
 BESIDE := -n 4 --dist loadfile --no-loadscope-reorder
 QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures

@@ -101,6 +101,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         selection.cheapest_first(items)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Several processes share the run by what their tests need."""
+    from support.sharing import scheduler
+
+    return scheduler(config, log)
+
+
 @pytest.fixture(autouse=True)
 def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A quick run fails on a test that starts a server or computes for long, and so should have a mark."""

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from support.selection import is_costly_as_a_whole
+from support.sharing import ALONE, TOGETHER, scope_of
 
 pytest_plugins = ["pytester"]
+ROOT = Path(__file__).resolve().parents[2]
 
 CONFTEST = """
 from support import selection
@@ -50,3 +52,10 @@ def test_a_test_costs_what_it_asks_for(pytester: pytest.Pytester, order: str, ex
 def test_a_file_is_left_out_when_all_of_it_needs_a_server(tmp_path: Path, source: str, costly: bool) -> None:
     (tmp_path / "test_it.py").write_text(source)
     assert is_costly_as_a_whole(tmp_path / "test_it.py") is costly
+
+
+def test_files_that_share_what_is_dear_run_in_one_process() -> None:
+    assert scope_of("tests/dags/test_sync_dag.py::test_one[a::b]") == scope_of("tests/plugins/test_pages.py::test_two")
+    assert scope_of("tests/e2e/test_e2e_airflow.py::test_one") != scope_of("tests/e2e/test_e2e_window.py::test_two")
+    assert scope_of("tests/rules/test_routes.py::test_one") == "tests/rules/test_routes.py"
+    assert [path for path in (*TOGETHER, *ALONE) if not (ROOT / path).exists()] == []
