@@ -84,13 +84,16 @@ def test_a_feed_that_fails_in_a_fused_window_leaves_the_others_their_results(run
     window = window_of_feeds("a", "b-2")
     failed = answer("publish", LO, LOWERED, "failed", detail={"feed": "a", "feed_state": "error", "reason": "409"})
     window["publish-a"] = [failed]
+    # The last one of the window, too, may have been skipped.
+    window["encode-c"] = [answer("encode", LO, LOWERED, "skipped", detail={**SKIPPED, "feed": "c"})]
     results = [one for name in window for one in window[name][0]["results"]]
     told = 'schedule = ""\nlayout = "fused"\n[airflow.on-failure]\nnotifier = "support.notified.by_call"'
     done = run({"window": [{"ok": True, "results": results}]}, feeds=FEEDS, airflow=told)
     assert folder.is_dir()
     assert done.state == "success"
     assert done.note is not None
-    assert done.note.endswith("; publish-a failed: 409")
+    assert done.note.startswith("window (")
+    assert done.note.endswith(f"; publish-a failed: 409; encode-c skipped: {SKIPPED['reason']}")
     names = [name for name, *_ in events(done.run_id)]
     assert "binlake://orders/b-2" in names
     assert "binlake://orders/a" not in names

@@ -15,6 +15,8 @@ from binlake_airflow.telemetry.notes import KEY
 
 Result = Mapping[str, Any]
 BLOCKED_BY = "blocked_by"
+_LETTERS, _REASON = 1000, 200
+"""Of a run's note, and of what it says of one feed."""
 
 
 class StageTask(Protocol):
@@ -39,7 +41,7 @@ def report_stages(
     task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
     """Report the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
-    first, last, ti = results[0], results[-1], context["ti"]
+    first, last, ti = results[0], _last_of(results), context["ti"]
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets in done:
         # First: a later try finds the window applied already, and moves nothing.
@@ -94,15 +96,26 @@ def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
 
 def note_of_results(results: Sequence[Result]) -> str:
     """One line: the range of the last stage as commit_ts and as time, and what each stage counted in all windows."""
-    last, rows = results[-1], Counter[str]()
+    last, rows = _last_of(results), Counter[str]()
     for result in results:
-        if result["stage"] != "plan":
+        if result["stage"] != "plan" and not _what_a_feed_missed(result):
             rows[_task_of(result)] += result["rows"]
     first = next(result for result in results if result["stage"] == last["stage"])
     counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
-    failed = "".join(f"; {_task_of(one)} failed: {one['detail']['reason']}" for one in results if is_left_out(one))
     text = f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
-    return text + failed
+    return (text + "".join(_what_a_feed_missed(one) for one in results))[:_LETTERS]
+
+
+def _last_of(results: Sequence[Result]) -> Result:
+    """The last that did its window; of a task that did not, its only one."""
+    return next((result for result in reversed(results) if not _what_a_feed_missed(result)), results[-1])
+
+
+def _what_a_feed_missed(result: Result) -> str:
+    detail = result.get("detail") or {}
+    if not detail.get("feed") or result["state"] not in ("failed", "skipped", "waiting"):
+        return ""
+    return f"; {_task_of(result)} {result['state']}: {str(detail.get('reason', ''))[:_REASON]}"
 
 
 def is_left_out(result: Result) -> bool:
