@@ -55,6 +55,8 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
             where={"feed": manifest.feed, "window": manifest.window},
             hint="run encode of that window again",
         )
+    if survey.held == []:
+        return
     if survey.held is not None:
         whole = pa.Table.from_batches(survey.held)
         parts = iter([whole if after is None else whole.filter(_is_behind(after))])

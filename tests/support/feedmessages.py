@@ -37,7 +37,7 @@ def commit_ts(second: int) -> int:
 
 
 def messages_of(changes: Sequence[Change]) -> pa.Table:
-    """Rows of `message` in a text protocol."""
+    """Rows of `message` in a text protocol, as they are read back: what repeats is a dictionary."""
     rows = [
         {
             "commit_ts": change.commit_ts, "start_ts": change.commit_ts - 1, "seq": seq, "part": 1, "db": change.db,
@@ -46,7 +46,11 @@ def messages_of(changes: Sequence[Change]) -> pa.Table:
         }
         for seq, change in enumerate(changes)
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
+    table = pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
+    for name in ("db", "table", "op", "topic", "key_schema", "value_schema"):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, table.column(name).dictionary_encode())
+    return table
 
 
 def window_of(lo: int, hi: int, changes: Sequence[Change], parts: int = 1) -> tuple[EncodeManifest, Read]:

@@ -25,6 +25,8 @@ Ints = npt.NDArray[np.int64]
 ROW_BYTES = 10
 """What a message takes beside key and value: the commit_ts, or the end of a line."""
 _OF_TABLE = (Message.DB, Message.TABLE, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
+_CONTENT = (Message.COMMIT_TS, Message.START_TS, Message.KEY, Message.VALUE)
+_NEEDED = (*_CONTENT, *_OF_TABLE)
 _DAY_MS = 86_400_000
 
 
@@ -51,12 +53,16 @@ class Cutter:
         self._versions, self._separator, self._size = versions, separator, file_size
         self._open: dict[Group, pa.Table] = {}
 
+    def folders(self) -> set[str]:
+        """The folders that the messages so far go to."""
+        return {group.folder for group in self._open}
+
     def add(self, messages: pa.Table) -> Iterator[Piece]:
         """Take the next messages in commit order; the files that are full now."""
-        for group, own in self._grouped(messages):
+        for group, own in self._grouped(messages.select(_NEEDED)):
             before = self._open.get(group)
             rows = (own if before is None else pa.concat_tables([before, own])).combine_chunks()
-            start = 0
+            self._open[group], start = rows, 0
             for end in _ends(rows, self._size):
                 yield Piece(group, rows.slice(start, end - start))
                 start = end
@@ -67,14 +73,14 @@ class Cutter:
         for group, rows in self._open.items():
             if rows.num_rows:
                 yield Piece(group, rows)
-        self._open = {}
 
     def _grouped(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
         commits = np.asarray(messages.column(Message.COMMIT_TS)).astype(np.int64)
         days = (commits >> tso.LOGICAL_BITS) // _DAY_MS
         # A version begins inside a day: the rows of a table and day are looked up by commit_ts once more.
-        keyed = messages.select(_OF_TABLE).append_column("day", pa.array(days))
-        keyed = keyed.append_column("row", pa.array(np.arange(len(commits))))
+        # As texts: dictionaries of several batches cannot be grouped by.
+        keyed = pa.table({name: messages.column(name).cast(pa.string()) for name in _OF_TABLE})
+        keyed = keyed.append_column("day", pa.array(days)).append_column("row", pa.array(np.arange(len(commits))))
         names = [*_OF_TABLE, "day"]
         for part in keyed.group_by(names, use_threads=False).aggregate([("row", "list")]).to_pylist():
             rows = np.array(part["row_list"], np.int64)
@@ -82,7 +88,7 @@ class Cutter:
             for version, own in self._by_version(db, table, rows, commits):
                 folder = data_folder(db, table, version, date_of(int(commits[own[0]]), self._separator))
                 group = Group(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
-                yield group, messages.take(pa.array(own))
+                yield group, messages.select(_CONTENT).take(pa.array(own))
 
     def _by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:
         versions = self._versions.of(db, table)

@@ -9,7 +9,7 @@ done again to the same bytes under the same names; a window whose hi is in `meta
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -113,10 +113,13 @@ class FilePublisher:
         for version in versions:
             self._write_once(*version.schema_file())
         sent, last = 0, dict[str, int]()
-        for piece in self._pieces(Versions(versions), read):
-            number = last.get(piece.group.folder) or self._last_before(plan, piece.group.folder)
-            last[piece.group.folder] = number + 1
-            path = layout.data_path(piece.group.folder, number + 1, self._storage.index_width, self._protocol)
+        cutter = Cutter(Versions(versions), self._storage.date_separator, self._storage.file_size)
+        for piece in self._pieces(cutter, read):
+            folder = piece.group.folder
+            if folder not in plan.last:
+                self._note_folders(plan, cutter.folders())
+            number = last[folder] = last.get(folder, plan.last[folder]) + 1
+            path = layout.data_path(folder, number, self._storage.index_width, self._protocol)
             self._store.put(path, self._content(piece, manifest))
             sent += piece.messages.num_rows
         for folder, number in sorted(last.items()):
@@ -129,25 +132,27 @@ class FilePublisher:
     def _begin(self, manifest: EncodeManifest) -> Plan:
         """The plan of the window. One that was begun and is not whole is written again, from the same numbers on."""
         begun = self._read_plan()
-        underway = begun is not None and begun.hi > (self.checkpoint or 0)
-        plan = Plan(self._feed, manifest.hi, begun.last if begun is not None and underway else {})
-        if plan != begun:
+        plan = Plan(self._feed, manifest.hi)
+        if begun is None:
+            # The folder is this feed's from now on.
             self._store.put(layout.PLAN, plan.to_json())
+        elif begun.hi > (self.checkpoint or 0):
+            plan.last |= begun.last
         return plan
 
-    def _last_before(self, plan: Plan, folder: str) -> int:
-        """The greatest number in `folder` before the window; noted before the first file of the window is written."""
-        if folder not in plan.last:
-            plan.last[folder] = layout.index_number(self._store.get(layout.index_path(folder)), folder)
-            self._store.put(layout.PLAN, plan.to_json())
-        return plan.last[folder]
+    def _note_folders(self, plan: Plan, folders: Iterable[str]) -> None:
+        """Note the greatest numbers of `folders` before the window, before the first file of it is written there."""
+        for folder in folders:
+            if folder not in plan.last:
+                plan.last[folder] = layout.index_number(self._store.get(layout.index_path(folder)), folder)
+        self._store.put(layout.PLAN, plan.to_json())
 
-    def _pieces(self, versions: Versions, read: Read) -> Iterator[Piece]:
-        cutter = Cutter(versions, self._storage.date_separator, self._storage.file_size)
+    def _pieces(self, cutter: Cutter, read: Read) -> Iterator[Piece]:
         after = None if self.checkpoint is None else Position.behind(self.checkpoint)
         changes = pa.array([INSERT, UPDATE, DELETE])
         for part in read(after):
-            yield from cutter.add(part.filter(pc.is_in(part.column(Message.OP), changes)))
+            wanted = pc.is_in(part.column(Message.OP).cast(pa.string()), changes)
+            yield from cutter.add(part.filter(wanted))
         yield from cutter.rest()
 
     def _content(self, piece: Piece, manifest: EncodeManifest) -> bytes:
