@@ -131,7 +131,12 @@ def test_resume_and_pause_are_done_once_and_by_name(
     assert (again.status_code, "state normal" in again.json()["error"]) == (409, True)
     paused = server.post(f"/binlake/api{POST.removeprefix('/binlake')}pause", headers=bearer)
     assert (paused.status_code, paused.json()["state"], paused.json()["actions"]) == (200, "stopped", ["resume"])
-    assert any(one["text"].startswith("the feed orders is stopped until it is resumed") for one in ask()["problems"])
+    view = ask()
+    assert any(one["text"].startswith("the feed orders is stopped until it is resumed") for one in view["problems"])
+    # Who did it is among the notices.
+    told = [one["what"] for one in view["notices"]]
+    assert told == ["feed orders stopped", "feed orders normal", "feed orders error"]
+    assert "pause by admin, on the page" in view["notices"][0]["text"]
     assert read_state(log, "audit").state == "normal"
     assert server.post(POST + "remove", headers=bearer).status_code == 409
     assert server.post(POST.replace("orders", "nobody") + "resume", headers=bearer).status_code == 404

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
+from binlake.feed.state import STAGE as FEED_STATE
 from binlake.lake.failures import FAILURE, Failure
-from binlake.pipeline import BY_NAME, ENDED, task_name
+from binlake.pipeline import BY_NAME, ENDED, feed_of_sink, task_name
 from binlake.window import asides, rewrites
 from binlake.window.eventrow import EventRow
 
@@ -173,11 +174,18 @@ def notices_view(log: Events) -> list[dict[str, Any]]:
     """What an operator must see, and what an operator did manually; the last first."""
     events = [*log.last_events(_NOTED, _NOTICES), *log.last_events(("backfill",), _NOTICES, ("finished",))]
     events += log.last_events((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
+    events += log.last_events((FEED_STATE,), _NOTICES)
     return [
-        {"at": utc_text(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
+        {"at": utc_text(event["at_ms"]), "what": _what_happened(event), "window": f"{event['lo']}-{event['hi']}",
          "text": json.dumps(_detail(event), sort_keys=True)}
         for event in sorted(events, key=lambda event: -event["at_ms"])[:_NOTICES]
     ]  # fmt: skip
+
+
+def _what_happened(event: EventRow) -> str:
+    """The stage; of a feed its name and its new state."""
+    feed = feed_of_sink(event["sink"])
+    return f"feed {feed} {event['state']}" if event["stage"] == FEED_STATE else str(event["stage"])
 
 
 def stage_names(replication: Replication) -> list[str]:
