@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import fastavro
@@ -20,6 +21,8 @@ from binlake.feed.reading.decoders import row_event
 from binlake.feed.reading.events import Event, Record
 from binlake.feed.reading.jsonprotocols import decode_canal_json
 
+Columns = Callable[[str, str, int], list[str]]
+"""Names of the columns of a table (db, table) in a version."""
 Wanted = Callable[[str, str], bool]
 """Whether a table's (db, table) files are read."""
 
@@ -33,9 +36,10 @@ def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event
             where={"folder": store.shown},
             hint="check the folder in the URI",
         )
+    columns = cache(partial(_columns, store))
     for file in _shown_files(store, wanted):
         content = store.get(file.path) or b""
-        for event in _events(store, file, content, options):
+        for event in _events(file, content, options, columns):
             # Behind it lies what a window that is not whole yet has written.
             if event.commit_ts is None or event.commit_ts <= checkpoint:
                 yield event
@@ -50,23 +54,27 @@ def _shown_files(store: Store, wanted: Wanted) -> list[DataFile]:
     return sorted(shown, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
 
 
-def _events(store: Store, file: DataFile, content: bytes, options: Options) -> Iterator[Event]:
+def _events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[Event]:
     match options:
         case AvroOptions():
             return _avro_events(file, content)
         case CsvOptions():
-            return csv_events(file.path, content, _columns(store, file), options)
+            return csv_events(file.path, content, columns(file.db, file.table, file.version), options)
         case _:
             return _line_events(file, content)
 
 
-def _columns(store: Store, file: DataFile) -> list[str]:
-    """The columns of the version that the file is of. Raises Permanent where its schema file is missing."""
-    folder = f"{table_folder(file.db, file.table)}/meta"
+def _columns(store: Store, db: str, table: str, version: int) -> list[str]:
+    """The columns of a version of a table. Raises Permanent where its schema file is missing."""
+    folder = f"{table_folder(db, table)}/meta"
     for path in store.list(folder):
-        if path.startswith(f"{folder}/schema_{file.version}_"):
+        if path.startswith(f"{folder}/schema_{version}_"):
             return [column["ColumnName"] for column in json.loads(store.get(path) or b"{}")["TableColumns"]]
-    raise Permanent("the definition of a table's version is missing", where={"file": file.path, "folder": folder})
+    raise Permanent(
+        "the definition of a table's version is missing",
+        where={"folder": folder, "version": version},
+        hint="csv cannot be read without it: restore the file",
+    )
 
 
 def _avro_events(file: DataFile, content: bytes) -> Iterator[Event]:
