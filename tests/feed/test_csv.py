@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from pydantic import ValidationError
+from support.csvrows import canonical_text, split_csv
 from support.examples import examples
-from support.feedrows import COMMIT_TS, EVERY, ROWS, Row, bit_text, columns_of, encoded, every_kind, number_text
+from support.feedrows import COMMIT_TS, EVERY, ROWS, Row, columns_of, encoded, every_kind
 from support.tidb_json import INT_PK, column, table_def, table_info
 
 from binlake.config.feed import Csv
@@ -19,7 +18,6 @@ from binlake.errors import WireError
 from binlake.feed.csvformat import CsvFormat
 from binlake.feed.formats import DELETE, INSERT, UPDATE
 from binlake.feed.reading.csvfile import csv_events
-from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
 EMPLOYEE = table_def(
@@ -65,33 +63,6 @@ def test_an_update_with_its_old_row_is_two_lines() -> None:
     assert not CsvFormat(options).splits_moves
 
 
-def canonical(column: ColumnInfo, text: str | None, binary: str) -> str | None:
-    """The value as `mutation` has it."""
-    if text is None:
-        return None
-    if column.tp == t.BIT:
-        return bit_text(column, int(text))
-    if column.tp in (t.FLOAT, t.DOUBLE):
-        return number_text(column, text)
-    if column.is_binary:
-        return (base64.b64decode(text) if binary == "base64" else bytes.fromhex(text)).hex().upper()
-    return text
-
-
-QUOTED = re.compile(r'"((?:[^"]|"")*)"|([^,"]*)')
-
-
-def values_by_test(line: str) -> list[str | None]:
-    """The values of one line with `,` and `"`: NULL is the one that is not quoted."""
-    found, at = [], 0
-    while at <= len(line):
-        match = QUOTED.match(line, at)
-        assert match is not None
-        found.append(match[1].replace('""', '"') if match[1] is not None else None if match[2] == "\\N" else match[2])
-        at = match.end() + 1
-    return found
-
-
 # S0-08
 @pytest.mark.long
 @given(rows=ROWS)
@@ -100,8 +71,9 @@ def test_every_row_comes_back_through_another_reader(rows: list[Row]) -> None:
     columns = columns_of(EVERY)
     for op, old, new in every_kind(rows):
         for (_, value), row in zip(encoded(CsvFormat(CsvOptions()), op, old, new), new or old, strict=True):
-            found = values_by_test(value.decode())[3:]
-            shown = {n: canonical(one, text, "base64") for (n, one), text in zip(columns.items(), found, strict=True)}
+            [line] = split_csv(value.decode())
+            found = line[3:]
+            shown = {n: canonical_text(one, text) for (n, one), text in zip(columns.items(), found, strict=True)}
             assert shown == row
 
 
@@ -128,10 +100,10 @@ def test_our_reader_gives_back_every_form(options: CsvOptions, rows: list[Row]) 
         for event, row in zip(events, new or old, strict=True):
             assert event.commit_ts == (COMMIT_TS if options.commit_ts else None)
             value = event.value or {}
-            assert {n: canonical(one, value[n], options.binary) for n, one in columns.items()} == row
+            assert {n: canonical_text(one, value[n], options.binary) for n, one in columns.items()} == row
         if options.old_value and op == UPDATE:
             assert [
-                {n: canonical(c, (e.before or {})[n], options.binary) for n, c in columns.items()} for e in events
+                {n: canonical_text(c, (e.before or {})[n], options.binary) for n, c in columns.items()} for e in events
             ] == old
 
 
