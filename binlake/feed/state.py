@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 STAGE = "feed"
 """The stage of these events; their state is the feed's."""
 State = Literal["normal", "stopped", "error", "finished", "removed"]
+_SHOWN = ("table", "subject", "commit_ts")
+"""Of where an error was, what a line about the feed says."""
 _SAME_MS = 8
 """Events that may have the same millisecond: their numbers tell which one is last."""
 
@@ -45,7 +47,8 @@ class FeedError:
 
     def __str__(self) -> str:
         """For people: `publish: SchemaRefused: the text [table=shop.item] Hint: what to do`."""
-        place = " ".join(f"{key}={value}" for key, value in self.where.items())
+        shown = {key: value for key, value in self.where.items() if key in _SHOWN} or self.where
+        place = " ".join(f"{key}={value}" for key, value in shown.items())
         parts = [f"{self.stage}: {self.error}: {self.text}", f"[{place}]" if place else ""]
         return " ".join(part for part in [*parts, f"Hint: {self.hint}" if self.hint else ""] if part)
 

@@ -18,7 +18,7 @@ from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailab
 from binlake.feed.changefeed.place import Place
 from binlake.feed.checks import FeedReport, check_tables, landed_tables, require_answers
 from binlake.feed.sink import forget_position
-from binlake.feed.state import read_progress, read_state, record_removal, record_resume, require_in_lake
+from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import message_table
@@ -120,15 +120,17 @@ def remove_feed(place: Place, feed: Feed, path: Path, *, force: bool) -> list[st
     stays = [
         "its topics or files with all messages", "the registry's subjects", "its past events in the table `window`",
     ]  # fmt: skip
-    windows, paths = windows_of(place.replication), LakePaths.of(place.replication)
-    life = read_state(windows, feed.name).life if windows.exists() else 0
+    windows, paths, life = windows_of(place.replication), LakePaths.of(place.replication), 0
+    if windows.exists():
+        # No task begins to publish once its position is gone.
+        life = record_pause(windows, feed.name, reason="it is being removed").life
     try:
         forget_position(feed, place.replication.name, life)
     except BinlakeError as error:
         if not force:
             raise Permanent(
                 f"its position cannot be taken away: {error.message}", where=error.where,
-                hint="--force removes the changefeed and leaves the position, which no later one of its name reads",
+                hint="the changefeed is stopped; --force removes it and leaves the position, which no later one reads",
             ) from None  # fmt: skip
         stays.append(f"its position at the sink ({error.message})")
     if windows.exists():
