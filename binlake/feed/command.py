@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -56,8 +58,13 @@ class FeedCommand:
         events = _events(uri, registry, table, feed)
         wanted = (event for event in events if _is_wanted(event, table, args.lo, args.hi))
         show = _show_json if args.output == "json" else _show_text
-        for event in islice(wanted, args.limit):
-            print(show(event))
+        try:
+            for event in islice(wanted, args.limit):
+                print(show(event))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Who reads, as `head`, has enough; nothing may be written at the end of the process either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
