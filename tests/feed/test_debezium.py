@@ -127,6 +127,24 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
             assert decode_debezium(key)[1] == {"id": int((new or old)[number]["id"] or 0)}
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "name", "number"),
+    [
+        (column(1, "c", t.DATETIME, decimal=3), "1970-01-01 00:00:01.500", "Timestamp", 1500),
+        (column(1, "c", t.DATETIME, decimal=4), "1970-01-01 00:00:01.5000", "MicroTimestamp", 1_500_000),
+        (column(1, "c", t.DATETIME, flag=t.FLAG_NOT_NULL), "0000-00-00 00:00:00", "Timestamp", 0),
+        (column(1, "c", t.DATE, flag=t.FLAG_NOT_NULL), "2024-00-01", "Date", 0),
+        (column(1, "c", t.DATE), "2024-00-01", "Date", None),
+    ],
+)
+def test_moments(kind: Json, text: str, name: str, number: int | None) -> None:
+    [(_, value)] = encoded(OWN, INSERT, [], [{"c": text}], table_def(table_info(1, "t", [kind])))
+    message = json.loads(value)
+    assert message["payload"]["after"] == {"c": number}
+    [field] = message["schema"]["fields"][1]["fields"]
+    assert field["name"] == f"io.debezium.time.{name}"
+
+
 def test_a_watermark_needs_the_extension() -> None:
     assert OWN.watermark(COMMIT_TS) is None
     event = DebeziumFormat(DebeziumOptions(extension=True)).watermark(COMMIT_TS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,14 @@ from binlake.config.protocols import (
     Options,
     SlaveBinlogOptions,
 )
-from binlake.feed.events import encode_watermarks
+from binlake.feed.events import encode_ddls, encode_watermarks
 from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
 from binlake.rules.topics import Dispatcher, Topics
-from binlake.window.definitions import Segments, WindowDefinitions
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 KEYED = table_def(
     table_info(1, "keyed", [column(1, "id", t.LONG, flag=INT_PK), column(2, "v", t.VARCHAR)], pk_is_handle=True)
@@ -70,8 +72,14 @@ def messages(options: Options, *changes: Change, partition: str = "index-value")
 
 def history() -> list[Change]:
     one: Row = {"id": "1", "v": "a"}
-    return [(10, KEYED, None, one), (20, KEYED, one, {"id": "1", "v": None}), (30, KEYED, None, {"id": "2", "v": "x"}),
-            (40, KEYED, {"id": "1", "v": None}, {"id": "7", "v": "b"}), (50, KEYED, {"id": "7", "v": "b"}, None)]  # fmt: skip
+    two, moved = {"id": "1", "v": None}, {"id": "7", "v": "b"}
+    return [
+        (10, KEYED, None, one),
+        (20, KEYED, one, two),
+        (30, KEYED, None, {"id": "2", "v": "x"}),
+        (40, KEYED, two, moved),
+        (50, KEYED, moved, None),
+    ]
 
 
 # S2-45, S2-48, U-27
@@ -125,3 +133,22 @@ def test_a_watermark_is_behind_every_change_of_its_window_in_each_topic() -> Non
     places = [tuple(one[name] for name in ORDER) for one in (last, *found)]
     assert places == sorted(set(places))
     assert encode_watermarks(format_of(AvroOptions()), ["a"], 50).num_rows == 0
+
+
+def test_a_ddl_stands_before_rows_that_ran_ahead_of_it() -> None:
+    sides = Definitions((), (KEYED, KEYLESS)), Definitions((), (KEYED, KEYLESS))
+    ddl = LandedDdl(20, 15, 12, 1, 7, 5, "test", "keyed", "q", "ALTER", "apply", "", *sides)
+    skipped = replace(ddl, decision="skip")
+    topics = Topics([], default="{table}", shared=True)
+    own = format_of(CanalJsonOptions())
+    found = encode_ddls(own, topics, lambda _db, table: table != "other", [skipped, ddl, ddl]).to_pylist()
+    assert [(one["commit_ts"], one["start_ts"], one["seq"], one["topic"], one["hash"]) for one in found] == [
+        (15, 0, number, topic, 0) for number, topic in enumerate(["keyed", "keyless"] * 2)
+    ]
+    assert encode_ddls(own, topics, lambda _db, _table: False, [ddl]).num_rows == 0
+    assert encode_ddls(format_of(AvroOptions()), topics, lambda _db, _table: True, [ddl]).num_rows == 0
+    whole = replace(ddl, table="", before=Definitions((), ()), after=Definitions((), ()))
+    [one] = encode_ddls(
+        own, Topics([], default="all", shared=True), lambda db, _table: db == "test", [whole]
+    ).to_pylist()
+    assert one["topic"] == "all"
