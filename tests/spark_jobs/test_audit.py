@@ -23,12 +23,19 @@ from binlake.audit.audit import Audit
 from binlake.cli import run as main
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange
+from binlake.feed.sealed import read_sealed
+from binlake.feed.state import FeedState
+from binlake.feed.upkeep import tidy_feed
+from binlake.feed.waiting import waiting_windows
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
+from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import MirrorVersions
+from binlake.pipeline import feed_sink
 from spark_jobs.commands import maintain
 from spark_jobs.commands.views import register, table_sql
-from spark_jobs.job.context import StageContext
+from spark_jobs.encode import stage as encode
+from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.netchange import read_window_rows, touched_tables
 
 pytestmark = pytest.mark.spark
@@ -206,7 +213,13 @@ class Copy:
             if "/mirror/" in str(log):
                 text = text.replace("interval 400 days", f"interval {days} days")
             log.write_text(_TIMES.sub(lambda m: f"{m[1]}{int(m[2]) - age * 86_400_000}", text))
-        raw = {"name": "demo", "lake": {"path": str(root), "retention-days": days}}
+        feed = {
+            "name": "f",
+            "sink-uri": "kafka://k:1/t?protocol=avro",
+            "schema-registry": "http://r",
+            "rules": ["*.item"],
+        }
+        raw = {"name": "demo", "lake": {"path": str(root), "retention-days": days}, "feed": [feed]}
         self.ctx = StageContext(Replication.model_validate(raw), "test", lambda: mirrored.lakehouse.spark)
         for file in root.rglob("*"):
             os.utime(file, (time.time() - age * 86400,) * 2)
@@ -221,13 +234,14 @@ def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -
 def test_upkeep_days_later_takes_nothing_from_an_audit(
     mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # U-21, C-07, R-33: eight days passed, every file that may go goes.
+    # U-21, C-07, R-26, R-33: eight days passed, every file that may go goes.
     copy = Copy(mirrored, tmp_path / "lake", days=400, age=8)
+    sealed = encode.run(copy.ctx, Bounds(0, mirrored.windows[-1].hi), "f")
     names, paths = [("shop", "item"), ("shop", "log")], copy.ctx.paths
     before = _answers(paths, mirrored.history, names)
     moved = Audit(paths).row_history("shop", "item", ["4000"])
-    # As if windows had gone on for three days: all of these are closed.
-    later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 3 * 86_400_000)
+    # As if windows had gone on for eight days: all of these are closed.
+    later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 8 * 86_400_000)
     monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
     done = {one.table: one for one in maintain.maintain(copy.ctx)}
     monkeypatch.undo()
@@ -236,6 +250,12 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
     assert done["mirror"].dropped == 0
     assert _answers(paths, mirrored.history, names) == before
     assert Audit(paths).row_history("shop", "item", ["4000"]) == moved
+    # A feed that stands has still to send its messages; when it has, they go.
+    (manifest,) = waiting_windows(copy.ctx.windows, copy.ctx.replication.feed[0], FeedState(), later)
+    assert sum(part.num_rows for part in read_sealed(paths, manifest, None)) == sealed.rows > 0
+    assert (done["feed/f"].windows, tidy_feed(paths, copy.ctx.windows, "f", later).windows) == (0, 0)
+    copy.ctx.windows.record(WindowEvent("publish", manifest.lo, manifest.hi, "done", sink=feed_sink("f")))
+    assert tidy_feed(paths, copy.ctx.windows, "f", later).windows == 1
 
 
 def test_below_the_retention_an_audit_says_from_when_on(mirrored: Mirrored, tmp_path: Path) -> None:
