@@ -14,11 +14,12 @@ from support.replication_files import write_replication
 from binlake.config import load_replication
 from binlake.errors import Transient
 from binlake.feed.registry import SchemaRefused
-from binlake.feed.state import read_state, record_feed_error
+from binlake.feed.state import read_state, record_feed_error, record_removal, record_resume
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.pipeline import feed_sink
+from binlake_airflow.pages import feeds
 from deploy.local.ports import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
@@ -204,3 +205,17 @@ def test_nobody_changes_a_feed_without_a_login(server: httpx.Client, log: Window
     assert server.post(POST + "resume", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 401
     assert server.get(POST + "resume").status_code in (401, 405)
     assert read_state(log, "orders").state == "error"
+
+
+def test_a_feed_far_behind_the_others_has_its_own_position(log: WindowLog, ask: Ask) -> None:
+    record_removal(log, "orders")
+    record_resume(log, "orders")
+    for number in range(feeds.WINDOWS * 2 + 1):
+        lo = HI + number * 10
+        log.record(WindowEvent("publish", lo, lo + 10, "done", sink=feed_sink("orders")))
+    orders, audit = ask()["feeds"]
+    assert (orders["position"]["commit_ts"], audit["position"]["commit_ts"]) == (str(lo + 10), str(HI))
+    # One that was removed and is there again begins anew.
+    record_removal(log, "orders")
+    record_resume(log, "orders")
+    assert ask()["feeds"][0]["position"] is None

@@ -15,15 +15,17 @@ from urllib.parse import urlsplit
 from binlake.config import Replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import mask_sink_uri
-from binlake.feed.state import FeedState, read_progress, read_state, record_pause, record_resume
+from binlake.feed.state import FeedProgress, FeedState, read_state, record_pause, record_resume
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, FEED, feed_sink, names_of_sink
+from binlake.window.eventrow import EventRow
 from binlake_airflow.pages.history import position_view, utc_text
 from binlake_airflow.pages.request import NotPossible
 
-_WINDOWS = 20
+WINDOWS = 20
 """Published windows whose topics are listed."""
+_ENCODED = 3
 _MOST_TOPICS = 50
 ACTIONS: Mapping[str, Mapping[str, Callable[..., FeedState]]] = {
     "normal": {"pause": record_pause},
@@ -35,7 +37,10 @@ ACTIONS: Mapping[str, Mapping[str, Callable[..., FeedState]]] = {
 
 def feeds_view(replication: Replication, log: WindowLog, now_ms: int) -> list[dict[str, Any]]:
     """Each feed: where to, state with the last error, position, topics, and what may be done to it."""
-    return [_feed_view(feed, log, now_ms) for feed in replication.feed]
+    if not replication.feed:
+        return []
+    passages = _Passages(log, len(replication.feed))
+    return [_feed_view(feed, log, passages, now_ms) for feed in replication.feed]
 
 
 def act_on_feed(log: WindowLog, name: str, action: str, who: str) -> dict[str, Any]:
@@ -58,9 +63,43 @@ def state_view(state: FeedState) -> dict[str, Any]:
     }
 
 
-def _feed_view(feed: Feed, log: WindowLog, now_ms: int) -> dict[str, Any]:
-    state, progress = read_state(log, feed.name), read_progress(log, feed.name)
-    failure = _failure(feed.name, log, state)
+class _Passages:
+    """The newest windows of all feeds, which are read at once: a page asks for each feed of each replication."""
+
+    def __init__(self, log: WindowLog, feeds: int) -> None:
+        self._log = log
+        self._newest = {
+            stage: log.newest((stage,), count * feeds) if log.exists() else []
+            for stage, count in (("encode", _ENCODED), ("publish", WINDOWS))
+        }
+        self._landed = log.landed_ts() if log.exists() else None
+
+    def progress(self, feed: str, state: FeedState) -> FeedProgress:
+        """As read_progress."""
+        encoded, published = (self._reached(stage, feed, state) for stage in ("encode", "publish"))
+        return FeedProgress(published, encoded, self._landed)
+
+    def topics(self, feed: str) -> list[str]:
+        """Those that the feed's last windows went to."""
+        details = (json.loads(event["detail"] or "{}") for event in self._of("publish", feed))
+        return sorted({topic for detail in details for topic in detail.get("topics", ())})[:_MOST_TOPICS]
+
+    def _of(self, stage: str, feed: str) -> list[EventRow]:
+        return [event for event in self._newest[stage] if event["sink"] == feed_sink(feed)]
+
+    def _reached(self, stage: str, feed: str, state: FeedState) -> int | None:
+        # By hi, the greatest first: no other of this feed is above the first.
+        own = (event for event in self._of(stage, feed) if event["at_ms"] > state.life_ms and event["state"] == "done")
+        found = next(own, None)
+        if found is not None or not self._log.exists():
+            return None if found is None else found["hi"]
+        # One that stands far behind the others.
+        return self._log.reached(stage, feed_sink(feed), since_ms=state.life_ms)
+
+
+def _feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> dict[str, Any]:
+    state = read_state(log, feed.name)
+    progress, failure = passages.progress(feed.name, state), _failure(feed.name, log, state)
     return {
         "name": feed.name,
         "protocol": feed.sink.protocol,
@@ -68,7 +107,7 @@ def _feed_view(feed: Feed, log: WindowLog, now_ms: int) -> dict[str, Any]:
         "registry": _server(feed.schema_registry),
         "rules": list(feed.rules),
         "topic_rules": [rule.topic for rule in feed.dispatchers],
-        "topics": _topics(feed.name, log),
+        "topics": passages.topics(feed.name),
         **state_view(state),
         "failure": failure,
         "position": position_view(progress.checkpoint, now_ms),
@@ -88,14 +127,6 @@ def _failure(name: str, log: WindowLog, state: FeedState) -> dict[str, Any] | No
     if ended and ended[0]["at_ms"] >= failure.at_ms:
         return None
     return {"text": str(failure), "at_ms": failure.at_ms, "at": utc_text(failure.at_ms), "run_id": failure.run_id}
-
-
-def _topics(name: str, log: WindowLog) -> list[str]:
-    """The topics that its last windows went to."""
-    events = log.last_events(("publish",), _WINDOWS, ENDED, sink=feed_sink(name)) if log.exists() else []
-    return sorted({topic for event in events for topic in json.loads(event["detail"] or "{}").get("topics", ())})[
-        :_MOST_TOPICS
-    ]
 
 
 def _server(url: str) -> str:
