@@ -26,8 +26,8 @@ setup-tests:  ## The same, and what only the tests need (etcd, PostgreSQL, HTTP/
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
-demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, compared; KEEP=1 leaves it running
-	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep)
+demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, compared; KEEP=1 leaves it running, FEED=1 adds Kafka
+	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep) $(if $(FEED),--feed)
 
 test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)

@@ -69,7 +69,16 @@ class Publisher:
         self._producer.purge()
         # `close` would end the transaction, which a fenced producer no longer has.
         if not self._fenced:
+            self._close(error)
+
+    def _close(self, cause: BaseException | None) -> None:
+        try:
             self._producer.close()
+        except KafkaException as error:
+            # A producer that has failed may fail at its end too: that must not hide why.
+            if cause is None:
+                raise error_of(error, self._where) from error
+            cause.add_note(f"the producer could not be closed: {error}")
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
         """Create those that are missing, and learn how many partitions each has. Raises Transient, Permanent."""

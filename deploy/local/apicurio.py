@@ -18,8 +18,9 @@ _START_S = 180.0
 class Apicurio:
     """One registry; `url` is Confluent's API of it."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="binlake-apicurio-"))
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-apicurio-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://{HOST}:{self.port}/apis/ccompat/v7"
         options = ("-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")

@@ -26,6 +26,7 @@ from binlake.errors import BinlakeError
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
+from deploy.local.demo_feed import DemoFeed
 from deploy.local.demo_report import Report
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
@@ -48,7 +49,7 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 class Demo:
     """All servers of the demo below `folder`, and the replication file that ties them."""
 
-    def __init__(self, capture: Capture, folder: Path, report: Report) -> None:
+    def __init__(self, capture: Capture, folder: Path, report: Report, *, with_feed: bool = False) -> None:
         self.report = report
         self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
@@ -58,6 +59,7 @@ class Demo:
         # Every second state lies inside a window, not at its end: time travel must find it.
         self.inside = self.states[2:-1:2]
         self.stops = [state for state in self.states if state not in self.inside]
+        self.feed = DemoFeed(self.folder) if with_feed else None
         self.file = folder / "replications" / f"{NAME}.toml"
         self.airflow = Airflow(folder / "airflow", self._environment())
 
@@ -68,6 +70,7 @@ class Demo:
             "pd and two pumps": self.source.start,
             "MariaDB": self.target.start,
             "Spark Connect, warm": self.spark.start,
+            **(self.feed.starts if self.feed is not None else {}),
             "Airflow": self.airflow.start,
         }
         with ThreadPoolExecutor(len(servers)) as pool:
@@ -85,8 +88,10 @@ class Demo:
     def stop(self) -> None:
         """End all of them: first who asks the others, Airflow; then the others side by side."""
         self.airflow.stop()
-        with ThreadPoolExecutor(3) as pool:
-            for future in [pool.submit(part.stop) for part in (self.spark, self.source, self.target)]:
+        stops = [self.spark.stop, self.source.stop, self.target.stop]
+        stops += [self.feed.stop] if self.feed is not None else []
+        with ThreadPoolExecutor(len(stops)) as pool:
+            for future in [pool.submit(stop) for stop in stops]:
                 future.result()
 
     def replication(self) -> Replication:
@@ -137,21 +142,23 @@ layout = "fused"
 engine = "connect"
 spark-conn-id = "{_CONNECTION}"
 retry-delay-s = 2
-""",
+{self.feed.section() if self.feed is not None else ""}""",
             encoding="utf-8",
         )
 
 
-def run(capture: Capture, folder: Path, keep: bool) -> int:
+def run(capture: Capture, folder: Path, keep: bool, *, with_feed: bool = False) -> int:
     """The whole demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
     report = Report()
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
-    with _running(Demo(capture, folder, report), keep) as demo:
+    with _running(Demo(capture, folder, report, with_feed=with_feed), keep) as demo:
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
         equal = _windows(demo)
         equal = show_audit(demo.replication(), demo.file, demo.inside, report) and equal
+        if demo.feed is not None:
+            equal = demo.feed.show(demo.replication(), report) and equal
         report.end(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
     return 0 if equal else 1
 
@@ -200,6 +207,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
     parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
+    parser.add_argument("--feed", action="store_true", help="send the windows to a Kafka too, and read them there")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.
@@ -207,7 +215,7 @@ def main(arguments: list[str]) -> int:
     # The jobs are children of Airflow: they find this checkout as this process does.
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
-        return run(Capture(args.capture), args.folder.resolve(), args.keep)
+        return run(Capture(args.capture), args.folder.resolve(), args.keep, with_feed=args.feed)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

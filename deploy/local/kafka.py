@@ -15,16 +15,24 @@ from deploy.local.process import Child, ProcessError
 from deploy.setup.kafka import install
 
 _START_S = 180.0
+_NODES = 3
 _JAVA = ("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 class Kafka:
     """One broker and controller. `stop` keeps its data, so that `start` is a restart; `close` removes them."""
 
-    def __init__(self, settings: dict[str, str] | None = None, users: Mapping[str, str] | None = None) -> None:
-        """`settings` of the broker beside the least it needs; `users`: passwords for SCRAM."""
-        self.folder = Path(tempfile.mkdtemp(prefix="binlake-kafka-"))
-        self.port, self._controller = free_ports(2)
+    def __init__(
+        self,
+        settings: dict[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """`settings` of the broker beside the least it needs; `users`: passwords for SCRAM; `folder`: of its files."""
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-kafka-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port, self.controller = free_ports(2)
+        self.cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self._classes = f"{install()}/*"
         self._file = self.folder / "server.properties"
         lines = {**self._settings(), **(settings or {})}
@@ -46,6 +54,10 @@ class Kafka:
         """End it; what it stored stays."""
         self._service.stop()
 
+    def kill9(self) -> None:
+        """End it as a machine that fails does; what it stored stays."""
+        self._service.kill9()
+
     def close(self) -> None:
         """End it and remove its data."""
         self.stop()
@@ -61,8 +73,8 @@ class Kafka:
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "controller.quorum.voters": f"1@{HOST}:{self._controller}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self._controller}",
+            "controller.quorum.voters": f"1@{HOST}:{self.controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self.controller}",
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self.folder / "data"),
@@ -77,11 +89,53 @@ class Kafka:
         }
 
     def _format(self, users: Mapping[str, str]) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = [*_JAVA, "-cp", self._classes, "kafka.tools.StorageTool"]
-        command = [*tool, "format", f"--cluster-id={cluster}", f"--config={self._file}"]
+        command = [*tool, "format", f"--cluster-id={self.cluster}", f"--config={self._file}"]
         for user, password in users.items():
             command += ["--add-scram", f"SCRAM-SHA-512=[name={user},password={password}]"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ProcessError(f"Kafka's storage cannot be formatted: {done.stderr or done.stdout}")
+
+
+class KafkaCluster:
+    """Three brokers, the first of which is the controller too; every topic may have a copy on each."""
+
+    def __init__(self) -> None:
+        copies = {name: str(_NODES) for name in ("offsets.topic.replication.factor",
+                                                 "transaction.state.log.replication.factor")}  # fmt: skip
+        more = {**copies, "transaction.state.log.min.isr": "2", "min.insync.replicas": "2"}
+        first = Kafka(more)
+        self.brokers = {1: first, **{node: _Joined(first, node, more) for node in range(2, _NODES + 1)}}
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """`host:port` of each."""
+        return tuple(broker.address for broker in self.brokers.values())
+
+    def __enter__(self) -> KafkaCluster:
+        for broker in self.brokers.values():
+            broker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for broker in reversed(self.brokers.values()):
+            broker.close()
+
+
+class _Joined(Kafka):
+    """A broker that is no controller, of the cluster of `first`."""
+
+    def __init__(self, first: Kafka, node: int, more: dict[str, str]) -> None:
+        self._first, self._node = first, node
+        super().__init__(more)
+
+    def _settings(self) -> dict[str, str]:
+        self.cluster = self._first.cluster
+        own = {
+            "process.roles": "broker",
+            "node.id": str(self._node),
+            "listeners": f"PLAINTEXT://{self.address}",
+            "controller.quorum.voters": f"1@{HOST}:{self._first.controller}",
+        }
+        return super()._settings() | own

@@ -1,0 +1,81 @@
+"""A feed to three brokers, whose leaders stop, are killed and come back while it sends: each message is there once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from support.topics import read_topic
+
+from binlake.config.sinkuri import Kafka as Brokers
+from binlake.errors import Transient
+from binlake.feed.kafka import POSITIONS, Publisher
+from binlake.feed.messages import MESSAGE_SCHEMA
+from binlake.feed.position import Position
+from deploy.local.kafka import KafkaCluster
+
+pytestmark = [pytest.mark.soak, pytest.mark.process]
+
+TOPIC, PART, PARTS, TRIES = "moved", 200, 24, 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as brokers:
+        yield brokers
+
+
+def part(topic: str, first: int) -> pa.Table:
+    rows = [
+        {"topic": topic, "commit_ts": n, "hash": n % 10, "key": b"%d" % (n % 10), "value": b"%d" % n}
+        for n in range(first, first + PART)
+    ]
+    return pa.Table.from_pylist(rows, MESSAGE_SCHEMA)
+
+
+def leader_of(cluster: KafkaCluster, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": ",".join(cluster.addresses)})
+    return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
+
+
+# R-31, S2-45
+@pytest.mark.parametrize("transactions", [True, False])
+def test_leaders_that_move_lose_and_repeat_nothing(cluster: KafkaCluster, transactions: bool) -> None:
+    topic = f"{TOPIC}-{transactions}"
+    brokers = Brokers(cluster.addresses, partitions=3, replication_factor=3)
+    draw, end, down = random.Random(7), PARTS * PART, None
+    tries = 0
+    next_fault = PART * 3
+    while True:
+        tries += 1
+        assert tries < TRIES
+        try:
+            with Publisher(brokers, topic, transactions=transactions) as publisher:
+                reached = publisher.position
+                first = 0 if reached is None else reached.commit_ts + 1
+                while first < end:
+                    publisher.publish(part(topic, first), Position(first + PART - 1, 0, 0))
+                    first += PART
+                    if first >= next_fault:
+                        next_fault += PART * 4
+                        if down is not None:
+                            cluster.brokers[down].start()
+                            down = None
+                        # The first is the only controller.
+                        leads = [leader_of(cluster, name) for name in (topic, POSITIONS)]
+                        found = [node for node in leads if node != 1] or [2]
+                        down = draw.choice(found)
+                        (cluster.brokers[down].kill9 if draw.random() < 0.5 else cluster.brokers[down].stop)()
+                break
+        except Transient:
+            continue
+    if down is not None:
+        cluster.brokers[down].start()
+    found = [(read.partition, int(read.value or b"")) for read in read_topic(",".join(cluster.addresses), topic)]
+    once = list(dict.fromkeys(found))
+    assert once == sorted(once)
+    assert sorted(number for _, number in once) == list(range(end))
+    assert not transactions or found == once
