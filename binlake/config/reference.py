@@ -16,6 +16,7 @@ _HEAD = """# Configuration reference
 
 Made by `make docs` from `binlake/config/model.py`; a test fails when the two differ. One TOML file in
 `replications/` is one replication. Unknown keys are errors. Passwords: `env:NAME` reads the environment.
+A file `feeds/NAME/ID.toml` beside it is one more section `[[feed]]` of it ([feeds](../operate/feeds.md)).
 
 `binlake config check FILE` reads a file without its secrets and reports all mistakes at once: numbers that
 are not a commit_ts, stops that do not ascend, invalid addresses, schedules, paths and names, patterns, events and

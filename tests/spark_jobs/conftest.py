@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from fed import Fed, Make
     from mirrored import Mirrored
     from pyspark.sql import SparkSession
+    from support.workload import Workload
+
+    from deploy.local.apicurio import Apicurio
+    from deploy.local.kafka import Kafka
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +23,15 @@ def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
     from mirrored import Mirrored
 
     return Mirrored(spark, tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture
+def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
+    """Makes a lake of a workload with a feed; the registry's policy is BACKWARD."""
+    from fed import Fed
+
+    def make(workload: Workload, **feed: Any) -> Fed:
+        schema_registry.set_compatibility("BACKWARD")
+        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
+
+    return make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,10 @@ class Fed:
             key = json.dumps(self.decode(read.key))
             rows[key] = self.decode(read.value)
         return [row for row in rows.values() if row is not None]
+
+
+Make = Callable[..., Fed]
+"""Of (workload, keys of the feed's section): the fixture `make`."""
 
 
 def windows(history: History) -> list[Bounds]:

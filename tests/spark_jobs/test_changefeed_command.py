@@ -212,6 +212,33 @@ def test_removal_leaves_no_orphan_and_the_next_of_its_name_begins_anew(
     assert len(read_topic(kafka.address, f"{prefix}.shop.item")) == 2 * sent
 
 
+def test_a_feed_is_moved_over_what_it_cannot_send_or_back(
+    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, capsys: Output
+) -> None:
+    history = shop()
+    place = Place(tmp_path, history.workload, history.cuts[0])
+    topic = f"{place.name}.shop.item"
+    options: dict[str, object] = {
+        "config": config_of(tmp_path, f"{place.name}.{{schema}}.{{table}}", "shop.item"),
+        "sink-uri": URI.replace("127.0.0.1:9092", kafka.address),
+        "schema-registry": schema_registry.url,
+    }
+    assert place.create(**options) == 0
+    commits = sorted(ts for ts, _ in history.states if ts <= history.cuts[0])
+    assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", commits[-1]) == 1
+    assert "`binlake changefeed pause -c a` first" in capsys.readouterr().err
+    assert place.call("pause", "-c", "a") == 0
+    assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", FIRST - 1) == 1
+    assert "earliest start-ts" in capsys.readouterr().err
+    assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", commits[-3]) == 0
+    assert place.work(place.landed) == ["done", "done"]
+    assert len(read_topic(kafka.address, topic)) == 2
+    assert place.call("pause", "-c", "a") == 0
+    assert place.call("resume", "-c", "a", "--overwrite-checkpoint-ts", commits[-2]) == 0
+    assert place.work(place.landed) == ["done", "done"]
+    assert len(read_topic(kafka.address, topic)) == 3
+
+
 def test_a_task_of_a_removed_feed_is_skipped_and_of_an_unknown_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:

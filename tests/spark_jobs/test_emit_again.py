@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import pytest
-from fed import FEED, Fed, windows
+from fed import FEED, Fed, Make, windows
 from history import shop
 from support.topics import read_topic
 from support.workload import Workload, integer
@@ -20,21 +16,6 @@ from spark_jobs.commands import emit as emitting
 from spark_jobs.commands.emit import Destination, emit
 from spark_jobs.job.context import Bounds
 from spark_jobs.publish import stage as publish
-
-if TYPE_CHECKING:
-    from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
-
-Make = Callable[..., Fed]
-
-
-@pytest.fixture
-def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
-    def make(workload: Workload, **feed: Any) -> Fed:
-        schema_registry.set_compatibility("BACKWARD")
-        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
-
-    return make
 
 
 def sent(fed: Fed, topic: str) -> list[tuple[bytes, bytes | None]]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from fed import FEED, Fed, windows
+from fed import FEED, Make, windows
 from history import shop
 from support.topics import read_topic
 from support.workload import Workload, integer
@@ -21,21 +18,6 @@ from binlake.feed.sink import open_sink
 from binlake.pipeline import feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.publish import stage as publish
-
-if TYPE_CHECKING:
-    from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
-
-Make = Callable[..., Fed]
-
-
-@pytest.fixture
-def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
-    def make(workload: Workload, **feed: Any) -> Fed:
-        schema_registry.set_compatibility("BACKWARD")
-        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
-
-    return make
 
 
 # S2-01, S2-02, S2-03, S2-13, S2-36, S2-37, S2-48

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import pytest
-from fed import FEED, Fed, windows
+from fed import FEED, Fed, Make, windows
 from history import shop
 from support.workload import Workload, integer
 
@@ -17,21 +13,7 @@ from binlake.feed.state import read_progress, read_state, record_pause, record_r
 from spark_jobs.job.context import Bounds
 from spark_jobs.job.runner import run_sink, run_stage
 
-if TYPE_CHECKING:
-    from deploy.local.apicurio import Apicurio
-    from deploy.local.kafka import Kafka
-
-Make = Callable[..., Fed]
 STAGES = ("encode", "publish")
-
-
-@pytest.fixture
-def make(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> Make:
-    def make(workload: Workload, **feed: Any) -> Fed:
-        schema_registry.set_compatibility("BACKWARD")
-        return Fed(tmp_path / "lake", workload, kafka, schema_registry, **feed)
-
-    return make
 
 
 def ids(fed: Fed, table: str = "item") -> list[int]:

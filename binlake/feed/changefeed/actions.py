@@ -16,6 +16,7 @@ from binlake.config.feedfiles import feed_file, write_feed_file
 from binlake.config.model import Replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.feed.changefeed.place import Place
+from binlake.feed.changefeed.section import keys_of, make_section
 from binlake.feed.checks import FeedReport, check_tables, landed_tables, require_answers
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
@@ -110,6 +111,25 @@ def require_own_file(place: Place, feed: str) -> Path:
             hint="change or remove that section",
         )  # fmt: skip
     return path
+
+
+def move_feed(place: Place, feed: Feed, path: Path, ts: str) -> Feed:
+    """The feed goes on behind `ts` (commit_ts), whatever it has sent: as if it had just been created there.
+
+    Raises ConfigError for a feed that works or ends before, what `forget_position` raises.
+    """
+    windows = windows_of(place.replication)
+    state = read_state(windows, feed.name)
+    if state.works:
+        raise ConfigError(
+            "only a changefeed that stands can be moved", where={"id": feed.name, "state": state.state},
+            hint=f"`binlake changefeed pause -c {feed.name}` first",
+        )  # fmt: skip
+    moved = make_section({"start-ts": ts}, "", keys_of(feed))
+    forget_position(feed, place.replication.name, state.life)
+    write_feed_file(path, moved)
+    record_removal(windows, feed.name, reason=f"moved to {ts}")
+    return moved
 
 
 def remove_feed(place: Place, feed: Feed, path: Path, *, force: bool) -> list[str]:

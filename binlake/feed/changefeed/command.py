@@ -49,6 +49,9 @@ class ChangefeedCommand:
                 )
             if name in ("pause", "resume"):
                 own.add_argument("--reason", default="", help="why, for those who see its state")
+            if name == "resume":
+                own.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
+                                 help="go on behind this commit_ts, or `now`, whatever was sent")  # fmt: skip
             if name == "query":
                 own.add_argument("-s", "--simple", action="store_true", help="its state and checkpoint alone")
             if name == "remove":
@@ -91,6 +94,10 @@ def _moment(text: str) -> int:
         return tso.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _moment_or_now(text: str) -> int:
+    return 0 if text == "now" else _moment(text)
 
 
 def _create(place: Place, args: argparse.Namespace) -> None:
@@ -138,6 +145,9 @@ def _pause(place: Place, args: argparse.Namespace) -> None:
 def _resume(place: Place, args: argparse.Namespace) -> None:
     feed = place.replication.feed_of(args.changefeed_id)
     windows = actions.windows_of(place.replication)
+    if args.overwrite_checkpoint_ts is not None:
+        path = actions.require_own_file(place, feed.name)
+        feed = actions.move_feed(place, feed, path, actions.start_ts_of(place, args.overwrite_checkpoint_ts))
     state = read_state(windows, feed.name)
     if state.state == "finished" and _is_past_target(place, feed):
         raise Permanent(
@@ -146,7 +156,7 @@ def _resume(place: Place, args: argparse.Namespace) -> None:
         )  # fmt: skip
     feed.require_rules()
     _show_warnings(actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok))
-    if not state.works:
+    if not state.works or args.overwrite_checkpoint_ts is not None:
         record_resume(windows, feed.name, reason=args.reason or "resumed by command")
     _say(args, place, feed, "is normal and goes on with the next window")
 
