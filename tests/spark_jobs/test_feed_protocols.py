@@ -17,6 +17,7 @@ from binlake.errors import ConfigError
 from binlake.feed.canaljson import WATERMARK
 from binlake.pipeline import feed_sink
 from binlake.wire import slave_binlog_pb2 as pb
+from spark_jobs.encode import stage as encode
 from spark_jobs.publish import stage as publish
 
 if TYPE_CHECKING:
@@ -96,7 +97,11 @@ def test_raw_updates_keep_a_moved_row_in_one_message(tmp_path: Path, kafka: Kafk
     assert [(value["p"]["id"]["v"], value["u"]["id"]["v"]) for value in moved] == [(4, 4000)]
 
 
-def test_the_drainers_messages_in_one_partition(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_the_drainers_messages_in_one_partition(
+    tmp_path: Path, kafka: Kafka, schema_registry: Apicurio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A transaction is one message however its rows come to the encoder.
+    monkeypatch.setattr(encode, "ENCODE_ROWS", 1)
     sent = Sent(tmp_path, kafka, schema_registry, "slave-binlog")
     first, other = sent.partitions()
     assert not other
@@ -110,6 +115,11 @@ def test_the_drainers_messages_in_one_partition(tmp_path: Path, kafka: Kafka, sc
     assert [words.split()[0] for words in ddls].count("CREATE") == 5
     counts = [[len(table.mutations) for table in one.dml_data.tables] for one in binlogs if one.type == pb.DML]
     assert counts[0] == [1, 1]
+    mutations = [row for one in binlogs for table in one.dml_data.tables for row in table.mutations]
+    ids = [
+        [row.columns[0].int64_value for row in (one.change_row, one.row)] for one in mutations if one.type == pb.Update
+    ]
+    assert [4, 4000] in ids
     # A window that was published is not sent again.
     bounds = windows(sent.history)[-1]
     assert publish.run(sent.fed.ctx, bounds, FEED).state == "already"
