@@ -110,3 +110,10 @@ def events(run_id: str) -> list[tuple[str, str, list[str]]]:
         query = select(AssetModel.name, AssetEvent.extra).join(AssetModel, AssetModel.id == AssetEvent.asset_id)
         found = session.execute(query.where(AssetEvent.source_run_id == run_id)).all()
     return [(name, extra["commit_ts"], extra.get("topics", [])) for name, extra in found]
+
+
+def test_upkeep_waits_for_who_works_on_any_table_that_it_tidies(folder: Path) -> None:
+    from binlake_airflow.dags.factory import build_dags
+
+    upkeep = build_dags(write_replication(folder, "orders", feeds=FEEDS))["orders.maintain"].get_task("maintain")
+    assert upkeep.locks == ("landing", "merge", "sql", "mirror", "feed-a", "feed-b-2")

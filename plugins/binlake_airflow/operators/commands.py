@@ -265,7 +265,7 @@ class MaintainOperator(CommandOperator):
 
     command = "maintain"
 
-    def __init__(self, *, locks: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, *, locks: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.locks = tuple(locks)
 
