@@ -53,9 +53,9 @@ class Cutter:
         self._versions, self._separator, self._size = versions, separator, file_size
         self._open: dict[Group, pa.Table] = {}
 
-    def folders(self) -> set[str]:
+    def folders(self) -> list[str]:
         """The folders that the messages so far go to."""
-        return {group.folder for group in self._open}
+        return sorted({group.folder for group in self._open})
 
     def add(self, messages: pa.Table) -> Iterator[Piece]:
         """Take the next messages in commit order; the files that are full now."""

@@ -43,7 +43,7 @@ class Plan:
 
     def to_json(self) -> bytes:
         """As its file has it."""
-        return json.dumps({**vars(self), "hi": str(self.hi)}, sort_keys=True).encode()
+        return json.dumps({**vars(self), "hi": str(self.hi)}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:

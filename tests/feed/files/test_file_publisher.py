@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
-from support.feedmessages import Change, commit_ts, window_of
+from support.feedmessages import Change, commit_ts, messages_of, window_of
 
 from binlake.config.storage import Storage
 from binlake.errors import DamagedManifest, Permanent
@@ -29,6 +30,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.puts: list[str] = []
         self.writes, self.fails, self.late = 0, 0, False
 
     def put(self, path: str, content: bytes) -> None:
@@ -36,6 +38,7 @@ class Memory:
         if self.writes == self.fails and not self.late:
             raise Killed
         self.files[path] = content
+        self.puts.append(path)
         if self.writes == self.fails:
             raise Killed
 
@@ -87,7 +90,47 @@ def test_all_is_there_once_and_in_order() -> None:
         own = [line for line in lines(store, by_index=True) if line.endswith(table)]
         assert own == [f"{second:02}-{table}" for second in range(1, 13)]
     assert json.loads(store.files["metadata"]) == {"checkpoint-ts": commit_ts(12)}
+    for folder in {one.folder for path in store.files if (one := data_file(path))}:
+        numbers = [one.number for path in store.files if (one := data_file(path)) and one.folder == folder]
+        assert sorted(numbers) == list(range(1, len(numbers) + 1))
+    writes = store.writes
     assert publish(store, WINDOWS) == 0
+    assert store.writes == writes
+
+
+def test_a_definition_is_written_once() -> None:
+    store = undisturbed()
+    schemas = [path for path in store.puts if "/meta/schema_" in path]
+    assert sorted(path.split("/")[1] for path in schemas) == ["item", "log"]
+    assert json.loads(store.files[schemas[0]])["TableVersion"] == commit_ts(0)
+    with FilePublisher(STORAGE, "canal-json", "demo.files", store=store) as publisher:
+        for window in ((12, 13), (13, 14)):
+            publisher.publish_window(*window_of(*window, CHANGES))
+    assert [path for path in store.puts if "/meta/schema_" in path] == schemas
+
+
+def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
+    store = Memory()
+    assert publish(store, [(20, 30)]) == 0
+    assert read_checkpoint(store) == commit_ts(30)
+    with pytest.raises(Permanent, match=r"other=demo\.files"):
+        publish(store, WINDOWS, "demo.other")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "begin"), [("k", "v", b"Obj\x01"), (None, "v", b"text\r\n"), ("k", None, b"text\r\n")]
+)
+def test_messages_with_schemas_are_a_container(key: str | None, value: str | None, begin: bytes) -> None:
+    record = '{"type":"record","name":"item","namespace":"default.shop","fields":[]}'
+    manifest, _ = window_of(0, 2, [Change(1, "text")])
+    table = messages_of([Change(1, "text")])
+    for name, schema in (("key_schema", key), ("value_schema", value)):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array([schema], pa.string()))
+    store = Memory()
+    with FilePublisher(STORAGE, "avro", "demo.files", store=store) as publisher:
+        publisher.publish_window(replace(manifest, schemas={"k": record, "v": record}), lambda _: iter([table]))
+    [content] = [content for path, content in store.files.items() if data_file(path)]
+    assert content.startswith(begin)
 
 
 # S2-01, R-31
