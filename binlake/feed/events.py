@@ -33,6 +33,11 @@ def encode_ddls(own: Format, topics: Topics, takes: Takes, ddls: Sequence[Landed
     return pa.Table.from_pylist(rows, schema=MESSAGE_SCHEMA)
 
 
+def count_unsent(own: Format, topics: Topics, takes: Takes, ddls: Sequence[LandedDdl]) -> int:
+    """How many DDL `encode_ddls` makes no message of."""
+    return sum(not encode_ddls(own, topics, takes, [ddl]).num_rows for ddl in ddls)
+
+
 def encode_watermarks(own: Format, topics: Iterable[str], hi: int) -> pa.Table:
     """What says in each of `topics` that nothing at or below `hi` is still to come (MESSAGE_SCHEMA)."""
     event = own.watermark(hi)

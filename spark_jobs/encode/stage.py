@@ -17,7 +17,7 @@ from deltalake.transaction import RemoveAction
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
-from binlake.feed.events import encode_ddls, encode_watermarks
+from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
@@ -118,7 +118,8 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
     if encoded.parts or replaced:
         commit_parts(ctx.paths, table, encoded.parts, replaced, commit_note(ctx, "encode", bounds))
     return EncodeManifest(
-        ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count, len(window.ddls),
+        ctx.replication.name, feed.name, bounds.lo, bounds.hi, encoded.fold.count,
+        count_unsent(format_of(feed.options), feed.topics, feed.tables.matches, window.ddls),
         rowhash.digest_of(encoded.fold), encoded.schemas, feed.data_hash(), _tables(ctx, feed, window),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from binlake.config.protocols import (
     Options,
     SlaveBinlogOptions,
 )
-from binlake.feed.events import encode_ddls, encode_watermarks
+from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.rows.schema import TableDef
@@ -145,6 +145,7 @@ def test_a_ddl_stands_before_rows_that_ran_ahead_of_it() -> None:
     assert [(one["commit_ts"], one["start_ts"], one["seq"], one["topic"], one["hash"]) for one in found] == [
         (15, 0, number, topic, 0) for number, topic in enumerate(["keyed", "keyless"] * 2)
     ]
+    assert count_unsent(own, topics, lambda _db, table: table != "other", [skipped, ddl, ddl]) == 1
     assert encode_ddls(own, topics, lambda _db, _table: False, [ddl]).num_rows == 0
     assert encode_ddls(format_of(AvroOptions()), topics, lambda _db, _table: True, [ddl]).num_rows == 0
     whole = replace(ddl, table="", before=Definitions((), ()), after=Definitions((), ()))
