@@ -130,7 +130,8 @@ def test_a_feed_that_fails_stops_nothing_else_and_rests_until_the_next_run(monke
     assert (stages.of("encode-a"), stages.of("publish-a")) == (tiles[:2], tiles[:1])
     (failed,) = (result for result in found if result.state == "failed")
     assert (failed.stage, failed.lo, failed.hi) == ("publish", 10, 20)
-    assert failed.detail == {"feed": "a", "error": "Permanent", "reason": "the registry refuses it"}
+    why = {"feed_state": "error", "error": "Permanent", "reason": "the registry refuses it"}
+    assert failed.detail == {"feed": "a", **why}
 
 
 def test_a_feed_that_another_process_publishes_waits(monkeypatch: pytest.MonkeyPatch) -> None:
