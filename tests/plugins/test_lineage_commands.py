@@ -134,9 +134,9 @@ def test_an_audit_reads_the_tables_that_answer() -> None:
     assert datasets(of("audit", None, {"what": "transaction"})) == (lake("binlog", "mutation", "ddl"), [])
 
 
-def operator(cls: type, folder: Path) -> Any:
+def operator(cls: type, folder: Path, **more: Any) -> Any:
     file = str(write_replication(folder, "orders"))
-    return cls(task_id="t", replication="orders", replication_file=file, engine="submit", spark_conn_id="spark")
+    return cls(task_id="t", replication="orders", replication_file=file, engine="submit", spark_conn_id="spark", **more)
 
 
 def context(**params: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def test_a_task_that_fails_over_a_difference_tells_what_it_read(folder: Path, mo
 
 
 def test_upkeep_keeps_no_names_of_mirrors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = operator(MaintainOperator, folder)
+    task = operator(MaintainOperator, folder, locks=["merge"])
     kept = {"table": "mirror", "joined": 2, "dropped": 0, "windows": 0, "seconds": 0.1}
     answers(task, monkeypatch, [{**kept, "mirrors": [["shop", "item"]]}])
     assert task.attempt(context(), 0) == [kept]
