@@ -23,6 +23,8 @@ Part = Any
 """Of a row: an Array, or bytes that are the same in each row."""
 
 _MOST_VARINT_BYTES = 10
+MOST_BYTES = (1 << 31) - 1
+"""Of a column."""
 _HEX = np.zeros(256, np.uint8)
 _HEX[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = np.arange(16)
 _HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
@@ -122,7 +124,12 @@ def spread(values: Array, valid: Any) -> Array:
 
 
 def binary_array(starts: Ints, data: Bytes, like: Array | None = None) -> Array:
-    """An Arrow binary array from the bounds of its rows; NULL where `like` is."""
+    """An Arrow binary array from the bounds of its rows; NULL where `like` is.
+
+    Raises ArrowCapacityError for more bytes than its bounds can tell, as Arrow's own functions do.
+    """
+    if starts[-1] > MOST_BYTES:
+        raise pa.ArrowCapacityError(f"a column of {int(starts[-1])} bytes is too large")
     valid = None if like is None or not like.null_count else pc.is_valid(like).buffers()[1]
     offsets = np.ascontiguousarray(starts, np.int32)
     return pa.Array.from_buffers(

@@ -88,6 +88,16 @@ class MessageEncoder:
         """
         if not rows.num_rows:
             return MESSAGE_SCHEMA.empty_table()
+        try:
+            return self._encode(rows)
+        except pa.ArrowCapacityError:
+            # Messages are larger than their rows; a column of them holds 2 GiB.
+            half = rows.num_rows // 2
+            if not half or self._format.whole_transactions:
+                raise
+            return pa.concat_tables([self.encode(rows.slice(0, half)), self.encode(rows.slice(half))])
+
+    def _encode(self, rows: pa.RecordBatch) -> pa.Table:
         parts, orders = [], []
         for (db, table), segment, numbers in self._groups(rows):
             form = self._form(db, table, segment)

@@ -18,6 +18,7 @@ from binlake.config.protocols import (
     Options,
     SlaveBinlogOptions,
 )
+from binlake.feed import bytecolumns
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.messages import ORDER, MessageEncoder
 from binlake.feed.protocols import format_of
@@ -133,6 +134,17 @@ def test_a_watermark_is_behind_every_change_of_its_window_in_each_topic() -> Non
     places = [tuple(one[name] for name in ORDER) for one in (last, *found)]
     assert places == sorted(set(places))
     assert encode_watermarks(format_of(AvroOptions()), ["a"], 50).num_rows == 0
+
+
+def test_rows_whose_messages_would_not_fit_into_a_column_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = CanalJsonOptions()
+    changes: list[Change] = [(10 + n, KEYED, None, {"id": str(n), "v": '"' * 40}) for n in range(5)]
+    whole = messages(own, *changes)
+    monkeypatch.setattr(bytecolumns, "MOST_BYTES", 170)
+    assert messages(own, *changes) == whole
+    monkeypatch.setattr(bytecolumns, "MOST_BYTES", 70)
+    with pytest.raises(pa.ArrowCapacityError):
+        messages(own, *changes)
 
 
 def test_a_ddl_stands_before_rows_that_ran_ahead_of_it() -> None:
