@@ -327,10 +327,10 @@ WINDOW = _control(
     Column(
         Window.STAGE,
         "STRING",
-        "plan, land, merge, compact, convert, finalize, mirror; start, incident, forget, release, skip, backfill,"
-        " rollback, verify, repair, aside, verify-ddl, failure",
+        "plan, land, merge, compact, convert, finalize, mirror, encode, publish; start, incident, forget, release,"
+        " skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
     ),
-    Column(Window.SINK, "STRING", "sql, mirror; empty for what all sinks share"),
+    Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
     Column(
         Window.STATE,
         "STRING",
