@@ -31,14 +31,18 @@ from sysbench_rows import DB, LOADS, Load
 
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net.columns import net_changes
+from binlake.config.protocols import AvroOptions
+from binlake.feed.avro.format import AvroFormat
+from binlake.feed.messages import MessageEncoder
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
+from binlake.rules.topics import Dispatcher, Topics
 from binlake.statements import BatchLimits, TableStatements, images_from_maps
 from binlake.statements.chunks import add_places, cut_chunks, sum_sizes
 from binlake.tso import to_datetime
-from binlake.window.definitions import Cell
+from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
@@ -106,6 +110,7 @@ def make_steps(folder: str) -> Iterator[Step]:
     assert mutations.num_rows == ROWS
     yield Step("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
     yield Step("digest of row changes", ROWS, lambda: row_hashes(mutations, MUTATION.column_names()))
+    yield Step("feed: encode", ROWS, lambda: _encode(schema, mutations.to_batches()))
     cells = [Cell(DB, table.name, 0, 0, 1 << 62, "primary", (ID,), (None,)) for table in tables]
     yield Step("compact: net change", ROWS, lambda: net_changes(mutations, cells, strict=frozenset(cells)))
     table = tables[0]
@@ -119,6 +124,15 @@ def make_steps(folder: str) -> Iterator[Step]:
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
     definitions = {SegmentTable(0, one.db, one.name): one for one in tables}
     yield Step("convert: whole", changes.num_rows, lambda: _convert(changes, definitions))
+
+
+def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
+    """Messages of Avro, as encode makes them."""
+    topics = Topics([Dispatcher(("*.*",), "{schema}_{table}")])
+    definitions, segments = WindowDefinitions(schema, ()), Segments(0, 1 << 62, ())
+    encoder = MessageEncoder(definitions, segments, topics, AvroFormat(AvroOptions(extension=True)))
+    for batch in batches:
+        encoder.encode(batch)
 
 
 def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:

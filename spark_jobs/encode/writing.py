@@ -28,6 +28,8 @@ COLUMNS = (
     Mutation.BEFORE, Mutation.AFTER,
 )  # fmt: skip
 """What of `mutation` messages are made of."""
+GROUP_BYTES = 4 << 20
+"""Bytes of a group of rows of a file: who reads a part of a window reads few others with it."""
 TRANSACTION = (Mutation.COMMIT_TS, Mutation.START_TS)
 ORDER = (*TRANSACTION, Mutation.SEQ)
 
@@ -111,7 +113,8 @@ class EncodeTask:
                 names = pa.repeat(self.window, messages.num_rows)
                 rows = messages.append_column(Message.WINDOW, names).select(MESSAGE.column_names())
                 folds.append(rowhash.fold(rowhash.row_hashes(rows, rows.column_names)))
-                yield rows
+                step = max(1, GROUP_BYTES * rows.num_rows // rows.nbytes)
+                yield from (rows.slice(first, step) for first in range(0, rows.num_rows, step))
 
     def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the feed's tables, in the total order."""
