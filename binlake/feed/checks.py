@@ -37,8 +37,11 @@ class FeedReport:
                 "refusals": [str(error) for error in self.refused], "warnings": list(self.warnings)}  # fmt: skip
 
 
-def check_tables(feed: Feed, tables: Iterable[TableDef]) -> FeedReport:
-    """The feed with `tables` (names of the target) as they are now: S2-15, S2-32, S2-42, S2-46."""
+def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] = ()) -> FeedReport:
+    """The feed with `tables` (names of the target) as they are now: S2-15, S2-32, S2-42, S2-46.
+
+    `beside`: the replication's feeds; a topic that two of them write is a warning.
+    """
     own = [table for table in tables if table.kind == "table" and feed.tables.matches(table.db, table.name)]
     form, refused, warnings, topics = format_of(feed.options), [], [], {}
     for table in own:
@@ -53,6 +56,7 @@ def check_tables(feed: Feed, tables: Iterable[TableDef]) -> FeedReport:
             feed.topics.require_own_topics((table.db, table.name) for table in own)
         except ConfigError as error:
             refused.append(error)
+    warnings += _written_twice(feed, own, topics, beside)
     return FeedReport(feed.name, tuple(refused), tuple(warnings), topics)
 
 
@@ -93,6 +97,32 @@ def _ask_registry(feed: Feed) -> None:
     if feed.schema_registry:
         with Registry(feed.schema_registry) as registry:
             registry.require_answer()
+
+
+def _written_twice(feed: Feed, own: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[Feed]) -> list[str]:
+    """Consumers of such a topic get each change twice, and not in one order."""
+    others = [other for other in beside if other.name != feed.name and _share_brokers(feed, other)]
+    return [
+        f"the feed {other.name} writes {table.db}.{table.name} to the topic {topic}, too: its consumers get each change"
+        " twice, in no common order; give one of the feeds other topics"
+        for other in others
+        for table in own
+        if (topic := topics.get(f"{table.db}.{table.name}")) is not None and topic == _topic_of(other, table)
+    ]
+
+
+def _topic_of(feed: Feed, table: TableDef) -> str | None:
+    """The topic of the table; None where the feed does not send it, or cannot."""
+    try:
+        return feed.topics.topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
+    except ConfigError:
+        # A report of its own says so.
+        return None
+
+
+def _share_brokers(feed: Feed, other: Feed) -> bool:
+    one, two = feed.sink.kafka, other.sink.kafka
+    return one is not None and two is not None and not set(one.brokers).isdisjoint(two.brokers)
 
 
 def _overflows(feed: Feed, table: TableDef) -> list[str]:

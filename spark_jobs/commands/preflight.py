@@ -103,7 +103,7 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     return [
         replace(report, refused=(*report.refused, *unanswered(feed)))
         for feed in replication.feed
-        for report in [check_tables(feed, tables)]
+        for report in [check_tables(feed, tables, replication.feed)]
     ]
 
 

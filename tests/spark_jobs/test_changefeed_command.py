@@ -99,6 +99,20 @@ def test_two_tables_of_one_topic_are_refused_at_creation(tmp_path: Path, capsys:
     assert place.create(config=config_of(tmp_path, "{schema}.{table}")) == 0
 
 
+@pytest.mark.usefixtures("quiet")
+def test_a_topic_that_another_feed_writes_too_is_a_warning(tmp_path: Path, capsys: Output) -> None:
+    history = shop()
+    place = Place(tmp_path, history.workload, history.cuts[0])
+    config = config_of(tmp_path, rules="shop.item")
+    assert place.create(config=config, **{"changefeed-id": "a"}) == 0
+    assert "warning" not in capsys.readouterr().err
+    assert place.create(config=config, **{"changefeed-id": "b"}) == 0
+    assert "warning: the feed a writes shop.item to the topic shop_item, too" in capsys.readouterr().err
+    own = config_of(tmp_path, "own_{schema}_{table}", "shop.item")
+    assert place.create(config=own, **{"changefeed-id": "c"}) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 # S2-46
 @pytest.mark.usefixtures("quiet")
 def test_columns_of_one_name_in_avro_are_refused_at_creation(tmp_path: Path, capsys: Output) -> None:

@@ -73,7 +73,7 @@ def check_feed(place: Place, feed: Feed, *, unreachable_ok: bool) -> FeedReport 
     tables = landed_tables(place.replication)
     if tables is None:
         return None
-    report = check_tables(feed, tables)
+    report = check_tables(feed, tables, place.replication.feed)
     if report.refused:
         first, others = report.refused[0], len(report.refused) - 1
         raise ConfigError(
