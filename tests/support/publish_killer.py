@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ def main(config: str, feed: str, lo: str, hi: str) -> None:
                     mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
                 ):
                     publish.run(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
+            except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+                # It should have been killed: say what came instead.
+                traceback.print_exc()
+                sys.stderr.flush()
             finally:
                 os._exit(1)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
