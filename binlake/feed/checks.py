@@ -10,7 +10,6 @@ from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.config.protocols import AvroOptions
 from binlake.errors import BinlakeError, ConfigError
-from binlake.feed.kafkaclient import require_brokers
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import Registry
 from binlake.lake.paths import LakePaths
@@ -90,6 +89,9 @@ def unanswered(feed: Feed) -> list[BinlakeError]:
 
 def _ask_brokers(feed: Feed) -> None:
     if feed.sink.kafka is not None:
+        # Imported late: without such a feed no Kafka client is needed (S0-05).
+        from binlake.feed.kafkaclient import require_brokers
+
         require_brokers(feed.sink.kafka)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -202,7 +203,17 @@ def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_po
     mirrored = DeltaTable(ctx.paths.mirror("d", "t")).to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in mirrored) == list(range(10))
     assert ctx.windows.events(stage="mirror")[-1]["hi"] == bounds.hi
-    assert not {"kafka", "confluent_kafka", "aiokafka"} & {name.partition(".")[0] for name in sys.modules}
+
+
+def test_windows_without_feeds_load_no_kafka_client() -> None:  # S0-05
+    # A process of its own: other tests of this one use Kafka.
+    program = (
+        "import importlib, sys; import spark_jobs.commands.main; from binlake.pipeline import stages_for\n"
+        "for stage in stages_for(sql=True, mirror=True): importlib.import_module(f'spark_jobs.{stage.name}.stage')\n"
+        "print(len(sys.modules) > 500, sorted({'kafka', 'confluent_kafka', 'aiokafka'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "[]"]
 
 
 def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(

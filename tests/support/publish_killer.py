@@ -17,8 +17,10 @@ from typing import Any
 from unittest import mock
 
 from pyspark.sql import SparkSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from binlake.config import Replication
+from binlake.errors import Transient
 from binlake.feed.kafka import Publisher
 from binlake.feed.schemaids import SchemaIds
 from binlake.lake.windowlog import WindowLog
@@ -55,7 +57,7 @@ def main(config: str, feed: str, lo: str, hi: str) -> None:
                     mock.patch.object(owner, name, method),
                     mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
                 ):
-                    publish.run(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
+                    _publish(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
             except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
                 # It should have been killed: say what came instead.
                 traceback.print_exc()
@@ -63,6 +65,13 @@ def main(config: str, feed: str, lo: str, hi: str) -> None:
             finally:
                 os._exit(1)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _publish(ctx: StageContext, bounds: Bounds, feed: str) -> None:
+    """As a task that Airflow tries again when its error may pass."""
+    for attempt in Retrying(retry=retry_if_exception_type(Transient), stop=stop_after_attempt(3), reraise=True):
+        with attempt:
+            publish.run(ctx, bounds, feed)
 
 
 def _dying(method: Callable[..., Any], number: int, *, behind: bool) -> Callable[..., Any]:
