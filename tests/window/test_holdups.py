@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.live import LiveSource
+from support.windows import wait_until
 from support.workload import integer
 
 from binlake.cluster.placement import pd_answers
@@ -32,9 +33,10 @@ def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) ->
         begun = source.workload.begin().insert("d", "t", id=1)
         prewritten = begun.prewrite()
         stands = source.pd.tso()
-        told = blocking_reason(replication, stands)
         since = to_datetime(begun.start_ts).isoformat(timespec="seconds")
-        assert f"held by the transaction of start_ts {begun.start_ts} ({since})" in told
+        held = f"held by the transaction of start_ts {begun.start_ts} ({since})"
+        # Until the pumps have passed what came before it, that is what they name.
+        wait_until(lambda: held in blocking_reason(replication, stands))
         begun.commit(prewritten)
         source.settle(stands)
         assert blocking_reason(replication, stands) == ""
