@@ -147,15 +147,15 @@ retry-delay-s = 2
         )
 
 
-def run(capture: Capture, folder: Path, keep: bool, *, with_feed: bool = False) -> int:
-    """The whole demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
+def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_feed: bool = False) -> int:
+    """The demo at `rate` binlogs a second; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
     report = Report()
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
     with _running(Demo(capture, folder, report, with_feed=with_feed), keep) as demo:
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
-        equal = _windows(demo)
+        equal = _windows(demo, rate)
         equal = show_audit(demo.replication(), demo.file, demo.inside, report) and equal
         if demo.feed is not None:
             equal = demo.feed.show(demo.replication(), report) and equal
@@ -163,12 +163,12 @@ def run(capture: Capture, folder: Path, keep: bool, *, with_feed: bool = False) 
     return 0 if equal else 1
 
 
-def _windows(demo: Demo) -> bool:
+def _windows(demo: Demo, rate: float) -> bool:
     client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
     try:
         client.wait_for_dag(NAME, 60)
-        demo.source.feed(RATE)
-        demo.report.say(f"replaying the capture, {RATE:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
+        demo.source.feed(rate)
+        demo.report.say(f"replaying the capture, {rate:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
         with Watch(demo.replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.until_all_compared()
@@ -207,6 +207,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
     parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
+    parser.add_argument("--rate", type=float, default=RATE, help="binlogs of the capture that are fed a second")
     parser.add_argument("--feed", action="store_true", help="send the windows to a Kafka too, and read them there")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -215,7 +216,7 @@ def main(arguments: list[str]) -> int:
     # The jobs are children of Airflow: they find this checkout as this process does.
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
-        return run(Capture(args.capture), args.folder.resolve(), args.keep, with_feed=args.feed)
+        return run(Capture(args.capture), args.folder.resolve(), args.keep, rate=args.rate, with_feed=args.feed)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
