@@ -96,7 +96,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if selection.cost(item)])
         items[:] = [item for item in items if not selection.cost(item)]
     if hasattr(config, "workerinput"):
-        selection.dearest_file_first(items)
+        from support.sharing import longest_first
+
+        longest_first(items)
     else:
         selection.cheapest_first(items)
 

@@ -1,4 +1,8 @@
-"""A feed whose registry refuses a schema, in the DAG itself: real stages, Kafka, registry and target."""
+"""A feed whose registry refuses a schema, in the DAG itself: real stages, Kafka, registry and target.
+
+Too long for every run of CI, which has the stages with a real registry (tests/spark_jobs/test_feed_states.py), and the
+DAG with scripted stages (tests/dags/test_sync_feeds.py).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 private_home()
 
-pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e]
+pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,7 +28,7 @@ from support.openprotocol import decode_open, row_of_open
 from support.slavebinlog import row_of_slave
 
 from binlake.compare import read_expected_states
-from binlake.compare.capture import Capture
+from binlake.compare.capture import Capture, StateAt
 from binlake.compare.values import canonical_text_of, raw_from_capture
 from binlake.config.protocols import (
     AvroOptions,
@@ -40,7 +41,7 @@ from binlake.config.protocols import (
 from binlake.feed.avro.schema import legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, fingerprint
 from binlake.feed.protocols import format_of
-from binlake.mirror.effects import effects_of
+from binlake.mirror.effects import Effect, effects_of
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.floats import double_text, float_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
@@ -49,7 +50,7 @@ from binlake.rules.topics import Dispatcher, Topics
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import Segments, WindowDefinitions
 from binlake.wire import slave_binlog_pb2 as pb
-from deploy.local.commitlog import RULES, CommitLog, read_log
+from deploy.local.commitlog import RULES, read_log
 
 pytestmark = pytest.mark.long
 
@@ -202,35 +203,53 @@ def changes_of_csv(message: dict[str, Any], columns: dict[Name, Columns]) -> Ite
             yield Change((db or "", table or ""), row if op == "D" else gone, None if op == "D" else row)
 
 
+class Window(NamedTuple):
+    """What a capture logged up to a state that was recorded of it, decoded; every protocol reads the same."""
+
+    state: StateAt
+    definitions: WindowDefinitions
+    segments: Segments
+    rows: pa.RecordBatch
+    effects: list[Effect]
+
+
+@cache
+def windows_of(name: str) -> list[Window]:
+    """The windows of a capture, one for each of its states."""
+    capture = Capture(CAPTURES / name)
+    log, lo, schema, windows = read_log(capture), 0, SchemaState(), []
+    for state in read_expected_states(capture):
+        hi = state.commit_ts
+        logged = [ddl for ddl in log.ddls if lo < ddl.commit_ts <= hi]
+        jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
+        ddls = plan_ddls(schema, logged, jobs, RULES, lo=lo)
+        segments = Segments(lo, hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
+        schemas = window_schemas(schema, logged, jobs, lo)
+        batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
+        for commit_ts, start_ts, payload, _ in (row for row in log.rows if lo < row[0] <= hi):
+            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+        effects = [effect for ddl in ddls for effect in effects_of(ddl)]
+        windows.append(Window(state, WindowDefinitions(schema, ddls), segments, batch.take(), effects))
+        lo, schema = hi, schema.fold(jobs)
+    return windows
+
+
 class Feed:
     """A log sent window by window to a consumer."""
 
-    def __init__(self, log: CommitLog, options: Options, consumer: Consumer) -> None:
-        self._log, self._lo, self._schema = log, 0, SchemaState()
+    def __init__(self, options: Options, consumer: Consumer) -> None:
         self._options, self.consumer = options, consumer
         self.tables: dict[Name, TableDef] = {}
         self.columns: dict[Name, Columns] = {}
 
-    def advance(self, hi: int) -> None:
-        lo, self._lo = self._lo, hi
-        logged = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
-        jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        ddls = plan_ddls(self._schema, logged, jobs, RULES, lo=lo)
-        definitions = WindowDefinitions(self._schema, ddls)
-        segments = Segments(lo, hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
-        for ddl in ddls:
-            for effect in effects_of(ddl):
-                name = effect.table.db, effect.table.name
-                self.tables[name] = effect.table
-                self.columns.setdefault(name, {}).update(columns_of(effect.table))
-                if effect.kind != "create":
-                    self.consumer.rows_changed_by_ddl.add(name)
-        schemas = window_schemas(self._schema, logged, jobs, lo)
-        batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
-        for commit_ts, start_ts, payload, _ in (row for row in self._log.rows if lo < row[0] <= hi):
-            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        self._send(definitions, segments, batch.take())
-        self._schema = self._schema.fold(jobs)
+    def advance(self, window: Window) -> None:
+        for effect in window.effects:
+            name = effect.table.db, effect.table.name
+            self.tables[name] = effect.table
+            self.columns.setdefault(name, {}).update(columns_of(effect.table))
+            if effect.kind != "create":
+                self.consumer.rows_changed_by_ddl.add(name)
+        self._send(window.definitions, window.segments, window.rows)
 
     def _send(self, definitions: WindowDefinitions, segments: Segments, rows: pa.RecordBatch) -> None:
         encoder = MessageEncoder(definitions, segments, TOPICS, format_of(self._options))
@@ -316,11 +335,10 @@ def test_other_protocols_replayed_equal_the_tables(name: str, options: Options, 
 
 def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int:
     """The number of tables that the consumer's rows were compared with, each at each moment of the capture."""
-    capture = Capture(CAPTURES / name)
-    feed, compared = Feed(read_log(capture), options, consumer), 0
-    for state in read_expected_states(capture):
-        feed.advance(state.commit_ts)
-        for content in state.contents:
+    feed, compared = Feed(options, consumer), 0
+    for window in windows_of(name):
+        feed.advance(window)
+        for content in window.state.contents:
             place = (content["schema"], content["name"])
             table = feed.tables.get(place)
             if table is None or place in consumer.rows_changed_by_ddl or content.get("absent"):
@@ -328,6 +346,6 @@ def compare_with_capture(name: str, options: Options, consumer: Consumer) -> int
             if isinstance(options, AvroOptions) and table.identity().kind == "row":
                 continue
             wanted, found = shown(content, table, consumer.rows(place, table))
-            assert found - wanted == wanted - found == Counter(), (state.step, place)
+            assert found - wanted == wanted - found == Counter(), (window.state.step, place)
             compared += 1
     return compared

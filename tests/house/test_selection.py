@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,5 +58,17 @@ def test_a_file_is_left_out_when_all_of_it_needs_a_server(tmp_path: Path, source
 def test_files_that_share_what_is_dear_run_in_one_process() -> None:
     assert scope_of("tests/dags/test_sync_dag.py::test_one[a::b]") == scope_of("tests/plugins/test_pages.py::test_two")
     assert scope_of("tests/e2e/test_e2e_airflow.py::test_one") != scope_of("tests/e2e/test_e2e_window.py::test_two")
+    assert scope_of("tests/spark_jobs/test_feed_states.py::test_one") != scope_of(
+        "tests/spark_jobs/test_mirror.py::two"
+    )
     assert scope_of("tests/rules/test_routes.py::test_one") == "tests/rules/test_routes.py"
     assert [path for path in (*TOGETHER, *ALONE) if not (ROOT / path).exists()] == []
+
+
+def test_one_process_starts_kafka_and_the_registry() -> None:
+    # The annotations of the fixtures `kafka`, `schema_registry`, and of `make`, which asks for both.
+    asks = re.compile(r"\b(kafka: Kafka|schema_registry: Apicurio|make: Make)\b")
+    rooms = (ROOT / "tests" / room for room in ("feed", "spark_jobs"))
+    paths = [path for room in rooms for path in room.rglob("test_*.py")]
+    asking = {str(path.relative_to(ROOT)) for path in paths if asks.search(path.read_text(encoding="utf-8"))}
+    assert asking == {path for path, scope in TOGETHER.items() if scope == "kafka"}

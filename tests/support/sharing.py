@@ -5,10 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
-# Each further process that starts Spark's JVM, or loads Airflow and makes its database, spends 10 to 20 s of CPU on it.
+# Each further process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and makes its database, spends
+# 10 to 20 s of CPU on it. The first that a path begins with counts.
 TOGETHER = {
+    "tests/feed/test_kafka_publisher.py": "kafka",
+    "tests/feed/test_registry_policies.py": "kafka",
+    "tests/spark_jobs/test_changefeed_command.py": "kafka",
+    "tests/spark_jobs/test_consumers.py": "kafka",
+    "tests/spark_jobs/test_emit_again.py": "kafka",
+    "tests/spark_jobs/test_feed_protocols.py": "kafka",
+    "tests/spark_jobs/test_feed_stages.py": "kafka",
+    "tests/spark_jobs/test_feed_states.py": "kafka",
+    "tests/spark_jobs/test_publish_faults.py": "kafka",
     "tests/spark_jobs/": "spark",
     "tests/lake/test_rowhash.py": "spark",
     "tests/dags/": "airflow",
@@ -26,6 +37,13 @@ def scope_of(nodeid: str) -> str:
     if path in ALONE:
         return path
     return next((scope for begin, scope in TOGETHER.items() if path.startswith(begin)), path)
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """The shared ones, each of minutes, then the others' dearest: a long one at the end leaves workers without work."""
+    dearest_file_first(items)
+    shared = set(TOGETHER.values())
+    items.sort(key=lambda item: scope_of(item.nodeid) not in shared)
 
 
 def scheduler(config: pytest.Config, log: Any) -> object | None:
