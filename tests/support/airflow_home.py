@@ -11,7 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from support.memory_disk import memory_disk
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
+# Its database and logs; each task of a run commits dozens of times.
+_ENOUGH = 1 << 30
 
 
 @functools.cache
@@ -23,7 +27,7 @@ def private_home() -> Path:
     """
     if "airflow" in sys.modules:
         raise RuntimeError("airflow was imported before its test home was set")
-    home = tempfile.mkdtemp(prefix="binlake-airflow-")
+    home = tempfile.mkdtemp(prefix="binlake-airflow-", dir=memory_disk(_ENOUGH))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     os.environ.update(_settings(home))
     return Path(home)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.memory_disk import memory_disk
+
 from deploy.local.mariadb import MariaDb
 
 __all__ = ["MariaDb", "execute", "mariadb_in_memory", "rows"]
 
-_MEMORY = Path("/dev/shm")
 # Of one server's files; several workers have two each.
 _ENOUGH = 2 << 30
 
 
 @contextlib.contextmanager
 def mariadb_in_memory() -> Iterator[MariaDb]:
-    """A server for a session: on a memory disk where there is room, for syncs are a third of what the tests ask of it.
-
-    A server that is killed finds all there again; a machine that loses power is no test's business.
-    """
-    roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH
-    place = tempfile.TemporaryDirectory(prefix="binlake-mariadb-", dir=_MEMORY if roomy else None)
+    """A server for a session: on a memory disk where there is room: syncs are a third of what tests ask of it."""
+    place = tempfile.TemporaryDirectory(prefix="binlake-mariadb-", dir=memory_disk(_ENOUGH))
     with place as folder, MariaDb(Path(folder)) as server:
         yield server
 
