@@ -174,8 +174,9 @@ def _with_component(net: pa.Table, components: Mapping[tuple[str, str], int]) ->
 def _apply_here(rows: pa.Table, task: MirrorTask) -> Applied:
     """The rows of a small window, by threads of the driver."""
     in_order = rows.sort_by([(name, "ascending") for name in _ORDER])
-    sizes = in_order.group_by(_COMPONENT, use_threads=False).aggregate([([], "count_all")])["count_all"].to_pylist()
-    ends = [0, *accumulate(sizes)]
+    # Groups come in any order, also those of rows in order.
+    counts = in_order.group_by(_COMPONENT, use_threads=False).aggregate([([], "count_all")]).sort_by(_COMPONENT)
+    ends = [0, *accumulate(counts["count_all"].to_pylist())]
     parts = [in_order.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
     with ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda part: list(task(iter(part))), parts))

@@ -54,7 +54,8 @@ def _by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]
     names = [name for name, _ in _CELL]
     ordered = moved.sort_by([(name, "ascending") for name in (*names, *POSITION)])
     first = 0
-    counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
-    for one in counts:
+    # Groups come in any order, also those of rows in order.
+    counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")])
+    for one in counts.sort_by([(name, "ascending") for name in names]).to_pylist():
         yield tuple(one[name] for name in names), ordered.slice(first, one["count_all"])
         first += one["count_all"]

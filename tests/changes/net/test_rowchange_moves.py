@@ -1,0 +1,23 @@
+"""The moves of a window's rows: each table and segment has the origins of its own keys."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from binlake.changes.net.moves import MOVES, ORIGINS, origins_of
+
+SEGMENTS, TABLES = 3, 40
+
+
+def test_each_table_and_segment_has_the_origins_of_its_own_keys() -> None:  # R-12
+    cells = [(segment, "d", f"t{number}") for segment in range(SEGMENTS) for number in range(TABLES)]
+    moves = [
+        (*cell, 1, 1, at, f"{cell[0]}.{cell[2]}.{at}", f"{cell[0]}.{cell[2]}.{at + 1}")
+        for number, cell in enumerate(cells)
+        for at in range(1 + number % 4)
+    ]
+    rows = [dict(zip(MOVES.names, row, strict=True)) for row in moves]
+    found = origins_of(pa.Table.from_pylist(rows, schema=MOVES)).to_pylist()
+    assert {(one["segment"], one["db"], one["table"]) for one in found} == set(cells)
+    assert all(one["key"].startswith(f"{one['segment']}.{one['table']}.") for one in found)
+    assert list(found[0]) == ORIGINS.names
