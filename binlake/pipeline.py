@@ -164,11 +164,12 @@ def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[S
 
 def _of_feed(stage: Stage, name: str) -> Stage:
     """`stage` for one feed: what it names of its own sink is that feed's."""
+    sink = feed_sink(name)
     of_feeds = {other.name for other in STAGES if other.sink == FEED}
-    after = tuple(f"{before}-{name}" if before in of_feeds else before for before in stage.after)
-    bounds = f"{stage.bounds_from}-{name}" if stage.bounds_from in of_feeds else stage.bounds_from
+    after = tuple(task_name(before, sink) if before in of_feeds else before for before in stage.after)
+    bounds = task_name(stage.bounds_from, sink) if stage.bounds_from in of_feeds else stage.bounds_from
     lock = feed_lock(name) if stage.lock else ""
-    return replace(stage, sink=feed_sink(name), after=after, bounds_from=bounds, lock=lock)
+    return replace(stage, sink=sink, after=after, bounds_from=bounds, lock=lock)
 
 
 def feed_lock(name: str) -> str:

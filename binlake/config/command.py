@@ -9,7 +9,7 @@ from typing import Any
 
 from binlake.config.load import check_replication
 from binlake.config.reference import reference_text
-from binlake.config.sinkuri import mask_sink_uri
+from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.errors import ConfigError
 
 
@@ -47,7 +47,7 @@ def _without_secrets(value: Any, *, secret: bool = False) -> Any:
         return "***"
     if "://" in value and "?" in value:
         value = mask_sink_uri(value)
-    return re.sub(r"://[^/@]*@", "://***@", value)
+    return mask_credentials(value)
 
 
 _SECRET = ("password", "kwargs")

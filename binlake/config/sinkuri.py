@@ -5,6 +5,7 @@ Rule: a word that is not known is an error that lists the known ones; nothing is
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -111,3 +112,8 @@ def mask_sink_uri(text: str) -> str:
     words = [f"{name}={'***' if name in _SECRETS else value}" for name, value in pairs]
     _, at, hosts = parts.netloc.rpartition("@")
     return parts._replace(netloc=("***@" if at else "") + hosts, query="&".join(words)).geturl()
+
+
+def mask_credentials(text: str) -> str:
+    """A URL, or a text with some, as pages and logs show it: without user and password."""
+    return re.sub(r"://[^/]*@", "://***@", text)

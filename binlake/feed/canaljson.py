@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from binlake import tso
 from binlake.config.protocols import CanalJsonOptions
 from binlake.feed.bytecolumns import Part, bytes_of_hex, join_parts
-from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, row_key
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, columns_to_send
 from binlake.feed.jsontext import (
     as_binary,
     escaped,
@@ -67,9 +67,7 @@ class CanalJsonFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """Values without keys."""
         table, op = changes.table, changes.op
-        columns = table.row_columns
-        if op == DELETE and self._options.delete_keys_only:
-            columns = row_key(table) or columns
+        columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         zone = self._options.time_zone
         shown = shown_images(columns, changes.last(columns), zone)
         old = shown_images(columns, changes.before(columns), zone) if op == UPDATE else None

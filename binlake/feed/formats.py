@@ -141,6 +141,12 @@ class RowFormat:
         return None
 
 
+def columns_to_send(changes: Changes, *, delete_keys_only: bool) -> tuple[ColumnInfo, ...]:
+    """All columns of the row; of a deletion, where it is asked for, only its key's, if it has one."""
+    columns = changes.table.row_columns
+    return (row_key(changes.table) or columns) if delete_keys_only and changes.op == DELETE else columns
+
+
 def row_key(table: TableDef) -> tuple[ColumnInfo, ...]:
     """The columns that identify a row; none of a table without a key."""
     identity = table.identity()

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from binlake.config.protocols import OpenProtocolOptions
 from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, fixed_numbers, join_parts
-from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, row_key
+from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowFormat, columns_to_send, row_key
 from binlake.feed.jsontext import (
     as_binary,
     base64_text,
@@ -47,9 +47,7 @@ class OpenProtocolFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """Keys that name transaction and table, values with the row."""
         table, op = changes.table, changes.op
-        columns = table.row_columns
-        if op == DELETE and self._options.delete_keys_only:
-            columns = row_key(table) or columns
+        columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         members = [("d" if op == DELETE else "u", self._row(changes, columns, old=op == DELETE))]
         if op == UPDATE and self._options.old_values:
             members.append(("p", self._row(changes, columns, old=True)))

@@ -18,7 +18,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.rules import Rules
-from binlake.window.definitions import WindowDefinitions
+from binlake.window.definitions import LandedDdl, WindowDefinitions
 from binlake.window.targets import Naming, TargetTables
 
 MayRegister = Callable[[str, str, str, str], bool]
@@ -58,13 +58,15 @@ class SchemaOrder:
 
     @cached_property
     def _history(self) -> tuple[WindowDefinitions, list[int]]:
-        ddls = landed_ddls(self._paths, self._lo, self._hi)
-        return WindowDefinitions(self._base, ddls), sorted({self._lo, *(ddl.since for ddl in ddls)})
+        return WindowDefinitions(self._base, self._ddls), sorted({self._lo, *(ddl.since for ddl in self._ddls)})
 
     @cached_property
     def _names(self) -> set[tuple[str, str]]:
-        ddls = landed_ddls(self._paths, self._lo, self._hi)
-        return {*self._base.names(), *((table.db, table.name) for ddl in ddls for table in ddl.after.tables)}
+        return {*self._base.names(), *((table.db, table.name) for ddl in self._ddls for table in ddl.after.tables)}
+
+    @cached_property
+    def _ddls(self) -> list[LandedDdl]:
+        return landed_ddls(self._paths, self._lo, self._hi)
 
     @cached_property
     def _base(self) -> TargetTables:

@@ -106,14 +106,14 @@ def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) ->
     """How far the feed is; `start_ts`: where it begins by its section."""
     if not windows.exists():
         return FeedProgress(start_ts, None, None)
-    since, sink = read_state(windows, feed).life_ms, feed_sink(feed)
-    encoded, checkpoint = (windows.reached(stage, sink, since_ms=since) for stage in ("encode", "publish"))
+    state = read_state(windows, feed)
+    encoded, checkpoint = (reached_by_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
     return FeedProgress(start_ts if checkpoint is None else checkpoint, encoded, windows.landed_ts())
 
 
-def reached_by_feed(windows: WindowLog, stage: str, feed: str) -> int | None:
-    """The greatest hi that `stage` of this feed ended with; None when it never did, in the feed's present life."""
-    return windows.reached(stage, feed_sink(feed), since_ms=read_state(windows, feed).life_ms)
+def reached_by_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
+    """The greatest hi that `stage` of the feed in `state` ended with; None when it never did, in its present life."""
+    return windows.reached(stage, feed_sink(feed), since_ms=state.life_ms)
 
 
 def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:

@@ -21,7 +21,7 @@ from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
-from binlake.feed.state import reached_by_feed, read_state, require_in_lake
+from binlake.feed.state import FeedState, reached_by_feed, read_state, require_in_lake
 from binlake.feed.waiting import is_of, waiting_windows
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
@@ -53,10 +53,11 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     """Encode what the feed `name` has not up to `bounds.hi`. Raises IncompleteWindow, ConfigError, SchemaError."""
     feed, began = ctx.replication.feed_of(name), time.monotonic()
     with lake_lock(ctx.paths, feed_lock(name)):
-        for waiting in waiting_windows(ctx.windows, feed, read_state(ctx.windows, name), bounds.hi):
+        state = read_state(ctx.windows, name)
+        for waiting in waiting_windows(ctx.windows, feed, state, bounds.hi):
             if not is_of(waiting, feed):
                 _seal(ctx, feed, Bounds(waiting.lo, waiting.hi))
-        windows = next_windows(ctx, feed, bounds)
+        windows = next_windows(ctx, feed, state, bounds)
         if not windows:
             return StageResult("encode", "already", bounds.lo, bounds.hi, detail={"feed": name})
         manifests = [_seal(ctx, feed, window) for window in windows]
@@ -66,13 +67,13 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     return StageResult("encode", "done", windows[0].lo, windows[-1].hi, messages, seconds, "", detail)
 
 
-def next_windows(ctx: StageContext, feed: Feed, bounds: Bounds) -> list[Bounds]:
+def next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds) -> list[Bounds]:
     """From where the feed's last window ended up to `bounds.hi`, or the feed's end; none: it has that.
 
     A new feed begins with its start-ts, or with `bounds`. Landed windows are taken together as far as the driver
     encodes them itself. Raises LostRange where the lake does not go so far back.
     """
-    lo, hi = reached_by_feed(ctx.windows, "encode", feed.name), feed.last_ts(bounds.hi)
+    lo, hi = reached_by_feed(ctx.windows, "encode", feed.name, state), feed.last_ts(bounds.hi)
     if lo is None:
         lo = bounds.lo if feed.first_ts is None else feed.first_ts
         require_in_lake(ctx.windows, feed.name, lo)

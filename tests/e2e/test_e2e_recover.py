@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.killer import Killer
 from support.live import LiveSource
 from support.mariadb import MariaDb, rows
 from support.workload import Workload, integer, text
@@ -28,40 +26,6 @@ from spark_jobs.job.runner import run_stage
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 
 Model = dict[tuple[str, str], Any]
-
-
-class Killer:
-    """A process that runs finalize of one window and is killed at any step asked for."""
-
-    def __init__(self, config: Path, bounds: Bounds) -> None:
-        command = [sys.executable, "-m", "support.finalize_killer", str(config), str(bounds.lo), str(bounds.hi)]
-        tests = Path(__file__).resolve().parents[1]
-        env = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-
-    def __enter__(self) -> Killer:
-        self._said("ready")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=300)
-
-    def kill_at(self, step: str, number: int) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(f"{step} {number}\n")
-        self._child.stdin.flush()
-        self._said("-9")
-
-    def _said(self, wanted: str) -> None:
-        """Wait for a line; what the logs say is passed over."""
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            if line.strip() == wanted:
-                return
-            assert not line.strip().lstrip("-").isdigit(), f"finalize ended with {line}"
-        raise AssertionError("the process has ended")
 
 
 @contextmanager
@@ -198,7 +162,7 @@ def test_the_source_is_gone_and_finalize_was_killed(
     workload, whole, hi = source.workload, left.states[-1], left.bounds.hi
     addresses = [address(pump.host) for pump in source.registry.pumps()] + [address(source.status_url)]
     source.vanish()
-    with Killer(config, left.bounds) as killer, listening(addresses) as ears:
+    with Killer("finalize_killer", config, left.bounds.lo, left.bounds.hi) as killer, listening(addresses) as ears:
         for place, (step, number) in enumerate(POSITIONS):
             mariadb.wipe()
             killer.kill_at(step, number if number > 0 else left.transactions + 1 + number)

@@ -19,6 +19,7 @@ from binlake.errors import ConfigError
 from binlake.feed.avro.format import AvroFormat
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.sealed import read_sealed
+from binlake.feed.state import FeedState
 from binlake.pipeline import feed_sink
 from spark_jobs.encode import stage as encode
 from spark_jobs.encode.writing import join_transactions
@@ -133,9 +134,8 @@ def test_a_feed_that_was_stopped_takes_landed_windows_some_at_a_time(tmp_path: P
     lake = Lakehouse(None, tmp_path, Source.of_workload(w), {"feed": [feed("f")]})
     landed = [lake.land(lo, hi) for lo, hi in itertools.pairwise(cuts)]
     size = lake.context().windows.manifests(*cuts[-2:])[0].bytes
-    assert encode.next_windows(lake.context(), lake.context().replication.feed_of("f"), Bounds(0, cuts[-1])) == [
-        Bounds(0, cuts[-1])
-    ]
+    of_feed = lake.context().replication.feed_of("f")
+    assert encode.next_windows(lake.context(), of_feed, FeedState(), Bounds(0, cuts[-1])) == [Bounds(0, cuts[-1])]
     config = {**lake.config, "window": {"driver-bytes": 2 * size}}
     small = Lakehouse(None, tmp_path, lake.source, config)
     assert encode.run(small.context(), landed[1], "f").rows == 1

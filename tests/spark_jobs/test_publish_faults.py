@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fed import FEED, Fed
+from support.killer import Killer
 from support.publish_killer import STEPS
 from support.topics import read_topic
 from support.workload import Workload, integer, text
 
 from binlake.errors import Transient
 from binlake.feed import registry as registry_module
-from binlake.feed.state import reached_by_feed
+from binlake.feed.state import reached_by_feed, read_state
 from deploy.local.ports import free_port
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
@@ -40,40 +38,12 @@ pytestmark = pytest.mark.process
 WINDOWS, CHANGES = 4, 60
 
 
-class Killer:
+def publish_killer(fed: Fed, folder: Path, bounds: Bounds) -> Killer:
     """A process that publishes a feed and is killed at any step asked for."""
-
-    def __init__(self, fed: Fed, folder: Path, bounds: Bounds) -> None:
-        config = folder / "replication.json"
-        raw = {"name": "demo", "lake": {"path": str(fed.lakehouse.root)}, **fed.lakehouse.config}
-        config.write_text(json.dumps(raw), encoding="utf-8")
-        command = [sys.executable, "-m", "support.publish_killer", str(config), FEED, str(bounds.lo), str(bounds.hi)]
-        tests = Path(__file__).resolve().parents[1]
-        env = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-
-    def __enter__(self) -> Killer:
-        self._wait_for("ready")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._child.wait(timeout=300)
-
-    def kill_at(self, step: str, number: int) -> None:
-        assert self._child.stdin is not None
-        self._child.stdin.write(f"{step} {number}\n")
-        self._child.stdin.flush()
-        self._wait_for("-9")
-
-    def _wait_for(self, wanted: str) -> None:
-        assert self._child.stdout is not None
-        for line in self._child.stdout:
-            if line.strip() == wanted:
-                return
-            assert not line.strip().lstrip("-").isdigit(), f"publish ended with {line}"
-        raise AssertionError("the process has ended")
+    config = folder / "replication.json"
+    raw = {"name": "demo", "lake": {"path": str(fed.lakehouse.root)}, **fed.lakehouse.config}
+    config.write_text(json.dumps(raw), encoding="utf-8")
+    return Killer("publish_killer", config, FEED, bounds.lo, bounds.hi)
 
 
 def write_windows() -> tuple[Workload, list[int]]:
@@ -115,7 +85,7 @@ def test_a_publish_killed_at_every_step_sends_each_message_once(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
     fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry)
-    with Killer(fed, tmp_path, bounds) as killer:
+    with publish_killer(fed, tmp_path, bounds) as killer:
         for step in STEPS:
             killer.kill_at(step, 1 if "position" in step or "record" in step or "former" in step else 2)
     before = len(numbers(fed))
@@ -131,7 +101,7 @@ def test_without_transactions_a_killed_publish_sends_each_message_in_order(
     tmp_path: Path, kafka: Kafka, schema_registry: Apicurio
 ) -> None:
     fed, bounds = encoded(tmp_path / "lake", kafka, schema_registry, transactions=False)
-    with Killer(fed, tmp_path, bounds) as killer:
+    with publish_killer(fed, tmp_path, bounds) as killer:
         # The third time that all is delivered it is the messages of the second part, and not yet its position.
         for step, number in (("queued the messages", 2), ("delivered the messages", 3), ("before the record", 1)):
             killer.kill_at(step, number)
@@ -194,7 +164,7 @@ def test_a_registry_that_is_away_is_waited_for_and_nothing_is_sent(
     with pytest.raises(Transient, match="schema registry does not answer"):
         publish.run(fed.ctx, bounds, FEED)
     assert not read_topic(kafka.address, f"{fed.prefix}.shop.item")
-    assert reached_by_feed(fed.ctx.windows, "publish", FEED) is None
+    assert reached_by_feed(fed.ctx.windows, "publish", FEED, read_state(fed.ctx.windows, FEED)) is None
     server = Away(port)
     try:
         assert publish.run(fed.ctx, bounds, FEED).rows == WINDOWS * CHANGES

@@ -1,8 +1,4 @@
-"""Runs publish in processes killed at a step: `-m support.publish_killer FILE FEED LO HI`, lines `STEP NUMBER`.
-
-One process imports everything and forks for each line, before any thread of a native library has started in it. It
-answers each line with the exit code, minus the signal that ended the child.
-"""
+"""Publish of a feed, killed at any step: `-m support.publish_killer FILE FEED LO HI`, for `support.killer`."""
 
 from __future__ import annotations
 
@@ -10,13 +6,13 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from pyspark.sql import SparkSession
+from support.killer import serve
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from binlake.config import Replication
@@ -45,26 +41,17 @@ TRANSACTION_ROWS = 7
 def main(config: str, feed: str, lo: str, hi: str) -> None:
     """Serve lines until the input ends."""
     replication = Replication.model_validate(json.loads(Path(config).read_text(encoding="utf-8")))
-    print("ready", flush=True)
-    for line in sys.stdin:
-        step, number = line.rstrip("\n").rsplit(" ", 1)
-        pid = os.fork()
-        if pid == 0:
-            owner, name, behind = STEPS[step]
-            method = _dying(getattr(owner, name), int(number), behind=behind)
-            try:
-                with (
-                    mock.patch.object(owner, name, method),
-                    mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
-                ):
-                    _publish(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
-            except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
-                # It should have been killed: say what came instead.
-                traceback.print_exc()
-                sys.stderr.flush()
-            finally:
-                os._exit(1)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+    def work(step: str, number: int) -> None:
+        owner, name, behind = STEPS[step]
+        method = _dying(getattr(owner, name), number, behind=behind)
+        with (
+            mock.patch.object(owner, name, method),
+            mock.patch.object(publish, "TRANSACTION_ROWS", TRANSACTION_ROWS),
+        ):
+            _publish(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)), feed)
+
+    serve(work)
 
 
 def _publish(ctx: StageContext, bounds: Bounds, feed: str) -> None:

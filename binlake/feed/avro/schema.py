@@ -11,6 +11,7 @@ from typing import Any
 
 from binlake.config.protocols import AvroOptions
 from binlake.errors import ConfigError
+from binlake.feed.formats import row_key
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -36,15 +37,13 @@ def key_columns(table: TableDef) -> tuple[ColumnInfo, ...]:
 
     Raises ConfigError for a table that has neither.
     """
-    identity = table.identity()
-    if identity.kind == "row":
+    if table.identity().kind == "row":
         raise ConfigError(
             "a table without a primary key or a NOT NULL unique index cannot be sent as Avro",
             where={"table": f"{table.db}.{table.name}"},
             hint="add a key, or leave the table out of the feed by its filter",
         )
-    names = set(identity.columns)
-    return tuple(column for column in table.row_columns if column.name in names)
+    return row_key(table)
 
 
 def key_schema(table: TableDef, options: AvroOptions) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from binlake import tso
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
-from binlake.config.sinkuri import mask_sink_uri
+from binlake.config.sinkuri import mask_credentials, mask_sink_uri
 from binlake.feed.state import FeedProgress, FeedState, read_progress, read_state
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
@@ -46,7 +45,7 @@ def section_of(feed: Feed) -> dict[str, Any]:
         "id": feed.name,
         "namespace": feed.namespace,
         "sink_uri": mask_sink_uri(feed.sink_uri),
-        "schema_registry": mask_url(feed.schema_registry),
+        "schema_registry": mask_credentials(feed.schema_registry),
         "start_ts": feed.start_ts,
         "target_ts": feed.target_ts,
         "config": {**config, "time_zone": feed.time_zone, "transactions": feed.transactions},
@@ -56,11 +55,6 @@ def section_of(feed: Feed) -> dict[str, Any]:
 def shown_state(state: FeedState) -> str:
     """The state of a feed that is in the configuration: what was removed before it was another one."""
     return "normal" if state.state == "removed" else state.state
-
-
-def mask_url(url: str) -> str:
-    """A registry's URL without user and password."""
-    return re.sub(r"://[^/]*@", "://***@", url)
 
 
 def _progress(progress: FeedProgress) -> dict[str, Any]:

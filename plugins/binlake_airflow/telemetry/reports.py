@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
-from binlake.pipeline import STOPPED
+from binlake.pipeline import STOPPED, feed_sink, task_name
 from binlake_airflow.jobs import CHANGED
 from binlake_airflow.telemetry import alerts, assets, metrics
 from binlake_airflow.telemetry.notes import KEY
@@ -125,7 +125,7 @@ def is_left_out(result: Result) -> bool:
 
 def _task_of(result: Result) -> str:
     feed = (result.get("detail") or {}).get("feed")
-    return f"{result['stage']}-{feed}" if feed else str(result["stage"])
+    return task_name(result["stage"], feed_sink(feed) if feed else None)
 
 
 def ts_with_time(commit_ts: str) -> str:

@@ -1,0 +1,68 @@
+"""A process that does the same work again and again, each time in a child that is killed at a step asked for.
+
+The process imports everything and forks for each line that it reads, before any thread of a native library has started
+in it. It answers each line with the exit code, minus the signal that ended the child.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+class Killer:
+    """The process `-m support.MODULE ARGUMENTS`, which calls `serve`."""
+
+    def __init__(self, module: str, *arguments: object) -> None:
+        command = [sys.executable, "-m", f"support.{module}", *map(str, arguments)]
+        env = {**os.environ, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def __enter__(self) -> Killer:
+        self._wait_for("ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=300)
+
+    def kill_at(self, step: str, number: int) -> None:
+        """Let a child work until it is killed at the `number`-th time that it is at `step`."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{step} {number}\n")
+        self._child.stdin.flush()
+        self._wait_for("-9")
+
+    def _wait_for(self, wanted: str) -> None:
+        """Wait for a line; what the logs say is passed over."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.strip() == wanted:
+                return
+            assert not line.strip().lstrip("-").isdigit(), f"the work ended with {line}"
+        raise AssertionError("the process has ended")
+
+
+def serve(work: Callable[[str, int], None]) -> None:
+    """Do `work(step, number)` in a child for each line `STEP NUMBER`, until the input ends."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        step, number = line.rstrip("\n").rsplit(" ", 1)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                work(step, int(number))
+            except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+                # It should have been killed: say what came instead.
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
