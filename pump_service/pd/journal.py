@@ -16,8 +16,8 @@ from pathlib import Path
 import google_crc32c
 import structlog
 
+from binlake.base.durable import replace_file, sync_folder
 from binlake.errors import WireError
-from pump_service.durable import replace_file, sync_folder
 
 EVENTS, STATE, GRANT, REVOKE = b"E", b"S", b"G", b"R"
 _HEAD = struct.Struct("<cII")

@@ -29,8 +29,8 @@ from typing import Any
 import google_crc32c
 
 from binlake import tso
+from binlake.base.durable import replace_file
 from binlake.errors import ConfigError, Permanent
-from pump_service.durable import replace_file
 
 AHEAD_MS = 3000
 """How far the saved bound runs ahead of a free clock: PD's own window."""

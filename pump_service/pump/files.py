@@ -10,7 +10,7 @@ import io
 import os
 from pathlib import Path
 
-from pump_service.durable import replace_file, sync_folder
+from binlake.base.durable import replace_file, sync_folder
 
 
 class Handle(io.FileIO):

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import structlog
 
+from binlake.base.durable import replace_file, sync_folder
 from binlake.errors import Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Rollback
-from pump_service.durable import replace_file, sync_folder
 from pump_service.pump.directory import DataDirectory
 from pump_service.pump.files import Files
 from pump_service.pump.heads import head_of

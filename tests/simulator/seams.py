@@ -40,7 +40,7 @@ from simulator.vthreads import Threading
 _ROOMS = (
     "pump_service.pump.",
     "pump_service.pd.",
-    "pump_service.durable",
+    "binlake.base.durable",
     "pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.claim",

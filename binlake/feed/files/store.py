@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from binlake.base.durable import sync_folder
 from binlake.config.storage import Storage
 from binlake.errors import ConfigError, Permanent, Transient
 
@@ -60,7 +61,7 @@ class LocalStore:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(target)
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     def get(self, path: str) -> bytes | None:
         """As Store.get."""
@@ -89,15 +90,7 @@ def _make_folder(folder: Path) -> None:
     if not folder.exists():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(folder.parent)
 
 
 class ObjectStore:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from binlake.base.durable import sync_folder
 from binlake.errors import LeaseHeld, Transient
 
 _NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)\.log")
@@ -64,7 +65,7 @@ def sync_names(folder: Path) -> None:
     """Make the names in the folder durable, and its own. Raises Transient."""
     with raise_transient_on_failure(folder):
         for place in (folder, folder.parent):
-            _sync(place)
+            sync_folder(place)
 
 
 @contextmanager
@@ -80,14 +81,6 @@ def raise_transient_on_failure(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def make_folders(root: Path, folder: Path) -> None:
     """Make `folder` below `root`, which must be there, and its names durable. Raises Transient.
 
@@ -97,7 +90,7 @@ def make_folders(root: Path, folder: Path) -> None:
         place = root
         for part in folder.relative_to(root).parts:
             (place / part).mkdir(exist_ok=True)
-            _sync(place)
+            sync_folder(place)
             place /= part
 
 

@@ -125,16 +125,16 @@ def test_names_that_were_not_made_durable_are_so_before_the_window_counts_as_wri
 ) -> None:
     # S3-08: the first try wrote and named the files, and failed to sync their folder
     log, window, synced = relay(tmp_path), two_segments(), []
-    sync = files._sync
+    sync = files.sync_folder
 
     def fail(folder: Path) -> None:
         if folder == log.folder:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(files, "_sync", fail)
+    monkeypatch.setattr(files, "sync_folder", fail)
     with pytest.raises(Transient, match="cannot be written"):
         write(log, window)
-    monkeypatch.setattr(files, "_sync", lambda folder: (synced.append(folder), sync(folder)))
+    monkeypatch.setattr(files, "sync_folder", lambda folder: (synced.append(folder), sync(folder)))
     before = names(log)
     write(log, window)
     assert names(log) == before != []
@@ -346,8 +346,8 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pyt
         write(log, two_segments())
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "share").mkdir()
-    sync = files._sync
-    monkeypatch.setattr(files, "_sync", lambda folder: (synced.append(folder), sync(folder)))
+    sync = files.sync_folder
+    monkeypatch.setattr(files, "sync_folder", lambda folder: (synced.append(folder), sync(folder)))
     write(log, two_segments())
     assert synced[:2] == [tmp_path / "share", tmp_path / "share" / NAME]
     assert log.folder in synced
