@@ -103,13 +103,17 @@ def test_nobody_else_is_given_a_port_that_is_not_bound_yet() -> None:
     # A server binds it seconds later: neither the kernel nor another process of ours may have given it away till then.
     ours = free_ports(60)  # more than one block
     assert not set(ours) & set(kernels_range())
-    program = "from deploy.local.ports import free_ports; print(*free_ports(60))"
+    program = "from deploy.local.ports import free_ports; print(*free_ports(60), flush=True); input()"
     others = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
-    theirs = [int(port) for other in others for port in other.communicate(timeout=120)[0].split()]
+    theirs = [int(port) for other in others if other.stdout for port in other.stdout.readline().split()]
     more = free_ports(60)
+    for other in others:  # a process that ended has no ports any more: they live until here
+        other.communicate("\n", timeout=120)
     assert len({*ours, *theirs, *more}) == 4 * 60
 
 
