@@ -1,0 +1,1 @@
+"""The feeder: reads the binary logs of MySQL and MariaDB servers and publishes each transaction to the pumps."""
