@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -22,12 +20,11 @@ from binlake.errors import ImmutableWindow
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import ORDER
 from binlake.feed.position import Position
+from binlake.feed.roworder import Ints, order_of_places, places_of_rows, sort_rows
 from binlake.lake.dataset import open_dataset
 from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, message_table
-
-Ints = npt.NDArray[np.int64]
 
 PART_BYTES = 16 << 20
 """Bytes of keys and values of a part, about: what is in memory at once, a few times over."""
@@ -66,14 +63,7 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
         )
     for part in parts:
         if part.num_rows:
-            yield _sorted(part)
-
-
-def _sorted(messages: pa.Table) -> pa.Table:
-    """In their order: as a rule they lie in it."""
-    places = np.column_stack([np.asarray(messages.column(name)).astype(np.int64) for name in ORDER])
-    order = _in_order(places)
-    return messages if (np.diff(order) == 1).all() else messages.take(pa.array(order))
+            yield sort_rows(part, ORDER)
 
 
 def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
@@ -120,7 +110,7 @@ class _Survey:
     def cuts(self) -> list[Position]:
         """The last place of each part but the last one."""
         places, weights = np.concatenate(self._places), np.concatenate(self._weights)
-        order = _in_order(places)
+        order = order_of_places(places)
         parts = np.cumsum(weights[order]) // PART_BYTES
         ends = places[order][np.flatnonzero(np.diff(parts))]
         return [Position(*place) for place in dict.fromkeys(map(tuple, ends.tolist()))]
@@ -128,8 +118,8 @@ class _Survey:
 
 def _sample(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Some places of the batch in their order, and the bytes from each one's predecessor up to it."""
-    places = np.column_stack([np.asarray(batch.column(name)).astype(np.int64) for name in _PLACE])
-    order = _in_order(places)
+    places = places_of_rows(batch, _PLACE)
+    order = order_of_places(places)
     ends = np.cumsum(_sizes(batch)[order])
     last = np.append(np.diff(ends // _SAMPLE_BYTES) > 0, True)
     picked = np.flatnonzero(last)
@@ -140,10 +130,6 @@ def _sizes(batch: pa.RecordBatch) -> Ints:
     lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in (Message.KEY, Message.VALUE)]
     sizes: Ints = np.asarray(lengths[0]).astype(np.int64) + np.asarray(lengths[1]) + _ROW_BYTES
     return sizes
-
-
-def _in_order(places: Ints) -> Any:
-    return np.lexsort(places.T[::-1])
 
 
 def _ranges(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:

@@ -14,12 +14,12 @@ from deltalake import CommitProperties, DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Message
-from binlake.feed.state import read_state
+from binlake.feed.state import reached_by_feed, read_state
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, WORKING_DAYS, message_table
 from binlake.lake.windowlog import WindowLog
-from binlake.pipeline import feed_lock, feed_sink
+from binlake.pipeline import feed_lock
 
 _DAY_MS = 86_400_000
 _AT_ONCE = 500
@@ -66,7 +66,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
 def passed_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
     """The windows in a feed's table that need no rows any more, WORKING_DAYS behind the landed ts."""
     state = read_state(windows, feed)
-    published = windows.reached("publish", feed_sink(feed), since_ms=state.life_ms)
+    published = reached_by_feed(windows, "publish", feed, state)
     end = tso.compose(max(tso.physical(landed_ts) - WORKING_DAYS * _DAY_MS, 0))
     if state.state != "removed":
         end = min(end, published or 0)

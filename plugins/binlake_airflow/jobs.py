@@ -75,6 +75,11 @@ class Job:
         return self.stage == FUSED or BY_NAME[self.stage].needs_spark
 
 
+def feed_of_result(result: Mapping[str, Any]) -> str:
+    """The feed whose stage gave `result`; empty for the others."""
+    return str((result.get("detail") or {}).get("feed", ""))
+
+
 def parse_moment(text: str | None) -> str | None:
     """A param as decimal commit_ts: it may be one, or a time (ISO 8601, UTC). Raises ConfigError."""
     if not text:

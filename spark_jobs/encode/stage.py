@@ -21,6 +21,7 @@ from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
+from binlake.feed.roworder import sort_rows
 from binlake.feed.state import FeedState, reached_by_feed, read_state, require_in_lake
 from binlake.feed.waiting import is_of, waiting_windows
 from binlake.lake.lock import lake_lock
@@ -32,7 +33,7 @@ from binlake.pipeline import feed_lock, feed_sink
 from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import Segments, WindowDefinitions
 from spark_jobs.encode.versions import versions_of
-from spark_jobs.encode.writing import COLUMNS, ORDER, TRANSACTION, Encoded, EncodeTask, TouchedTables, sort_rows
+from spark_jobs.encode.writing import COLUMNS, ORDER, TRANSACTION, Encoded, EncodeTask, TouchedTables
 from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
 from spark_jobs.job.lake import commit_parts, ensure_table, may_have_rows
 from spark_jobs.tables.netchange import read_mutations, touched_tables
@@ -151,7 +152,7 @@ def _segments(window: SinkWindow) -> Segments:
 def _rows_here(ctx: StageContext, bounds: Bounds) -> Iterator[pa.RecordBatch]:
     """The row changes of a small window in the total order, some at a time."""
     for batch in read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, COLUMNS).combine_chunks().to_batches():
-        rows = sort_rows(batch)
+        rows = sort_rows(batch, ORDER)
         for first in range(0, rows.num_rows, ENCODE_ROWS):
             yield rows.slice(first, ENCODE_ROWS)
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message, Mutation
 from binlake.feed.messages import MessageEncoder
+from binlake.feed.roworder import sort_rows
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.tables import MESSAGE, message_table
 from binlake.rows.schema import TableDef
@@ -118,18 +119,11 @@ class EncodeTask:
 
     def _own(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of the feed's tables, in the total order."""
-        rows = sort_rows(batch)
+        rows = sort_rows(batch, ORDER)
         names = pc.binary_join_element_wise(rows.column(Mutation.DB), rows.column(Mutation.TABLE), "\0")
         known = names.dictionary_encode()
         chosen = [self.tables.matches(*name.split("\0")) for name in known.dictionary.to_pylist()]
         return rows if all(chosen) else rows.filter(pa.array(chosen, pa.bool_()).take(known.indices))
-
-
-def sort_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch in the total order: as a rule it is."""
-    places = np.column_stack([np.asarray(batch.column(name)).astype(np.int64) for name in ORDER])
-    order = np.lexsort(places.T[::-1])
-    return batch if (np.diff(order) == 1).all() else batch.take(pa.array(order))
 
 
 def join_transactions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from openlineage.client.facet_v2 import BaseFacet
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, FEED, STAGES
 from binlake.window.lineage import LINEAGE, MOST_TABLES, LineageTable, Table, limit_tables
-from binlake_airflow.jobs import CHANGED
+from binlake_airflow.jobs import CHANGED, feed_of_result
 from binlake_airflow.telemetry.datasets import Datasets
 
 Names = Iterable[Sequence[str]]
@@ -59,7 +59,7 @@ def lineage_of_stages(
     for result in done:
         stage = BY_NAME.get(str(result["stage"]))
         if stage is not None and not from_relay:
-            feed = str((result.get("detail") or {}).get("feed", ""))
+            feed = feed_of_result(result)
             read, written = (_tables_of_feed(names, feed) for names in (stage.reads, stage.writes))
             (counts,) = _tables_of_feed((stage.counts,), feed)
             flow.lake(read, written, {counts: int(result["rows"])})

@@ -23,6 +23,7 @@ from opentelemetry import metrics as otel
 
 from binlake import tso
 from binlake.pipeline import ENDED
+from binlake_airflow.jobs import feed_of_result
 
 Result = Mapping[str, Any]
 POSITIONS = {
@@ -74,7 +75,7 @@ def emit(replication: str, result: Result) -> None:
     stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
     if stage == "plan":
         _emit_plan(replication, result)
-    elif _feed_of(result):
+    elif feed_of_result(result):
         _emit_feed(replication, result)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _emit_position(name, stage, result["hi"], tags)
@@ -144,16 +145,12 @@ def _emit_feed(replication: str, result: Result) -> None:
 
 def _emit_feed_state(replication: str, result: Result) -> None:
     state = result["detail"].get("feed_state", "normal")
-    name = f"binlake.{replication}.feed.{_feed_of(result)}.state"
+    name = f"binlake.{replication}.feed.{feed_of_result(result)}.state"
     stats.gauge(name, FEED_STATES[state], tags=_tags_of_feed(replication, result))
 
 
-def _feed_of(result: Result) -> str:
-    return str((result.get("detail") or {}).get("feed", ""))
-
-
 def _tags_of_feed(replication: str, result: Result) -> dict[str, Any]:
-    return {"replication": replication, "feed": _feed_of(result)}
+    return {"replication": replication, "feed": feed_of_result(result)}
 
 
 def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:

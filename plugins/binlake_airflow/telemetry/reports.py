@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import STOPPED, feed_sink, task_name
-from binlake_airflow.jobs import CHANGED
+from binlake_airflow.jobs import CHANGED, feed_of_result
 from binlake_airflow.telemetry import alerts, assets, metrics
 from binlake_airflow.telemetry.notes import KEY
 
@@ -112,10 +112,9 @@ def _last_of(results: Sequence[Result]) -> Result:
 
 
 def _what_a_feed_missed(result: Result) -> str:
-    detail = result.get("detail") or {}
-    if not detail.get("feed") or result["state"] not in ("failed", "skipped", "waiting"):
+    if not feed_of_result(result) or result["state"] not in ("failed", "skipped", "waiting"):
         return ""
-    return f"; {_task_of(result)} {result['state']}: {str(detail.get('reason', ''))[:_REASON]}"
+    return f"; {_task_of(result)} {result['state']}: {str(result['detail'].get('reason', ''))[:_REASON]}"
 
 
 def is_left_out(result: Result) -> bool:
@@ -124,7 +123,7 @@ def is_left_out(result: Result) -> bool:
 
 
 def _task_of(result: Result) -> str:
-    feed = (result.get("detail") or {}).get("feed")
+    feed = feed_of_result(result)
     return task_name(result["stage"], feed_sink(feed) if feed else None)
 
 
