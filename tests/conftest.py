@@ -19,7 +19,7 @@ from support import selection
 from support.bytecode import keep_bytecode
 from support.examples import draw_few, examples
 from support.leftovers import leftovers, mark_session
-from support.mariadb import MariaDb, mariadb_in_memory
+from support.mariadb import MariaDb, MySql, mariadb_in_memory, mysql_in_memory
 
 from deploy.local.process import Child
 
@@ -200,6 +200,20 @@ def empty_mariadb(mariadb: MariaDb) -> MariaDb:
 def second_mariadb() -> Iterator[MariaDb]:
     """Another server: a source that answers SQL, or a second target."""
     with mariadb_in_memory() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_source() -> Iterator[MariaDb]:
+    """A running MariaDB that writes row binlogs; tests make and drop databases of their own, and purge no log."""
+    with mariadb_in_memory(MariaDb.source_options()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[MySql]:
+    """A running MySQL that writes row binlogs with GTIDs: a source and a target. Rules as of `mariadb_source`."""
+    with mysql_in_memory(MySql.source_options(2)) as server:
         yield server
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pymysql
 from pymysql.connections import Connection
@@ -19,6 +19,7 @@ from deploy.setup.mariadb import install, install_script, library_path
 
 START_SECONDS = 240.0  # a server that is ended early says so at once
 _STOP_S = 30.0
+ROW_BINLOG = ("--log-bin=binlog", "--binlog-format=ROW", "--binlog-row-image=FULL", "--binlog-row-metadata=FULL")
 _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 
 
@@ -26,29 +27,35 @@ class MariaDb:
     """One server. `folder`: where it keeps everything (None: a temporary folder, removed by `stop`).
 
     `user` root without a password, reachable at (`host`, `port`) and `socket`. `options` are added to the server's
-    command line, such as `--general-log=1`.
+    command line, such as `--general-log=1`; `source_options` makes it a source of binlogs.
     """
 
+    name = "mariadb"
     user = "root"
     password = ""
     host = HOST
 
     def __init__(self, folder: Path | None = None, *, port: int = 0, options: tuple[str, ...] = ()) -> None:
         self._temporary = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-mariadb-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"binlake-{self.name}-"))
         self.port = port or free_port()
         self.options = options
         self.socket = self._socket()
-        self._binary = install()
-        self._service = Child("mariadb", self._command(), self.folder, env=self._environment())
+        self._install()
+        self._service = Child(self.name, self._command(), self.folder, env=self._environment())
         self.log = self._service.log
+
+    @classmethod
+    def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
+        """Options of a server whose changes others read: row binlogs with full images and metadata, and GTIDs."""
+        return (*ROW_BINLOG, "--log-slave-updates", f"--server-id={server_id}")
 
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         return self._service.pid
 
-    def start(self) -> MariaDb:
+    def start(self) -> Self:
         """Create the data folder if need be, start, and return when it answers. Raises ProcessError."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         if not (self._data / "mysql").exists():
@@ -67,7 +74,7 @@ class MariaDb:
         """The machine is gone: no shutdown, no flush."""
         self._service.kill9()
 
-    def restart(self) -> MariaDb:
+    def restart(self) -> Self:
         """Stop (if it runs) and start on the same data and port."""
         self._service.stop(_STOP_S)
         return self.start()
@@ -99,7 +106,7 @@ class MariaDb:
                 if name.lower() not in _SYSTEM:
                     cursor.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
 
-    def __enter__(self) -> MariaDb:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -114,15 +121,18 @@ class MariaDb:
         return self.folder / "tmp"
 
     def _socket(self) -> Path:
-        inside = self.folder / "mariadb.sock"
+        inside = self.folder / f"{self.name}.sock"
         # The path of a socket may hold 107 bytes.
         return inside if len(os.fsencode(inside)) <= 100 else Path(tempfile.gettempdir()) / f"binlake-{self.port}.sock"
+
+    def _install(self) -> None:
+        self._binary = install()
 
     def _initialise(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
         places = [f"--basedir={self._base}", f"--datadir={self._data}", f"--tmpdir={self._scratch}"]
-        command = [str(install_script()), "--no-defaults", *places, *options, *_as_root()]
+        command = [str(install_script()), "--no-defaults", *places, *options, *run_as_root()]
         try:
             run(command, env={**os.environ, **self._environment()})
         except SetupError as error:
@@ -145,7 +155,7 @@ class MariaDb:
             "--innodb-buffer-pool-size=64M",
             "--innodb-log-file-size=32M",
             "--max-allowed-packet=64M",
-            *_as_root(),
+            *run_as_root(),
             *self.options,
         ]
 
@@ -165,6 +175,7 @@ class MariaDb:
         return True
 
 
-def _as_root() -> list[str]:
+def run_as_root() -> list[str]:
+    """The option that lets the server run as root, where this process is root's."""
     # The server refuses to run as root unless told so; containers are often nothing but root.
     return ["--user=root"] if os.geteuid() == 0 else []

@@ -1,4 +1,4 @@
-"""The private MariaDB keeps what was committed through any end, and leaves nothing behind."""
+"""The private MariaDB and MySQL keep what was committed through any end, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from support.mariadb import rows
 
 from deploy.local.mariadb import MariaDb
+from deploy.local.mysql import MySql
 from deploy.local.process import ProcessError
 
 pytestmark = pytest.mark.mariadb
@@ -19,9 +21,11 @@ def _names(server: MariaDb) -> list[str]:
         return [name for (name,) in cursor.fetchall()]
 
 
-def test_it_comes_back_with_its_data_on_its_port() -> None:
-    with MariaDb() as server:
+@pytest.mark.parametrize("kind", [MariaDb, MySql])
+def test_it_comes_back_with_its_data_on_its_port(kind: type[MariaDb]) -> None:
+    with kind() as server:
         port, folder = server.port, server.folder
+        assert rows(server, "SELECT @@log_bin") == [(0,)]
         server.connect().cursor().execute("CREATE DATABASE kept")
         server.restart()
         server.kill9()
@@ -35,6 +39,12 @@ def test_it_comes_back_with_its_data_on_its_port() -> None:
         server.wipe()
         assert _names(server) == []
     assert not folder.exists()
+
+
+def test_a_source_writes_rows_and_their_metadata_to_its_log(mariadb_source: MariaDb, mysql: MySql) -> None:
+    variables = "@@log_bin, @@server_id, @@binlog_format, @@binlog_row_image, @@binlog_row_metadata"
+    assert rows(mariadb_source, f"SELECT {variables}") == [(1, 1, "ROW", "FULL", "FULL")]
+    assert rows(mysql, f"SELECT {variables}, @@gtid_mode") == [(1, 2, "ROW", "FULL", "FULL", "ON")]
 
 
 def test_its_options_reach_the_server_and_a_long_folder_works(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 from ddlclauses import Features
 from ddlrun import DdlModel, DdlShape, ddl_brought_down
-from support.mariadb import execute
-from support.mysql import MySql
+from support.mariadb import MySql
 
 from binlake.errors import BinlakeError
 
@@ -18,13 +17,12 @@ SEEDS, FIRST = 12, 500
 
 
 @pytest.fixture(scope="module")
-def mysql_model() -> Iterator[DdlModel]:
-    """Both models on a MySQL of their own."""
-    with MySql() as server:
-        execute(server, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        found = DdlModel(server, "mysql")
-        yield found
-        found.close()
+def mysql_model(mysql: MySql) -> Iterator[DdlModel]:
+    """Both models on the session's MySQL."""
+    mysql.wipe()
+    found = DdlModel(mysql, "mysql")
+    yield found
+    found.close()
 
 
 def test_a_mysql_target_is_the_source_at_every_checkpoint(mysql_model: DdlModel) -> None:

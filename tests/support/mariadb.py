@@ -1,4 +1,4 @@
-"""The tests' MariaDB: the same class as the demo's, and helpers that read like the test."""
+"""The tests' MariaDB and MySQL: the same classes as the demo's, and helpers that read like the test."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ from typing import Any
 from support.memory_disk import memory_disk
 
 from deploy.local.mariadb import MariaDb
+from deploy.local.mysql import MySql
 
-__all__ = ["MariaDb", "execute", "mariadb_in_memory", "rows"]
+__all__ = ["MariaDb", "MySql", "execute", "mariadb_in_memory", "mysql_in_memory", "rows"]
 
 # Of one server's files; several workers have two each.
 _ENOUGH = 2 << 30
 
 
 @contextlib.contextmanager
-def mariadb_in_memory() -> Iterator[MariaDb]:
+def mariadb_in_memory(options: tuple[str, ...] = ()) -> Iterator[MariaDb]:
     """A server for a session: on a memory disk where there is room: syncs are a third of what tests ask of it."""
-    place = tempfile.TemporaryDirectory(prefix="binlake-mariadb-", dir=memory_disk(_ENOUGH))
-    with place as folder, MariaDb(Path(folder)) as server:
+    with _folder(MariaDb) as folder, MariaDb(folder, options=options) as server:
         yield server
+
+
+@contextlib.contextmanager
+def mysql_in_memory(options: tuple[str, ...] = ()) -> Iterator[MySql]:
+    """A MySQL for a session, on a memory disk as well."""
+    with _folder(MySql) as folder, MySql(folder, options=options) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _folder(server: type[MariaDb]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=f"binlake-{server.name}-", dir=memory_disk(_ENOUGH)) as folder:
+        yield Path(folder)
 
 
 def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:

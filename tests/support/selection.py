@@ -16,6 +16,8 @@ _SLOW_IMPORTS = ("airflow", "binlake_airflow")
 _BY_FIXTURE = {
     "mariadb": "mariadb",
     "second_mariadb": "mariadb",
+    "mariadb_source": "mariadb",
+    "mysql": "mariadb",
     "spark": "spark",
     "etcd_url": "process",
     "kafka": "process",

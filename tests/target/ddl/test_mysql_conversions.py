@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from support.ddltext import DdlText
-from support.mariadb import execute
-from support.mysql import MySql
+from support.mariadb import MySql, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
@@ -37,13 +36,13 @@ EAST = SourceSession("+08:00", "2021-06-01")
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
-    with MySql() as server:
-        execute(server, "CREATE DATABASE app")
-        found = Session(target_of(server).model_copy(update={"db_type": "mysql"}))
-        found.execute("USE app")
-        yield found
-        found.close()
+def session(mysql: MySql) -> Iterator[Session]:
+    mysql.wipe()
+    execute(mysql, "CREATE DATABASE app")
+    found = Session(target_of(mysql).model_copy(update={"db_type": "mysql"}))
+    found.execute("USE app")
+    yield found
+    found.close()
 
 
 def defined(kind: Kind) -> TableDef:

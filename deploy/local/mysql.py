@@ -1,27 +1,32 @@
-"""The tests' MySQL: a private server as the tests' MariaDB is one."""
+"""A private MySQL, as `deploy.local.mariadb` has a private MariaDB: same class, other program."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from deploy.local.mariadb import MariaDb
+from deploy.local.mariadb import ROW_BINLOG, MariaDb, run_as_root
 from deploy.local.process import ProcessError
 from deploy.setup import mysql
 from deploy.setup.common import SetupError, run
 
 
 class MySql(MariaDb):
-    """One MySQL server; user, folder, options as of MariaDb."""
+    """One MySQL server; folder, user and options as of MariaDb. Without `source_options` it writes no binlog."""
 
-    def __init__(self, folder: Path | None = None, *, port: int = 0, options: tuple[str, ...] = ()) -> None:
-        self._words = mysql.install()
-        super().__init__(folder, port=port, options=options)
+    name = "mysql"
+
+    @classmethod
+    def source_options(cls, server_id: int = 1) -> tuple[str, ...]:
+        """Options of a server whose changes others read: row binlogs with full images and metadata, and GTIDs."""
+        return (*ROW_BINLOG, "--gtid-mode=ON", "--enforce-gtid-consistency=ON", f"--server-id={server_id}")
+
+    def _install(self) -> None:
+        self._program = mysql.install()
 
     def _initialise(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
         try:
-            run([*self._start(), "--initialize-insecure", f"--init-file={self._users()}"])
+            run([*self._start_words(), "--initialize-insecure", f"--init-file={self._users()}"])
         except SetupError as error:
             raise ProcessError(str(error)) from None
 
@@ -31,21 +36,21 @@ class MySql(MariaDb):
         file.write_text("CREATE USER 'root'@'%' IDENTIFIED BY '';\nGRANT ALL ON *.* TO 'root'@'%' WITH GRANT OPTION;\n")
         return file
 
-    def _start(self) -> list[str]:
-        base = Path(self._words[-1]).resolve().parents[1]
-        user = ["--user=root"] if os.geteuid() == 0 else []
-        return [*self._words, "--no-defaults", f"--basedir={base}", f"--datadir={self._data}", *user]
+    def _start_words(self) -> list[str]:
+        base = Path(self._program[-1]).resolve().parents[1]
+        return [*self._program, "--no-defaults", f"--basedir={base}", f"--datadir={self._data}", *run_as_root()]
 
     def _command(self) -> list[str]:
+        binlog = any(option.startswith("--log-bin") for option in self.options)
         return [
-            *self._start(),
+            *self._start_words(),
             f"--socket={self.socket}",
             f"--tmpdir={self._scratch}",
             f"--port={self.port}",
             f"--bind-address={self.host}",
             "--mysqlx=OFF",
             "--secure-file-priv=NULL",
-            "--skip-log-bin",
+            *([] if binlog else ["--skip-log-bin"]),
             "--skip-name-resolve",
             "--performance-schema=OFF",
             "--character-set-server=utf8mb4",
