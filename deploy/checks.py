@@ -17,6 +17,7 @@ from binlake.config.reference import reference_text
 from binlake.lake.reference import with_tables
 from deploy import citations, docslinks, promises
 from deploy.importgraph import circles, import_edges, package_edges
+from pump_service.feeder.settings import settings_text as feeder_text
 from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,7 +137,7 @@ def check_reference() -> None:
 
 def configuration_text() -> str:
     """docs/reference/configuration.md as the models give it."""
-    return f"{reference_text()}\n{settings_text()}"
+    return f"{reference_text()}\n{settings_text()}\n{feeder_text()}"
 
 
 def check_circles() -> None:

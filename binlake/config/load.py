@@ -90,16 +90,17 @@ def _require_rules(replication: Replication, path: Path) -> None:
 def _with_secrets(replication: Replication, path: Path) -> Replication:
     target, sql = replication.target, replication.source.sql
     if target is not None:
-        password = _resolve_secret("target.password", target.password, path)
+        password = resolve_secret("target.password", target.password, path)
         replication = replication.model_copy(update={"target": target.model_copy(update={"password": password})})
     if sql is not None:
-        password = _resolve_secret("source.sql.password", sql.password, path)
+        password = resolve_secret("source.sql.password", sql.password, path)
         source = replication.source.model_copy(update={"sql": sql.model_copy(update={"password": password})})
         replication = replication.model_copy(update={"source": source})
     return replication
 
 
-def _resolve_secret(key: str, text: str, path: Path) -> str:
+def resolve_secret(key: str, text: str, path: Path) -> str:
+    """`text`, or the environment's variable that it names. Raises ConfigError."""
     if not text.startswith("env:"):
         return text
     name = text[4:]

@@ -1,0 +1,194 @@
+"""feeder.toml: the servers a feeder reads, where each one starts, and the cluster it shows to everything behind.
+
+Unknown keys are errors. A password is text, or `env:NAME` for the environment's variable NAME.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from binlake.base.sections.values import NameList, Section
+from binlake.config.load import resolve_secret
+from binlake.config.model import Security
+from binlake.config.reading import read_toml, readable_error
+from binlake.config.reference import model_text
+from binlake.errors import ConfigError
+
+_HEAD = """# The feeder's configuration
+
+`binlake feeder run --config feeder.toml`. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
+
+_OWN_IDS = 1 << 31  # server ids of feeders lie above those that people give to servers
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+_DEFAULT_PORT = 3306
+_Server = TypeVar("_Server", bound="Server")
+
+
+class ServerTls(Security):
+    """TLS towards this server, when any file is given."""
+
+
+class ClusterTls(Security):
+    """TLS towards PD where its URL is https://, and towards pumps when any file is given."""
+
+
+class Server(Section):
+    """How a MySQL or MariaDB server is reached."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="host name or address")
+    port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
+    user: str = Field("root", description="user; its privileges: docs/operate/feeder.md")
+    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+    security: ServerTls = ServerTls()
+
+
+class Start(Section):
+    """Where a source is read from when the feeder meets it for the first time; later its own position counts."""
+
+    mode: Literal["snapshot", "now", "gtid", "position"] = Field(
+        "snapshot",
+        description="`snapshot` = all rows first, then the log from that place; the others read the log only, from the"
+        " server's present end, from behind `gtid`, or from `file` and `offset`",
+    )
+    gtid: str = Field("", description="GTID set that the base already holds, in the server's own spelling")
+    file: str = Field("", description="log file, `mysql-bin.000004`")
+    offset: int = Field(4, ge=4, description="byte of `file` at which an event begins")
+    definitions: Path | None = Field(
+        None,
+        description="folder of a dump (`*-schema.sql`) with the definitions of that place; empty = those that the"
+        " source has now, which must be the same",
+    )
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Start:
+        if (self.mode == "gtid") != bool(self.gtid):
+            raise ValueError('`gtid` belongs to mode = "gtid"')
+        if (self.mode == "position") != bool(self.file):
+            raise ValueError('`file` belongs to mode = "position"')
+        return self
+
+
+class Snapshot(Section):
+    """How a snapshot is read."""
+
+    threads: int = Field(4, ge=1, le=64, description="connections that read rows side by side (DM: mydumpers.threads)")
+    chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that carries them")
+
+
+class SourceFile(Server):
+    """One server (or a topology of servers with the same log); `name` is DM's source-id."""
+
+    name: str = Field(pattern=_NAME, description="unique name; part of each transaction's identity: never change it")
+    addresses: NameList = Field(
+        (), description="further servers of the same topology, `host:port`: tried in turn when this one is away (GTIDs)"
+    )
+    server_id: int = Field(
+        0, ge=0, lt=1 << 32, description="as a replica: unique among all servers; 0 = made from the feeder's name"
+    )
+    rename_schema: str = Field(
+        "", description="template that makes database names of several sources distinct: `{source}_{schema}`"
+    )
+    read_timeout: float = Field(30.0, gt=0, description="seconds without a heartbeat: the connection is made again")
+    heartbeat: float = Field(5.0, gt=0, description="seconds between heartbeats that the server is asked for")
+    max_transactions: int = Field(2_000, ge=1, description="source transactions published together, at most")
+    max_bytes: int = Field(8 << 20, ge=1, description="bytes of the log published together, about")
+    start: Start = Start()
+    snapshot: Snapshot = Snapshot()
+
+    @property
+    def servers(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of each server that may be read."""
+        return ((self.host, self.port), *map(_parse_address, self.addresses))
+
+    @model_validator(mode="after")
+    def _check_names(self) -> SourceFile:
+        if self.rename_schema and "{schema}" not in self.rename_schema:
+            raise ValueError("`rename-schema` has no `{schema}` in it")
+        if self.rename_schema:
+            try:
+                self.database_name("x")
+            except (KeyError, IndexError, ValueError):
+                raise ValueError("`rename-schema` knows `{source}` and `{schema}` only") from None
+        _ = self.servers
+        return self
+
+    def database_name(self, schema: str) -> str:
+        """The name that the source's database `schema` has for everything behind."""
+        return self.rename_schema.format(source=self.name, schema=schema) if self.rename_schema else schema
+
+
+class Tracker(Server):
+    """A server of the sources' family on which the feeder may create databases (`binlake_tracker_SOURCE__DB`): it
+    executes their DDL in empty tables there, to learn the definitions."""
+
+
+class FeederFile(Section):
+    """One feeder: one source cluster for everything behind it."""
+
+    name: str = Field("feeder", pattern=_NAME, description="its name in the registry; one live process has it")
+    pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="PD addresses, comma list")
+    data_dir: Path = Field(Path("data.feeder"), description="folder of the journal; never lose it, never copy it back")
+    status_addr: str = Field(
+        "127.0.0.1:10080", description="HOST:PORT of its status port: `source.status-url` of tasks"
+    )
+    strategy: str = Field("range", description="which pump gets a transaction: range, hash or score")
+    label: dict[str, str] = Field({}, description="only pumps with each of these labels")
+    keep_days: float = Field(
+        30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
+    )
+    security: ClusterTls = ClusterTls()
+    tracker: Tracker
+    source: tuple[SourceFile, ...] = Field(min_length=1, description="the servers to read")
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> FeederFile:
+        for what, values in (
+            ("name", [one.name for one in self.source]),
+            ("server-id", [self.server_id_of(one) for one in self.source]),
+        ):
+            for value, times in Counter(values).items():
+                if times > 1:
+                    raise ValueError(f"two sources have the {what} {value}")
+        return self
+
+    def server_id_of(self, source: SourceFile) -> int:
+        """The id under which this feeder registers at `source`."""
+        return source.server_id or _OWN_IDS + zlib.crc32(f"{self.name}/{source.name}".encode()) % (_OWN_IDS - 1)
+
+
+def settings_text() -> str:
+    """The configuration reference of the feeder."""
+    return model_text(_HEAD, FeederFile)
+
+
+def read_settings(path: Path) -> FeederFile:
+    """The settings in `path`, passwords resolved. Raises ConfigError."""
+    try:
+        values = read_toml(path)
+    except OSError as error:
+        raise ConfigError(f"the configuration file cannot be read: {error.strerror}", where={"file": path}) from None
+    try:
+        settings = FeederFile.model_validate(values)
+    except ValidationError as error:
+        raise readable_error(error, FeederFile, path) from None
+    sources = tuple(_with_password(one, f"source {one.name}", path) for one in settings.source)
+    tracker = _with_password(settings.tracker, "tracker", path)
+    return settings.model_copy(update={"source": sources, "tracker": tracker})
+
+
+def _with_password(server: _Server, key: str, path: Path) -> _Server:
+    return server.model_copy(update={"password": resolve_secret(f"{key}.password", server.password, path)})
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return text, _DEFAULT_PORT
+    if not port.isdecimal() or not host:
+        raise ValueError(f"{text!r} is not `host:port`")
+    return host, int(port)

@@ -1,0 +1,73 @@
+"""feeder.toml: defaults, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import ConfigError
+from pump_service.feeder.settings import read_settings
+
+_LEAST = """
+[tracker]
+host = "tracker"
+
+[[source]]
+name = "shard-1"
+host = "db1"
+"""
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "feeder.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_least_file_and_its_defaults(tmp_path: Path) -> None:
+    settings = read_settings(_write(tmp_path, _LEAST))
+    (source,) = settings.source
+    assert (source.servers, source.start.mode, source.database_name("app")) == ((("db1", 3306),), "snapshot", "app")
+    assert settings.server_id_of(source) >= 1 << 31
+    assert settings.server_id_of(source) == read_settings(_write(tmp_path, _LEAST)).server_id_of(source)
+
+
+def test_names_addresses_and_passwords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
+    more = """
+password = "env:FEEDER_TEST_PASSWORD"
+addresses = "db2, db3:3307"
+rename-schema = "{source}_{schema}"
+"""
+    (source,) = read_settings(_write(tmp_path, _LEAST + more)).source
+    assert source.password == "secret"
+    assert source.servers == (("db1", 3306), ("db2", 3306), ("db3", 3307))
+    assert source.database_name("app") == "shard-1_app"
+    assert "secret" not in repr(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "`tracker`"),
+        (_LEAST + "hosts = 1", "did you mean `host`"),
+        (_LEAST + '[source.start]\ngtid = "0-1-7"', '`gtid` belongs to mode = "gtid"'),
+        (_LEAST + '[[source]]\nname = "shard-1"', "two sources have the name shard-1"),
+        (_LEAST + 'server-id = 7\n[[source]]\nname = "b"\nserver-id = 7', "two sources have the server-id 7"),
+        (_LEAST + 'rename-schema = "x"', "no `{schema}` in it"),
+        (_LEAST + 'rename-schema = "{schema}{host}"', "knows `{source}` and `{schema}` only"),
+        (_LEAST + 'addresses = "db:x"', "'db:x' is not `host:port`"),
+        (_LEAST + 'password = "env:FEEDER_TEST_UNSET"', "not set"),
+        (_LEAST + '[source.start]\nmode = "position"', '`file` belongs to mode = "position"'),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_settings(_write(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_settings(tmp_path / "none.toml")
