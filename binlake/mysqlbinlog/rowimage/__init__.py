@@ -1,0 +1,8 @@
+"""Row images of MySQL's and MariaDB's logs to TiDB's rows: `encode_transactions` is the way in.
+
+A definition and a table map give a shape (`shape.py`, `layout.py`), by which rows are encoded one by one (`plain.py`).
+"""
+
+from binlake.mysqlbinlog.rowimage.transactions import DefinitionOf, encode_transactions
+
+__all__ = ["DefinitionOf", "encode_transactions"]

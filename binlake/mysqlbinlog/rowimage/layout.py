@@ -1,0 +1,114 @@
+"""How the log writes the values of a column: by the type number and the metadata of its table map.
+
+A value has a fixed size, or a length of 1 to 4 bytes (little endian) in front (MySQL internals manual,
+"Table_map_event"; MariaDB KB, "Rows_event_v1"). A string's real type is in its metadata; old temporal types have none,
+there the definition tells the digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake.errors import SchemaError
+from binlake.rows.codec.datum import decimal_size
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
+
+TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
+"""The temporal types of MySQL 5.6 and later, with fractions; a definition has them under the older numbers."""
+
+_SIZES = {
+    t.TINY: 1, t.SHORT: 2, t.INT24: 3, t.LONG: 4, t.LONGLONG: 8, t.FLOAT: 4, t.DOUBLE: 8, t.YEAR: 1,
+    t.DATE: 3, t.NEWDATE: 3,
+}  # fmt: skip
+_BIG_ENDIAN = frozenset((t.STRING, t.NEWDECIMAL))
+"""Types of which the metadata's two bytes are a big-endian number, not a little-endian one."""
+_NEW_TEMPORALS = {TIMESTAMP2: 4, DATETIME2: 5, TIME2: 3}
+# By digits of the fraction: MariaDB's formats before it took MySQL's (mysql56_temporal_format=OFF).
+_OLD_TEMPORALS = {
+    t.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
+    t.DATETIME: (8, 6, 6, 7, 7, 7, 8),
+    t.DURATION: (3, 4, 4, 5, 5, 5, 6),
+}
+_DEFINED_AS = {
+    TIMESTAMP2: {t.TIMESTAMP}, DATETIME2: {t.DATETIME}, TIME2: {t.DURATION}, t.DATE: t.DATES, t.NEWDATE: t.DATES,
+    t.VARCHAR: {t.VARCHAR, t.VARSTRING}, t.VARSTRING: {t.VARCHAR, t.VARSTRING}, t.BLOB: t.BLOBS | {t.JSON},
+}  # fmt: skip
+_NAMES = {
+    140: "compressed BLOB or TEXT", 141: "compressed VARCHAR or VARBINARY", 242: "VECTOR", 255: "geometry",
+    0: "DECIMAL of MySQL 4",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`tp`: the type of the values, of a string the real one; `size`: bytes of a value, or 0 where a length of
+    `prefix` bytes stands in front; `first`, `second`: the bytes of the metadata as they stand in the event."""
+
+    tp: int
+    size: int
+    prefix: int
+    first: int
+    second: int
+
+
+def layout_of(column: ColumnInfo, tp: int, metadata: int) -> Layout:
+    """The layout of `column`'s values. Raises SchemaError, naming the column, for a type that is none of TiDB's and
+    for one that contradicts the definition."""
+    low, high = metadata & 0xFF, metadata >> 8
+    layout = _layout(column, tp, *((high, low) if tp in _BIG_ENDIAN else (low, high)))
+    if layout is None:
+        raise SchemaError(
+            f"column {column.name} has a type that cannot be replicated: {_NAMES.get(tp, f'type number {tp}')}",
+            hint="leave the table out at the feeder, or give the column another type at the source",
+        )
+    if column.tp not in _DEFINED_AS.get(layout.tp, {layout.tp}) or not _agrees(column, layout):
+        raise SchemaError(
+            f"column {column.name} is {column.type_text} in the definition, and another type in the log"
+            f" (number {layout.tp}, metadata {metadata})",
+            hint="the definition is not the one that the table had at this place of the log",
+        )
+    return layout
+
+
+def _layout(column: ColumnInfo, tp: int, first: int, second: int) -> Layout | None:
+    if tp in _SIZES:
+        return Layout(tp, _SIZES[tp], 0, first, second)
+    if tp in _NEW_TEMPORALS:
+        return Layout(tp, _NEW_TEMPORALS[tp] + (first + 1) // 2, 0, first, second)
+    if tp in _OLD_TEMPORALS:
+        return Layout(tp, _OLD_TEMPORALS[tp][min(column.fsp, 6)], 0, column.fsp, 0)
+    if tp in (t.VARCHAR, t.VARSTRING):
+        return Layout(tp, 0, 1 if first | second << 8 < 256 else 2, first, second)
+    if tp in (t.BLOB, t.JSON):
+        return Layout(tp, 0, first, first, second)
+    if tp == t.NEWDECIMAL:
+        return Layout(tp, decimal_size(first, second), 0, first, second)
+    if tp == t.BIT:
+        return Layout(tp, second + (first > 0), 0, first, second)
+    return _string_layout(first, second) if tp == t.STRING else None
+
+
+def _string_layout(first: int, second: int) -> Layout | None:
+    if first in (t.ENUM, t.SET):
+        return Layout(first, second, 0, first, second)
+    # Two bits of a length above 255 are in the type, inverted.
+    length = second | ((first & 0x30) ^ 0x30) << 4
+    return (
+        Layout(t.STRING, 0, 1 if length < 256 else 2, length & 0xFF, length >> 8) if first | 0x30 == t.STRING else None
+    )
+
+
+def _agrees(column: ColumnInfo, layout: Layout) -> bool:
+    if layout.tp == t.NEWDECIMAL:
+        return (layout.first, layout.second) == decimal_layout(column)
+    if layout.tp == t.BIT:
+        return layout.first + 8 * layout.second == max(column.flen, 1)
+    if layout.tp in _NEW_TEMPORALS:
+        return layout.first == column.fsp
+    if layout.tp in (t.STRING, t.VARCHAR, t.VARSTRING) and column.flen > 0:
+        # Characters have the same most bytes each.
+        length = layout.first | layout.second << 8
+        return length == column.flen if column.is_binary else length % column.flen == 0 and length >= column.flen
+    return True

@@ -1,0 +1,198 @@
+"""Rows of an event to TiDB's rows one by one: the reference, which knows every type and says what is wrong.
+
+An insert is the handle and the columns behind it, an update all columns before and after, a delete all columns before
+(tidb-binlog 1.11). A row without an integer key has as handle the number of its row in the transaction.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from binlake.errors import WireError
+from binlake.mysqlbinlog.model import RowKind, RowsEvent
+from binlake.mysqlbinlog.rowimage.charsets import no_text, utf8_writer
+from binlake.mysqlbinlog.rowimage.jsonbinary import json_value, tidb_json
+from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
+from binlake.mysqlbinlog.rowimage.numbers import float_of, number_reader
+from binlake.mysqlbinlog.rowimage.shape import Image, LoggedColumn, Shape
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.jsons import json_bytes, write_json
+from binlake.rows.schema import mysqltypes as t
+
+WriteDatum = Callable[[bytes], bytes]
+"""A value as the log has it, without its length, to TiDB's datum."""
+_NULL = b"\x00"
+_ERRORS = (IndexError, ValueError, KeyError, TypeError, OverflowError, OSError, struct.error)
+_SIGNED = frozenset((t.YEAR, t.DURATION))
+_KNOWN_WRITERS = 1024
+_NO_DOCUMENTS: Mapping[int, bytes] = {}
+
+
+class _Writers(NamedTuple):
+    """By image: (column, its id as a datum, writer of its values) of each column; `handle`: that of the key."""
+
+    images: tuple[tuple[tuple[LoggedColumn, bytes, WriteDatum], ...], ...]
+    handle: Callable[[bytes], int] | None
+
+
+def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes]:
+    """The rows of `event` in TiDB's old row format; `first_number`: that of the first one in its transaction.
+
+    Raises WireError that names the table, and the row in the event, for rows that are damaged.
+    """
+    rows: list[bytes] = []
+    number = 0
+    try:
+        for number, datums in enumerate(_rows_of(event, shape)):
+            rows.append(_row(shape, datums, first_number + number))
+        return rows
+    except _ERRORS as error:
+        what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
+        raise WireError(
+            f"a row of kind {event.kind.value} cannot be read: {what}",
+            where={"table": f"{event.table.db}.{event.table.table}", "row": len(rows)},
+        ) from error
+
+
+def datum_writer(column: LoggedColumn) -> WriteDatum:
+    """The writer of a column's values. Raises SchemaError for a charset that cannot be read."""
+    layout, info = column.layout, column.info
+    if info.tp == t.JSON:
+        return _json_writer(layout.tp == t.JSON)
+    if info.tp in t.STRINGS:
+        return _string_writer(column)
+    if info.tp in (t.FLOAT, t.DOUBLE):
+        return lambda raw: d.write_float(float_of(raw))
+    if info.tp == t.NEWDECIMAL:
+        head = bytes((d.DECIMAL, layout.first, layout.second))
+        return lambda raw: head + raw
+    read = number_reader(layout, info.unsigned)
+    signed = info.tp in _SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
+    return (lambda raw: d.write_int(read(raw))) if signed else (lambda raw: d.write_uint(read(raw)))
+
+
+def _json_writer(binary: bool) -> WriteDatum:
+    if binary:
+        return lambda raw: b"\x0a" + tidb_json(raw)
+    return lambda raw: b"\x0a" + write_json(raw.decode())
+
+
+def _string_writer(column: LoggedColumn) -> WriteDatum:
+    info = column.info
+    if info.is_binary:
+        # Its zeros at the end are not logged.
+        width = max(info.flen, 0) if info.tp == t.STRING else 0
+        return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
+    to_utf8 = utf8_writer(info.charset)
+    if to_utf8 is None:
+        return d.write_bytes
+
+    def write(raw: bytes) -> bytes:
+        try:
+            return d.write_bytes(to_utf8(raw))
+        except UnicodeDecodeError:
+            raise ValueError(f"column {info.name} holds {no_text(info.charset, raw)}") from None
+
+    return write
+
+
+@lru_cache(_KNOWN_WRITERS)
+def _writers_of(shape: Shape) -> _Writers:
+    images = tuple(
+        tuple((column, d.write_int(column.info.id), datum_writer(column)) for column in image.columns)
+        for image in shape.images
+    )
+    key = next((c for c in shape.images[0].columns if c.info is shape.handle), None)
+    return _Writers(images, number_reader(key.layout, key.info.unsigned) if key else None)
+
+
+class _Row(NamedTuple):
+    """(id, datum) pairs of each image, and the key of the first one."""
+
+    images: list[list[tuple[int, bytes]]]
+    key: int | None
+
+
+def _row(shape: Shape, row: _Row, number: int) -> bytes:
+    if shape.kind is not RowKind.INSERT:
+        return b"".join(pair for image in row.images for _, pair in image)
+    if row.key is None:
+        return d.write_int(number) + b"".join(pair for _, pair in row.images[0])
+    # An unsigned key is a signed number there.
+    handle = row.key - (1 << 64) if row.key >> 63 > 0 else row.key
+    key_id = shape.handle.id if shape.handle else 0
+    return d.write_int(handle) + (b"".join(pair for column, pair in row.images[0] if column != key_id) or _NULL)
+
+
+def _rows_of(event: RowsEvent, shape: Shape) -> Iterator[_Row]:
+    data, pos, writers = event.rows, 0, _writers_of(shape)
+    partial = event.kind is RowKind.PARTIAL_UPDATE
+    while pos < len(data):
+        before, pos = _values(data, pos, shape.images[0])
+        images, key = [_pairs(before, writers, 0)], _key(before, shape, writers)
+        if shape.is_update:
+            differing, pos = _differing(data, pos, shape) if partial else (0, pos)
+            after, pos = _values(data, pos, shape.images[1])
+            images.append(_pairs(after, writers, 1, _documents(before, after, shape, differing)))
+        yield _Row(images, key)
+
+
+def _key(values: list[bytes | None], shape: Shape, writers: _Writers) -> int | None:
+    if writers.handle is None:
+        return None
+    raw = next(v for v, column in zip(values, shape.images[0].columns, strict=True) if column.info is shape.handle)
+    if raw is None:
+        raise ValueError("its primary key is NULL")
+    return writers.handle(raw)
+
+
+def _pairs(
+    values: list[bytes | None], writers: _Writers, image: int, documents: Mapping[int, bytes] = _NO_DOCUMENTS
+) -> list[tuple[int, bytes]]:
+    return [
+        (column.info.id, column_id + (_NULL if raw is None else documents.get(column.info.id) or write(raw)))
+        for raw, (column, column_id, write) in zip(values, writers.images[image], strict=True)
+        if column.is_written
+    ]
+
+
+def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], int]:
+    """The values of an image as the log has them (None: NULL), and the position behind."""
+    nulls = int.from_bytes(d.take(data, pos, image.null_bytes)[0], "little")
+    pos += image.null_bytes
+    values: list[bytes | None] = []
+    for place, column in enumerate(image.columns):
+        if nulls >> place & 1:
+            values.append(None)
+            continue
+        size, prefix = column.layout.size, column.layout.prefix
+        if prefix:
+            head, pos = d.take(data, pos, prefix)
+            size = int.from_bytes(head, "little")
+        raw, pos = d.take(data, pos, size)
+        values.append(raw)
+    return values, pos
+
+
+def _differing(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
+    """The bits of JSON columns that hold differences, and the position of the image."""
+    options, pos = read_packed(data, pos)
+    if not options & 1:
+        return 0, pos
+    bits, pos = d.take(data, pos, (shape.json_columns + 7) // 8)
+    return int.from_bytes(bits, "little"), pos
+
+
+def _documents(before: list[bytes | None], after: list[bytes | None], shape: Shape, differing: int) -> dict[int, bytes]:
+    """By column id, the datums of the documents of which `after` holds differences."""
+    if not differing:
+        return {}
+    old = {c.info.id: raw for raw, c in zip(before, shape.images[0].columns, strict=True)}
+    return {
+        c.info.id: b"\x0a" + json_bytes(apply_diffs(json_value(old[c.info.id] or b""), raw))
+        for raw, c in zip(after, shape.images[1].columns, strict=True)
+        if raw is not None and c.json_place >= 0 and differing >> c.json_place & 1
+    }

@@ -1,0 +1,113 @@
+"""What the rows of one event look like: its columns with their definitions and layouts, checked once for all of them.
+
+The definition is the one of this place of the log: as many columns as the table map, of the same types. An image may
+lack virtual columns only, which TiDB does not store either (R-11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake.errors import BinlakeError, SchemaError, WireError
+from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
+from binlake.mysqlbinlog.rowimage.layout import Layout, layout_of
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo, TableDef
+from binlake.rows.schema.names import fold_name
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedColumn:
+    """A column that the images hold; `json_place`: its number among the table's JSON columns, -1 for others."""
+
+    info: ColumnInfo
+    layout: Layout
+    json_place: int = -1
+
+    @property
+    def is_written(self) -> bool:
+        """False for what TiDB's rows do not have."""
+        return not self.info.is_virtual
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The columns of an image, in the order of their values; `null_bytes`: the size of the bitmap in front."""
+
+    columns: tuple[LoggedColumn, ...]
+
+    @property
+    def null_bytes(self) -> int:
+        """Bytes of the bitmap of NULLs."""
+        return (len(self.columns) + 7) // 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """`images`: one, or before and after of an update; `handle`: the integer key that rows are stored by, if any;
+    `json_columns`: how many the table has. Compared by identity."""
+
+    table: TableDef
+    kind: RowKind
+    images: tuple[Image, ...]
+    handle: ColumnInfo | None
+    json_columns: int
+
+    @property
+    def is_update(self) -> bool:
+        """True for rows of two images."""
+        return len(self.images) == 2
+
+
+def shape_of(event: RowsEvent, table: TableDef) -> Shape:
+    """The shape of `event`'s rows under the definition `table`. Raises SchemaError and WireError, with the table."""
+    try:
+        columns = _columns(event.table, table)
+        bitmaps = [bitmap for bitmap in (event.before, event.after) if bitmap]
+        images = tuple(_image(columns, bitmap) for bitmap in bitmaps)
+    except BinlakeError as error:
+        where = {**error.where, "table": f"{event.table.db}.{event.table.table}"}
+        raise type(error)(error.message, hint=error.hint, where=where) from error
+    json_columns = sum(column.json_place >= 0 for column in columns)
+    return Shape(table, event.kind, images, _handle(table), json_columns)
+
+
+def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
+    infos = [c for c in table.all_columns if c.is_public]
+    if len(infos) != len(table_map.types) or not _same_names(table_map.names, infos):
+        raise SchemaError(
+            f"the definition has the columns {', '.join(c.name for c in infos)}, the log has"
+            f" {', '.join(table_map.names or ()) or len(table_map.types)}",
+            hint="the definition is not the one that the table had at this place of the log",
+        )
+    columns: list[LoggedColumn] = []
+    json_columns = 0
+    for info, tp, metadata in zip(infos, table_map.types, table_map.metadata, strict=True):
+        is_json = tp == t.JSON
+        columns.append(LoggedColumn(info, layout_of(info, tp, metadata), json_columns if is_json else -1))
+        json_columns += is_json
+    return columns
+
+
+def _same_names(names: tuple[str, ...] | None, infos: list[ColumnInfo]) -> bool:
+    return names is None or [fold_name(name) for name in names] == [fold_name(c.name) for c in infos]
+
+
+def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
+    bits = int.from_bytes(bitmap, "little")
+    absent = [c.info.name for place, c in enumerate(columns) if not bits >> place & 1 and c.is_written]
+    if absent:
+        raise WireError(
+            f"a row image lacks the columns {', '.join(absent)}: the source does not log whole rows",
+            hint="SET GLOBAL binlog_row_image = 'FULL' at the source, close the sessions that were open before, and"
+            " start anew behind this place: what is not in the log cannot be replicated",
+        )
+    return Image(tuple(c for place, c in enumerate(columns) if bits >> place & 1))
+
+
+def _handle(table: TableDef) -> ColumnInfo | None:
+    if table.is_common_handle:
+        raise SchemaError(
+            "a definition with a clustered key of several columns is none of the feeder's", where={"table": table.name}
+        )
+    return next((c for c in table.all_columns if c.flag & t.FLAG_PRIMARY), None) if table.pk_is_handle else None
