@@ -6,11 +6,11 @@ id (hazards R-09).
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from pathlib import Path
 
+from binlake.base.filelock import FileLock
 from binlake.errors import Permanent
 from pump_service.pump.files import Files
 
@@ -22,14 +22,11 @@ class DataDirectory:
         self.path = path
         self._files = files or Files()
         self._files.make_directory(path)
-        self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+        self._lock = FileLock(path / ".lock")
+        if not self._lock.take():
             raise Permanent(
                 "another process holds the data directory", where={"data_dir": path}, hint="run one pump per directory"
-            ) from None
+            )
         self.store_uuid = self.remember("uuid", str(uuid.uuid4()))
 
     def recall(self, name: str) -> str:
@@ -54,7 +51,5 @@ class DataDirectory:
         return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
-        """Free the directory for another process; idempotent: the handle's number may be reused by then."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
+        """Free the directory for another process; idempotent."""
+        self._lock.release()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
@@ -33,20 +33,34 @@ class Transactions(Protocol):
         """The body of `/mvcc/hex/KEY` as of `now`."""
 
 
+class Jobs(Protocol):
+    """Gives the finished DDL jobs."""
+
+    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[status.Json]:
+        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
+
+
+Page = Callable[[], tuple[str, str]]
+"""A page beside those of TiDB: (body, content type)."""
+
+
 class StatusServer:
     """Serves `history` and `transactions` as of `now()`; `meta`: version and other facts, as in a capture's meta.json.
 
-    `addr` is HOST:PORT, port 0 = a free one. Raises ConfigError when it cannot listen.
+    `pages`: more of them, by path. `addr` is HOST:PORT, port 0 = a free one. Raises ConfigError when it cannot listen.
     """
 
     def __init__(
         self,
         meta: status.Json,
-        history: status.History,
+        history: Jobs,
         transactions: Transactions,
         now: Callable[[], int],
         addr: str = "127.0.0.1:0",
+        *,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
+        self.pages = pages or {}
         self._meta = meta
         self._history = history
         self._transactions = transactions
@@ -142,7 +156,11 @@ def _make_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
             except BadRequest as error:
                 self._send(400, str(error), "text/plain; charset=utf-8")
                 return
-            if body is None:
+            page = server.pages.get(self.path)
+            if page is not None:
+                text, kind = page()
+                self._send(200, text, kind)
+            elif body is None:
                 self._send(404, "404 page not found\n", "text/plain; charset=utf-8")
             else:
                 self._send(200, body, "application/json")

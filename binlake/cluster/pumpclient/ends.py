@@ -33,10 +33,10 @@ class End:
 
 
 class Ends:
-    """Thread-safe. `settled(start_ts)` is called for each that was accepted or given up."""
+    """Thread-safe. `settled(start_ts, accepted)` is called for each that was accepted or given up."""
 
     def __init__(
-        self, pumps: Pumps, *, timeout_s: float, retry_s: float, give_up_s: float, settled: Callable[[int], None]
+        self, pumps: Pumps, *, timeout_s: float, retry_s: float, give_up_s: float, settled: Callable[[int, bool], None]
     ) -> None:
         self._pumps = pumps
         self._timeout_s = timeout_s
@@ -101,7 +101,7 @@ class Ends:
             self._changed.notify_all()
         if refused is not None:
             log.warning("end_given_up", pump=end.node_id, start_ts=end.start_ts, error=refused.text)
-        self._settled(end.start_ts)
+        self._settled(end.start_ts, refused is None)
 
     def _start(self) -> None:
         if self._thread is None:

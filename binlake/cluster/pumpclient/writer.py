@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -18,6 +18,7 @@ from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.ends import End, Ends
 from binlake.cluster.pumpclient.follow import Follower, PumpList
 from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
+from binlake.cluster.pumpclient.sending import send_all
 from binlake.cluster.pumpclient.strategy import strategy_of
 from binlake.cluster.pumpclient.transport import Connect, Refused, rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
@@ -70,7 +71,10 @@ class ClientStats:
 
 
 class PumpClient:
-    """Writes to the pumps of `registry` (None with `socket`); thread-safe; connects at the first call."""
+    """Writes to the pumps of `registry` (None with `socket`); thread-safe; connects at the first call.
+
+    `stored(start_ts)`: called when a commit or rollback that was sent without waiting is on its pump; must not block.
+    """
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class PumpClient:
         options: ClientOptions = ClientOptions(),
         *,
         connect: Connect | None = None,
+        stored: Callable[[int], None] | None = None,
     ) -> None:
         if (registry is None) != bool(options.socket):
             raise ConfigError("a pump client needs a registry or a socket", where={"socket": options.socket})
@@ -97,8 +102,9 @@ class PumpClient:
             timeout_s=self._times.write_timeout,
             retry_s=self._times.retry_commit,
             give_up_s=self._times.commit_timeout,
-            settled=self.forget,
+            settled=self._on_settled,
         )
+        self._stored = stored
         self._prewrite_retries = 0
         self._probes = 0
         self._stopped = threading.Event()
@@ -127,6 +133,25 @@ class PumpClient:
             self._pump_of[binlog.start_ts] = pump.node_id
         return pump.node_id
 
+    def write_prewrites(self, binlogs: Sequence[Binlog]) -> list[str]:
+        """Store many prewrites side by side; the node id of each. Raises as write_prewrite: some may be stored then."""
+        requests = [self._request(binlog) for binlog in binlogs]
+        self._start()
+        pumps = self._pumps.usable()
+        if not pumps:
+            return [self.write_prewrite(binlog) for binlog in binlogs]
+        chosen = [pumps[self._strategy.pick(pumps, binlog.start_ts, 0, ())] for binlog in binlogs]
+        refused = send_all(zip(chosen, requests, strict=True), self._times.write_timeout)
+        names = []
+        for binlog, request, pump, why in zip(binlogs, requests, chosen, refused, strict=True):
+            if self._judge(pump, why) is not None:
+                self._prewrite_retries += 1
+                pump = self._write_to_any(request, binlog.start_ts)
+            names.append(pump.node_id)
+        with self._lock:
+            self._pump_of.update(zip((binlog.start_ts for binlog in binlogs), names, strict=True))
+        return names
+
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
         """Store a commit on the pump of its prewrite, or on `node_id` (when it is sent again); its node id.
 
@@ -139,13 +164,15 @@ class PumpClient:
         """Store an R; as write_commit."""
         return self._write_end(binlog, node_id)
 
-    def send_commit(self, binlog: Binlog) -> str:
+    def send_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
         """Send a commit without waiting, as TiDB does: an application never waits for it (MISSION S0-24); its node id.
 
-        It is tried again in the background, and given up after the commit timeout (see `stats`). Raises Permanent when
-        this client wrote no such prewrite.
+        It goes to the pump of its prewrite, or to `node_id` (when it is sent again). It is tried again in the
+        background, and given up after the commit timeout (see `stats`). Raises Permanent when this client wrote no
+        such prewrite.
         """
-        node_id = self._find_pump_of(binlog)
+        node_id = node_id or self._find_pump_of(binlog)
+        self._start()
         self._ends.put(End(binlog.start_ts, node_id, self._request(binlog)))
         return node_id
 
@@ -157,6 +184,11 @@ class PumpClient:
         """No commit or rollback will come for this prewrite."""
         with self._lock:
             self._pump_of.pop(start_ts, None)
+
+    def _on_settled(self, start_ts: int, accepted: bool) -> None:
+        self.forget(start_ts)
+        if accepted and self._stored is not None:
+            self._stored(start_ts)
 
     def drain(self, timeout_s: float) -> int:
         """Wait at most `timeout_s` for the commits and rollbacks that were sent; how many are still on their way."""
@@ -265,7 +297,10 @@ class PumpClient:
 
     def _try(self, pump: Pump, request: WriteBinlogReq) -> Refused | None:
         """None when it is stored, else why not. Raises what a retry cannot fix."""
-        refused = pump.connection.write(request, self._times.write_timeout)
+        return self._judge(pump, pump.connection.write(request, self._times.write_timeout))
+
+    def _judge(self, pump: Pump, refused: Refused | None) -> Refused | None:
+        """`refused`, noted for its pump. Raises what a retry cannot fix."""
         if refused is None:
             self._pumps.record_success(pump)
             return None

@@ -1,0 +1,42 @@
+"""Sends many requests at once and waits for all answers: one fsync of a pump then serves many of them."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterable
+
+from binlake.cluster.pumpclient.pumps import Pump
+from binlake.cluster.pumpclient.transport import Refused
+from binlake.wire.pump_pb2 import WriteBinlogReq
+
+
+def send_all(requests: Iterable[tuple[Pump, WriteBinlogReq]], timeout_s: float) -> list[Refused | None]:
+    """Send each request to its pump; the outcomes in order, None = stored."""
+    waiting = list(requests)
+    answers = _Answers(len(waiting))
+    for number, (pump, request) in enumerate(waiting):
+        pump.connection.send(request, timeout_s, functools.partial(answers.put, number))
+    return answers.wait()
+
+
+class _Answers:
+    def __init__(self, count: int) -> None:
+        self._outcomes: list[Refused | None] = [None] * count
+        self._left = count
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        if not count:
+            self._done.set()
+
+    def put(self, number: int, refused: Refused | None) -> None:
+        self._outcomes[number] = refused
+        with self._lock:
+            self._left -= 1
+            left = self._left
+        if not left:
+            self._done.set()
+
+    def wait(self) -> list[Refused | None]:
+        self._done.wait()
+        return self._outcomes

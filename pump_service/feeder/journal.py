@@ -1,0 +1,284 @@
+"""The feeder's journal: what became of each transaction it gave to the pumps, and where each source is read on.
+
+One rule makes it exactly once: the outcome of a batch and the position behind it are one durable step, taken after
+every prewrite was acknowledged and before any commit is sent. After a crash a batch that is in the journal is
+committed, and its commits are sent again; one that is not is rolled back, and its source is read again from before it.
+
+A batch has consecutive start_ts and consecutive commit_ts, so that some fifty bytes answer for thousands of
+transactions: they stay for `keep-days`.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from binlake.base.filelock import FileLock
+from binlake.errors import Permanent, Transient
+from binlake.mysqlbinlog.model import Position
+
+Json = dict[str, Any]
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batch (
+  first_start INTEGER PRIMARY KEY, count INTEGER NOT NULL, first_commit INTEGER NOT NULL, unsent TEXT);
+CREATE INDEX IF NOT EXISTS batch_unsent ON batch (first_start) WHERE unsent IS NOT NULL;
+CREATE TABLE IF NOT EXISTS place (
+  source TEXT PRIMARY KEY, file TEXT NOT NULL, offset INTEGER NOT NULL, gtids TEXT NOT NULL,
+  last_id TEXT NOT NULL, time_ms INTEGER NOT NULL, commit_ts INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+"""
+_FORMAT = "1"
+_MOST = 1 << 62  # above all timestamps and ids
+_FORMAT_FACT, _ID, _FORGOTTEN = "format", "id", "forgotten_ts"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Transactions that were prewritten together: start_ts `first_start` and the next ones, in the source's order.
+
+    `keys`: the tail of each prewrite_key; `pumps`: the node id that acknowledged each prewrite; `ddls`: statement and
+    job id by start_ts of those that change the schema.
+    """
+
+    first_start: int
+    keys: tuple[str, ...]
+    pumps: tuple[str, ...]
+    ddls: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many transactions."""
+        return len(self.keys)
+
+    @property
+    def start_ts(self) -> range:
+        """Of each transaction."""
+        return range(self.first_start, self.first_start + self.count)
+
+    def to_json(self) -> str:
+        """What is needed to send the commits again."""
+        return json.dumps([self.keys, self.pumps, list(self.ddls.items())])
+
+    @classmethod
+    def from_json(cls, first_start: int, text: str) -> Batch:
+        """As `to_json` gave it."""
+        keys, pumps, ddls = json.loads(text)
+        return cls(first_start, tuple(keys), tuple(pumps), {int(start): (ddl[0], int(ddl[1])) for start, ddl in ddls})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a source is read on. `last_id`, `time_ms`, `commit_ts`: of its last transaction; "", 0, 0 = none yet."""
+
+    position: Position
+    last_id: str = ""
+    time_ms: int = 0
+    commit_ts: int = 0
+
+
+class Journal:
+    """The journal in `folder`, which this process alone holds. Thread-safe.
+
+    Raises Permanent when another process holds the folder or it is of another format, Transient when the disk fails.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._claim = FileLock(folder / ".lock")
+        if not self._claim.take():
+            raise Permanent(
+                "another process holds the feeder's folder",
+                where={"data-dir": folder},
+                hint="run one feeder per folder",
+            )
+        self._path = folder / "journal.db"
+        self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        self._open: dict[int, int] = {}
+        self._stored: list[int] = []
+        try:
+            self._db = self._connect()
+            self._reader = self._connect()
+            self._prepare()
+        except BaseException:
+            self._claim.release()
+            raise
+
+    @property
+    def id(self) -> str:
+        """Made with the folder, never changed."""
+        return self.fact(_ID)
+
+    def fact(self, name: str) -> str:
+        """A small fact by name; "" = it was never set."""
+        rows = self._ask("SELECT value FROM fact WHERE name = ?", name)
+        return str(rows[0][0]) if rows else ""
+
+    def set_facts(self, facts: Mapping[str, str]) -> None:
+        """Set facts, durably."""
+        with self._writing() as db:
+            db.executemany("REPLACE INTO fact VALUES (?, ?)", facts.items())
+
+    # -- transactions
+
+    def open(self, first_start: int, count: int) -> None:
+        """Call before the first prewrite of these is sent: they are undecided while this process lives."""
+        self._open[first_start] = count
+
+    def abandon(self, first_start: int) -> None:
+        """They will not be committed."""
+        self._open.pop(first_start, None)
+
+    def commit(
+        self,
+        batches: Sequence[tuple[Batch, int]],
+        places: Mapping[str, Place],
+        *,
+        jobs: Iterable[Json] = (),
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Durable when it returns: each batch is committed at its first commit_ts and the next ones; see the module."""
+        with self._writing() as db:
+            self._note_stored(db)
+            db.executemany(
+                "INSERT INTO batch VALUES (?, ?, ?, ?)",
+                [(one.first_start, one.count, first_commit, one.to_json()) for one, first_commit in batches],
+            )
+            db.executemany("INSERT INTO job VALUES (?, ?)", [(job["id"], json.dumps(job)) for job in jobs])
+            self._put_places(db, places)
+            db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
+        for one, _ in batches:
+            self._open.pop(one.first_start, None)
+
+    def move(self, source: str, place: Place) -> None:
+        """The source is read on from `place`; nothing of what lies before it concerns the pumps."""
+        with self._writing() as db:
+            self._note_stored(db)
+            self._put_places(db, {source: place})
+
+    def stored(self, first_start: int) -> None:
+        """Every commit of this batch is on its pump: it needs not be sent again. Durable with the next step."""
+        self._stored.append(first_start)
+
+    def unsent(self) -> Iterator[tuple[Batch, int]]:
+        """The batches whose commits may not have reached their pumps, with their first commit_ts, by start_ts."""
+        query = "SELECT first_start, first_commit, unsent FROM batch WHERE unsent IS NOT NULL ORDER BY first_start"
+        for first_start, first_commit, text in self._ask(query):
+            yield Batch.from_json(first_start, text), first_commit
+
+    def outcome(self, start_ts: int) -> int | None:
+        """The commit_ts of a transaction of this feeder; 0 = rolled back, -1 = undecided, None = not known any more."""
+        if start_ts >= _MOST:
+            return None
+        if any(first <= start_ts < first + count for first, count in list(self._open.items())):
+            return -1
+        query = "SELECT first_start, count, first_commit FROM batch WHERE first_start <= ? ORDER BY 1 DESC LIMIT 1"
+        for first_start, count, first_commit in self._ask(query, start_ts):
+            if start_ts < first_start + count:
+                return int(first_commit) + start_ts - int(first_start)
+        return 0 if start_ts > int(self.fact(_FORGOTTEN) or 0) else None
+
+    def forget(self, before_ts: int) -> int:
+        """Drop the answers for transactions that began before `before_ts` and are on their pumps; how many batches."""
+        with self._writing() as db:
+            self._note_stored(db)
+            (oldest,) = db.execute("SELECT min(first_start) FROM batch WHERE unsent IS NOT NULL").fetchone()
+            line = min([before_ts, *([oldest] if oldest is not None else [])])
+            known = int(self.fact(_FORGOTTEN) or 0)
+            if line <= known:
+                return 0
+            dropped = db.execute("DELETE FROM batch WHERE first_start < ?", (line,)).rowcount
+            db.execute("REPLACE INTO fact VALUES (?, ?)", (_FORGOTTEN, str(line)))
+            return dropped
+
+    # -- places and jobs
+
+    def places(self) -> dict[str, Place]:
+        """Where each source is read on, by its name."""
+        rows = self._ask("SELECT source, file, offset, gtids, last_id, time_ms, commit_ts FROM place ORDER BY 1")
+        return {row[0]: Place(Position(*row[1:4]), *row[4:]) for row in rows}
+
+    def last_commit_ts(self) -> int:
+        """The greatest commit_ts of all sources; 0 = none yet."""
+        return max((place.commit_ts for place in self.places().values()), default=0)
+
+    def jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
+        """DDL jobs with id < `below` (0 = all), newest first, at most `limit` (0 = all)."""
+        query = "SELECT body FROM job WHERE id < ? ORDER BY id DESC LIMIT ?"
+        return [json.loads(body) for (body,) in self._ask(query, below or _MOST, limit or -1)]
+
+    def close(self) -> None:
+        """Write what is known of stored commits, and free the folder."""
+        with self._writing() as db:
+            self._note_stored(db)
+        with self._lock, self._asking:
+            self._db.close()
+            self._reader.close()
+        self._claim.release()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    def _prepare(self) -> None:
+        with self._writing() as db:
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            for name, value in ((_FORMAT_FACT, _FORMAT), (_ID, str(uuid.uuid4()))):
+                db.execute("INSERT OR IGNORE INTO fact VALUES (?, ?)", (name, value))
+        if self.fact(_FORMAT_FACT) != _FORMAT:
+            where = {"file": self._path, "format": self.fact(_FORMAT_FACT), "known": _FORMAT}
+            raise Permanent("the journal is of another version", where=where, hint="run the version that wrote it")
+
+    def _put_places(self, db: sqlite3.Connection, places: Mapping[str, Place]) -> None:
+        db.executemany(
+            "REPLACE INTO place VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (source, at.file, at.offset, at.gtids, one.last_id, one.time_ms, one.commit_ts)
+                for source, one in places.items()
+                for at in (one.position,)
+            ],
+        )
+
+    def _note_stored(self, db: sqlite3.Connection) -> None:
+        stored, self._stored = self._stored, []
+        query = "UPDATE batch SET unsent = NULL WHERE first_start = ?"
+        db.executemany(query, [(first,) for first in stored])
+
+    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._asking:
+            try:
+                return self._reader.execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One durable step: all of it or nothing."""
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._db
+                except BaseException:
+                    self._db.execute("ROLLBACK")
+                    raise
+                self._db.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: sqlite3.Error) -> Transient:
+        return Transient(
+            f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
+        )

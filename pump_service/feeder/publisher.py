@@ -1,0 +1,230 @@
+"""Gives source transactions to the pumps as TiDB does: P, a commit_ts fetched after its ack, the journal, then C.
+
+(Invariant 2; hazards R-09, R-10.) A batch takes two timestamp requests and one fsync, whatever its size. While PD or
+all pumps are away it waits, and says so in `blocked`.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import structlog
+
+from binlake.errors import SourceUnavailable
+from binlake.mysqlbinlog.model import Position
+from binlake.rows.schema.actions import PUBLIC
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+from pump_service.feeder.journal import Batch, Journal, Json, Place
+
+log = structlog.get_logger()
+
+Answer = TypeVar("Answer")
+
+_AGAIN_S = 0.5  # before a retry, when PD or all pumps were unavailable
+_START = struct.Struct(">Q")
+_KEY = b"t" + bytes(8) + b"_r"
+_HEAD = len(_KEY) + _START.size
+_MARK = b"|"
+
+
+class Stopped(Exception):
+    """The feeder was asked to end while it waited; nothing of the batch is committed."""
+
+
+class Client(Protocol):
+    """The pump client."""
+
+    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
+        """Store many P; the node id of each. Raises SourceUnavailable."""
+
+    def send_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
+        """Send a C in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ddl:
+    """A change of the schema: its statement, and its job for the history by (start_ts, finished_ts)."""
+
+    query: str
+    job_id: int
+    job: Callable[[int, int], Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One transaction of a source: `id` and `time_ms` as the source has them, its rows (`value`) or a change of the
+    schema."""
+
+    id: str
+    time_ms: int
+    value: bytes = b""
+    ddl: Ddl | None = None
+
+
+def make_key(start_ts: int, tail: str) -> bytes:
+    """The prewrite_key of a transaction: a key of its own, and behind it the source's identity of it (`make_tail`)."""
+    return _KEY + _START.pack(start_ts) + _MARK + tail.encode()
+
+
+def make_tail(source: str, transaction: Outgoing) -> str:
+    """`source|id|time_ms`."""
+    return f"{source}|{transaction.id}|{transaction.time_ms}"
+
+
+def read_key(key: bytes) -> tuple[int, str] | None:
+    """(start_ts, tail) of a key that `make_key` gave; None for any other."""
+    if len(key) <= _HEAD or key[: len(_KEY)] != _KEY or key[_HEAD : _HEAD + 1] != _MARK:
+        return None
+    return _START.unpack_from(key, len(_KEY))[0], key[_HEAD + 1 :].decode(errors="replace")
+
+
+@dataclass
+class Held:
+    """Transactions that are prewritten and not committed yet; they are committed together or not at all."""
+
+    source: str
+    batches: list[Batch] = field(default_factory=list)
+    jobs: list[tuple[int, Callable[[int, int], Json]]] = field(default_factory=list)
+    last: Outgoing | None = None
+
+
+class Publisher:
+    """Thread-safe for different sources. `fetch_ts(count)`: the last of `count` consecutive fresh timestamps.
+
+    Methods raise Stopped, and what neither PD nor a pump can cure by coming back.
+    """
+
+    def __init__(
+        self, journal: Journal, client: Client, fetch_ts: Callable[[int], int], stopped: threading.Event
+    ) -> None:
+        self._journal = journal
+        self._client = client
+        self._fetch_ts = fetch_ts
+        self._stopped = stopped
+        self._lock = threading.Lock()
+        self._waiting: dict[int, int] = {}
+        self._batch_of: dict[int, int] = {}
+        self.blocked: dict[str, str] = {}
+        self.retries = 0
+
+    def publish(self, source: str, transactions: Sequence[Outgoing], end: Position) -> int:
+        """Publish `transactions` in their order; the source is read on from `end`. The last commit_ts."""
+        held = Held(source)
+        self.hold(held, transactions)
+        return self.commit(held, end)
+
+    def hold(self, held: Held, transactions: Sequence[Outgoing]) -> None:
+        """Prewrite `transactions` and keep them open, behind what `held` has already."""
+        if not transactions:
+            return
+        count, source = len(transactions), held.source
+        first = self._wait(source, lambda: self._fetch_ts(count)) - count + 1
+        keys = tuple(make_tail(source, one) for one in transactions)
+        prewrites = [_prewrite_of(first + n, keys[n], one) for n, one in enumerate(transactions)]
+        self._journal.open(first, count)
+        try:
+            pumps = self._wait(source, lambda: self._client.write_prewrites(prewrites))
+        except BaseException:
+            self._journal.abandon(first)
+            raise
+        ddls = {first + n: one.ddl for n, one in enumerate(transactions) if one.ddl is not None}
+        named = {start_ts: (ddl.query, ddl.job_id) for start_ts, ddl in ddls.items()}
+        held.batches.append(Batch(first, keys, tuple(pumps), named))
+        held.jobs += [(start_ts, ddl.job) for start_ts, ddl in ddls.items()]
+        held.last = transactions[-1]
+
+    def commit(self, held: Held, end: Position, facts: Mapping[str, str] | None = None) -> int:
+        """Commit all of `held` in its order, and `facts` with it; the last commit_ts."""
+        count = sum(one.count for one in held.batches)
+        assert held.last is not None
+        # One more: the jobs of its DDL are finished after their commit.
+        finished = self._wait(held.source, lambda: self._fetch_ts(count + 1))
+        firsts, first = list[tuple[Batch, int]](), finished - count
+        for one in held.batches:
+            firsts.append((one, first))
+            first += one.count
+        jobs = [job(start_ts, finished) for start_ts, job in held.jobs]
+        place = Place(end, held.last.id, held.last.time_ms, finished - 1)
+        self._journal.commit(firsts, {held.source: place}, jobs=jobs, facts=facts)
+        for batch, first_commit in firsts:
+            self._send(batch, first_commit)
+        return finished - 1
+
+    def abandon(self, held: Held) -> None:
+        """Roll back all of `held`: the pumps ask, and are told so."""
+        for one in held.batches:
+            self._journal.abandon(one.first_start)
+
+    def resume(self) -> int:
+        """Send again the commits that a process before this one may not have sent; how many."""
+        count = 0
+        for batch, first_commit in list(self._journal.unsent()):
+            self._wait("", functools.partial(self._send, batch, first_commit))
+            count += batch.count
+        return count
+
+    def on_stored(self, start_ts: int) -> None:
+        """The pump client's word that a commit is on its pump."""
+        with self._lock:
+            first = self._batch_of.pop(start_ts, None)
+            if first is None:
+                return
+            self._waiting[first] -= 1
+            done = not self._waiting[first]
+            if done:
+                del self._waiting[first]
+        if done:
+            self._journal.stored(first)
+
+    @property
+    def unsent(self) -> int:
+        """Batches with commits that are not on their pumps yet."""
+        return len(self._waiting)
+
+    def _send(self, batch: Batch, first_commit: int) -> None:
+        with self._lock:
+            self._waiting[batch.first_start] = batch.count
+            self._batch_of.update(dict.fromkeys(batch.start_ts, batch.first_start))
+        for n, start_ts in enumerate(batch.start_ts):
+            query, job_id = batch.ddls.get(start_ts, ("", 0))
+            prewrite = _prewrite(start_ts, batch.keys[n], query=query, job_id=job_id)
+            self._client.send_commit(build.commit(prewrite, first_commit + n), batch.pumps[n])
+
+    def _wait(self, source: str, call: Callable[[], Answer]) -> Answer:
+        """What `call` gives, once PD and the pumps allow it."""
+        while True:
+            try:
+                answer = call()
+            except SourceUnavailable as error:
+                if self._stopped.is_set():
+                    raise Stopped from error
+                self.retries += 1
+                if source not in self.blocked:
+                    log.warning("publishing_waits", source=source, error=str(error))
+                self.blocked[source] = str(error)
+                if self._stopped.wait(_AGAIN_S):
+                    raise Stopped from error
+                continue
+            if self.blocked.pop(source, None) is not None:
+                log.info("publishing_goes_on", source=source)
+            return answer
+
+
+def _prewrite(start_ts: int, tail: str, value: bytes = b"", query: str = "", job_id: int = 0) -> pb.Binlog:
+    key = make_key(start_ts, tail)
+    if not job_id:
+        return build.prewrite(start_ts, key, value)
+    return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=PUBLIC)
+
+
+def _prewrite_of(start_ts: int, tail: str, one: Outgoing) -> pb.Binlog:
+    ddl = one.ddl
+    return (
+        _prewrite(start_ts, tail, one.value) if ddl is None else _prewrite(start_ts, tail, b"", ddl.query, ddl.job_id)
+    )

@@ -1,0 +1,43 @@
+"""What the feeder shows on its status port: outcomes and DDL jobs as TiDB does, from the journal."""
+
+from __future__ import annotations
+
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import read_key
+from pump_service.replay.outcomes import Transaction
+from pump_service.replay.status import MAX_HISTORY, Json, lock_record, mvcc_body, write_record
+
+
+class JournalTransactions:
+    """Outcomes by prewrite_key. A key of another feeder, or one that was forgotten, has no record: no proof."""
+
+    def __init__(self, journal: Journal, sources: frozenset[str]) -> None:
+        self._journal = journal
+        self._sources = sources
+
+    def answer(self, key: bytes, now: int) -> Json:
+        """The body of `/mvcc/hex/KEY`; its present state, whatever `now` is."""
+        del now
+        start_ts, tail = read_key(key) or (0, "")
+        if tail.partition("|")[0] not in self._sources:
+            return mvcc_body(key, {})
+        commit_ts = self._journal.outcome(start_ts)
+        if commit_ts is None:
+            return mvcc_body(key, {})
+        if commit_ts < 0:
+            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
+        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, orphan=False))]})
+
+
+class JournalHistory:
+    """The DDL jobs of the journal, read page by page."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def finished_jobs(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
+        del now  # a job is in the journal once it is finished
+        if not limit and not start_job_id:
+            return self._journal.jobs()[::-1]
+        return self._journal.jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)

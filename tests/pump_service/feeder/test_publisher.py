@@ -1,0 +1,269 @@
+"""What the pumps get, in which order, and what a crash at any place leaves: each source transaction once (R-10)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
+
+from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.errors import Permanent, SourceUnavailable, Transient
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.publisher import Held, Outgoing, Publisher, Stopped, make_key, read_key
+from pump_service.feeder.status import JournalHistory, JournalTransactions
+from pump_service.replay.status import go_json
+
+SOURCE = "shard-1"
+_FAR = (1 << 63) - 1
+
+
+class World:
+    """A publisher over a journal on disk; `restart` is a kill -9 and a new process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = CountingClock()
+        self.pumps = MemoryPumps(clock=self.clock)
+        self.stopped = threading.Event()
+        self._open()
+
+    def _open(self) -> None:
+        self.journal = Journal(self.folder)
+        self.publisher = Publisher(self.journal, self.pumps, self.clock, self.stopped)
+
+    def restart(self) -> None:
+        self.journal.close()  # what close() adds is a note that spares work; a crash is the same without it
+        self._open()
+
+    def status(self, prewrite: pb.Binlog) -> Status:
+        answer = JournalTransactions(self.journal, frozenset([SOURCE])).answer(prewrite.prewrite_key, 0)
+        return read_status(go_json(answer), prewrite.start_ts)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "feeder")
+    yield made
+    made.journal.close()
+
+
+def test_p_then_a_timestamp_then_c(world: World) -> None:
+    world.publisher.publish(SOURCE, rows(1, 3), position(3))
+    world.publisher.publish(SOURCE, rows(4, 2), position(5))
+    prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
+    assert [one.prewrite_value for one in prewrites] == [b"value-%d" % n for n in range(1, 6)]
+    assert [one.start_ts for one in commits] == [one.start_ts for one in prewrites]
+    assert [one.prewrite_key for one in commits] == [one.prewrite_key for one in prewrites]
+    # commit_ts rise in the source's order, and each was fetched after the ack of its P
+    assert [one.commit_ts for one in commits] == sorted(one.commit_ts for one in commits)
+    assert commits[0].commit_ts > world.pumps.clock_at_ack[0]
+    assert commits[3].commit_ts > world.pumps.clock_at_ack[1]
+    assert world.pumps.sent_to == [f"pump{one.start_ts % 2}" for one in prewrites]
+    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+    assert world.journal.places() == {SOURCE: Place(position(5), "0-1-5", 1005, commits[-1].commit_ts)}
+
+
+def test_the_key_holds_the_sources_identity_and_time(world: World) -> None:
+    # R-10, R-63
+    world.publisher.publish(SOURCE, rows(7, 1), position(7))
+    (prewrite,) = world.pumps.of_type(pb.Prewrite)
+    assert prewrite.prewrite_key == b"t" + bytes(8) + b"_r" + prewrite.start_ts.to_bytes(8) + b"|shard-1|0-1-7|1007"
+    assert read_key(prewrite.prewrite_key) == (prewrite.start_ts, "shard-1|0-1-7|1007")
+    assert read_key(prewrite.prewrite_key[:19]) is None
+    assert read_key(b"t" * 30) is None
+
+
+@pytest.mark.parametrize("failing", ["clock", "pumps"])
+def test_it_waits_for_pd_and_pumps(world: World, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, str]] = []
+
+    def wait(_: float) -> bool:
+        seen.append(dict(world.publisher.blocked))
+        return False
+
+    monkeypatch.setattr(world.stopped, "wait", wait)
+    getattr(world, failing).failures = 3
+    world.publisher.publish(SOURCE, rows(1, 2), position(2))
+    assert len(seen) == world.publisher.retries == 3
+    assert all(SOURCE in one for one in seen)
+    assert not world.publisher.blocked
+    assert len(world.pumps.of_type(pb.Prewrite)) == len(world.pumps.of_type(pb.Commit)) == 2
+
+
+def test_stopped_while_waiting_commits_nothing(world: World) -> None:
+    world.pumps.failures = 1
+    world.stopped.set()
+    with pytest.raises(Stopped):
+        world.publisher.publish(SOURCE, rows(1, 2), position(2))
+    assert not world.journal.places()
+    assert not world.pumps.got
+
+
+def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: World) -> None:
+    # S4-49
+    held = Held(SOURCE)
+    world.publisher.hold(held, rows(1, 2))
+    prewrites = world.pumps.of_type(pb.Prewrite)
+    assert [world.status(one) for one in prewrites] == [Locked(), Locked()]
+    world.restart()
+    assert [world.status(one) for one in prewrites] == [RolledBack(), RolledBack()]
+    assert world.publisher.resume() == 0
+    assert not world.journal.places()
+    world.publisher.publish(SOURCE, rows(1, 2), position(2))
+    assert [one.start_ts for one in world.pumps.of_type(pb.Commit)] == [
+        one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]
+    ]
+
+
+def test_killed_behind_the_journal_its_commits_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S4-49
+    def crash(*_: object) -> str:
+        raise RuntimeError("kill -9")
+
+    monkeypatch.setattr(world.pumps, "send_commit", crash)
+    with pytest.raises(RuntimeError):
+        world.publisher.publish(SOURCE, [*rows(1, 2), ddl(3, 77, "CREATE TABLE t (a INT)")], position(3))
+    monkeypatch.undo()
+    world.restart()
+    prewrites = world.pumps.of_type(pb.Prewrite)
+    assert world.journal.places()[SOURCE].position == position(3)
+    assert world.publisher.resume() == 3
+    commits = world.pumps.of_type(pb.Commit)
+    assert [one.start_ts for one in commits] == [one.start_ts for one in prewrites]
+    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+    assert (commits[2].ddl_query, commits[2].ddl_job_id) == (b"CREATE TABLE t (a INT)", 77)
+    # once they are stored, the next process sends nothing
+    for one in commits:
+        world.publisher.on_stored(one.start_ts)
+    assert world.publisher.unsent == 0
+    world.restart()
+    assert world.publisher.resume() == 0
+    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+
+
+def test_a_ddl_comes_with_its_job(world: World) -> None:
+    # S0-15
+    for number in (1, 2, 3):
+        world.publisher.publish(
+            SOURCE, [ddl(number, 100 + number, f"CREATE TABLE t{number} (a INT)")], position(number)
+        )
+    prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
+    assert [(one.ddl_query, one.ddl_job_id, one.ddl_schema_state) for one in prewrites] == [
+        (b"CREATE TABLE t%d (a INT)" % n, 100 + n, 5) for n in (1, 2, 3)
+    ]
+    history = JournalHistory(world.journal)
+    assert [job["id"] for job in history.finished_jobs(0)] == [101, 102, 103]
+    assert [job["id"] for job in history.finished_jobs(0, 102, 1)] == [102]
+    assert [job["id"] for job in history.finished_jobs(0, 102)] == [102, 101]
+    for job, prewrite, commit in zip(history.finished_jobs(0), prewrites, commits, strict=True):
+        assert job["start_ts"] == prewrite.start_ts
+        assert job["binlog"]["FinishedTS"] > commit.commit_ts
+
+
+def test_held_transactions_are_committed_together_or_not_at_all(world: World) -> None:
+    # R-34
+    held, dropped = Held(SOURCE), Held(SOURCE)
+    for number in (1, 4):
+        world.publisher.hold(held, rows(number, 3))
+        world.publisher.hold(dropped, rows(number + 10, 1))
+    world.publisher.abandon(dropped)
+    last = world.publisher.commit(held, position(99), {"snapshot": "done"})
+    commits = world.pumps.of_type(pb.Commit)
+    assert [read_key(one.prewrite_key)[1].split("|")[1] for one in commits] == [f"0-1-{n}" for n in range(1, 7)]  # type: ignore[index]
+    assert [one.commit_ts for one in commits] == list(range(commits[0].commit_ts, last + 1))
+    assert world.journal.fact("snapshot") == "done"
+    assert world.journal.places()[SOURCE].position == position(99)
+    gone = [one for one in world.pumps.of_type(pb.Prewrite) if one.start_ts not in {c.start_ts for c in commits}]
+    assert [world.status(one) for one in gone] == [RolledBack(), RolledBack()]
+
+
+def test_what_it_does_not_know_proves_nothing(world: World) -> None:
+    foreign = pb.Binlog(start_ts=5, prewrite_key=make_key(5, "other|0-1-1|5"))
+    assert world.status(foreign) == Absent()
+    assert world.status(pb.Binlog(start_ts=5, prewrite_key=b"t\x80row")) == Absent()
+    assert world.status(pb.Binlog(start_ts=_FAR, prewrite_key=make_key(_FAR, f"{SOURCE}|0-1-1|5"))) == Absent()
+
+
+def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> None:
+    for number in (1, 3, 5):
+        world.publisher.publish(SOURCE, rows(number, 2), position(number + 1))
+    prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
+    for one in commits[:2]:
+        world.publisher.on_stored(one.start_ts)
+    assert world.journal.forget(1 << 60) == 1
+    assert [world.status(one) for one in prewrites] == [
+        Absent(), Absent(), *(Committed(one.commit_ts) for one in commits[2:])
+    ]  # fmt: skip
+    assert world.journal.forget(1 << 60) == 0
+
+
+def test_one_process_a_folder(world: World) -> None:
+    with pytest.raises(Permanent, match="another process holds"):
+        Journal(world.folder)
+
+
+def test_a_journal_of_another_version_is_refused(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.set_facts({"format": "99"})
+    journal.close()
+    for _ in range(2):  # the lock is free again
+        with pytest.raises(Permanent, match="another version"):
+            Journal(tmp_path)
+
+
+def test_a_journal_that_cannot_be_written_stops_it(world: World) -> None:
+    world.journal._db.execute("PRAGMA query_only = ON")
+    with pytest.raises(Transient, match="journal fails"):
+        world.publisher.publish(SOURCE, rows(1, 1), position(1))
+    assert not world.pumps.of_type(pb.Commit)
+    world.journal._db.execute("PRAGMA query_only = OFF")
+
+
+def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
+    clock = threading.Lock()
+    world = World(tmp_path)
+
+    def fetch(count: int) -> int:
+        with clock:
+            return int(world.clock(count))
+
+    publisher = Publisher(world.journal, world.pumps, fetch, world.stopped)
+
+    def run(source: str) -> None:
+        for number in range(1, 21, 2):
+            publisher.publish(source, rows(number, 2), position(number + 1))
+
+    threads = [threading.Thread(target=run, args=(f"s{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {source: place.last_id for source, place in world.journal.places().items()} == {
+        f"s{n}": "0-1-20" for n in range(4)
+    }
+    commits = {one.start_ts: one.commit_ts for one in world.pumps.of_type(pb.Commit)}
+    assert len(set(commits.values())) == len(commits) == 80
+    for n in range(4):
+        own = [
+            commits[one.start_ts]
+            for one in world.pumps.of_type(pb.Prewrite)
+            if read_key(one.prewrite_key)[1].startswith(f"s{n}|")  # type: ignore[index]
+        ]
+        assert own == sorted(own)
+    world.journal.close()
+
+
+def test_outgoing_without_anything_waits_for_nobody(world: World) -> None:
+    held = Held(SOURCE)
+    world.publisher.hold(held, [])
+    assert not held.batches
+    assert not world.pumps.got
+    world.clock.failures = 1
+    world.stopped.set()
+    with pytest.raises(Stopped) as caught:
+        world.publisher.publish(SOURCE, [Outgoing("x", 0)], position(1))
+    assert isinstance(caught.value.__cause__, SourceUnavailable)

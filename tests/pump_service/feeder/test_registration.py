@@ -1,0 +1,131 @@
+"""Which folder a feeder may start on: its own, newest one (R-10)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps, position, rows
+
+from binlake.cluster.placement import EtcdClient
+from binlake.errors import Fenced, Permanent
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.registration import Registration
+from pump_service.pd import PlacementDriver
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdClient]:
+    with PlacementDriver(tmp_path / "pd") as driver, closing(EtcdClient([driver.url])) as client:
+        yield client
+
+
+def start(etcd: EtcdClient, folder: Path, cluster_id: int = 7) -> tuple[Journal, Registration]:
+    journal = Journal(folder)
+    registration = Registration(etcd, "feeder", cluster_id, journal, folder)
+    try:
+        registration.begin(lambda _: None)
+    except BaseException:
+        journal.close()
+        raise
+    return journal, registration
+
+
+def publish(journal: Journal, first: int = 1) -> None:
+    publisher = Publisher(journal, MemoryPumps(), CountingClock(first << 30), threading.Event())
+    publisher.publish("s", rows(first, 2), position(first))
+
+
+def test_it_starts_again_on_its_own_folder_after_any_end(etcd: EtcdClient, tmp_path: Path) -> None:
+    for number, clean in enumerate((True, False, False, True), 1):
+        journal, registration = start(etcd, tmp_path / "a")
+        publish(journal, number)
+        registration.renew()
+        if clean:
+            registration.end()
+        journal.close()
+
+
+def _lose(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def _replace_by_another(folder: Path) -> None:
+    shutil.rmtree(folder)
+    journal = Journal(folder)
+    journal.set_facts({"starts": "9"})
+    publish(journal, 999)
+    journal.close()
+
+
+def _bring_old_copy_back(folder: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("copy"), folder)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (_lose, "the folder is empty"),
+        (_replace_by_another, "another feeder's"),
+        (_bring_old_copy_back, "an old copy"),
+    ],
+)
+def test_a_folder_that_is_not_the_newest_is_refused(
+    etcd: EtcdClient, tmp_path: Path, harm: Callable[[Path], None], message: str
+) -> None:
+    folder = tmp_path / "a"
+    journal, registration = start(etcd, folder)
+    publish(journal)
+    shutil.copytree(folder, tmp_path / "copy")
+    publish(journal, 3)
+    registration.renew()
+    journal.close()
+    harm(folder)
+    with pytest.raises(Permanent, match=message) as caught:
+        start(etcd, folder)
+    assert "bring back the newest folder" in caught.value.hint
+
+
+def test_a_folder_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:
+    journal, _ = start(etcd, tmp_path / "a")
+    journal.close()
+    with pytest.raises(Permanent, match="another cluster"):
+        start(etcd, tmp_path / "a", cluster_id=8)
+
+
+def test_of_two_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient, tmp_path: Path) -> None:
+    journal, registration = start(etcd, tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copy = Journal(tmp_path / "b")
+    second = Registration(etcd, "feeder", 7, copy, tmp_path / "b")
+
+    def first_lives(_: float) -> None:
+        publish(journal)
+        registration.renew()
+
+    with pytest.raises(Permanent, match="another feeder runs"):
+        second.begin(first_lives)
+    copy.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b", dirs_exist_ok=True)
+    copy, second = start(etcd, tmp_path / "b")  # the first one is silent: it is taken for dead
+    with pytest.raises(Fenced, match="must not publish"):
+        registration.renew()
+    second.renew()
+    journal.close()
+    copy.close()
+
+
+def test_a_registry_without_the_entry_is_written_again(etcd: EtcdClient, tmp_path: Path) -> None:
+    journal, _ = start(etcd, tmp_path / "a")
+    publish(journal)
+    journal.close()
+    etcd.delete(b"/binlake/v1/feeders/feeder")
+    journal, registration = start(etcd, tmp_path / "a")
+    registration.renew()
+    journal.close()
