@@ -20,13 +20,14 @@ from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.forms import CHARSET, COLLATE, database_json, job_json
 from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.replay.outcomes import Transaction
 from pump_service.replay.status import History, Json, lock_record, mvcc_body, write_record
-from pump_service.workload.definitions import CHARSET, COLLATE, Col, create_sql, database_json, job_json
+from pump_service.workload.definitions import Col, create_sql
 from pump_service.workload.source import LiveTransactions
 from pump_service.workload.tables import ID, Part, Table
 

@@ -46,7 +46,7 @@ def standard_text(query: str, job_query: str, known: Known) -> str:
     if "\\" not in query and (query != job_query or '"' not in query):
         return query
     if query != job_query:
-        return query if "\\" not in query else render(_escaped(tokenize_restored(query)))
+        return query if "\\" not in query else render(standard_tokens(tokenize_restored(query)))
     forms = {text for quoting in _MODES for text in _read(query, quoting, known)}
     if len(forms) != 1:
         raise SchemaError(
@@ -75,7 +75,7 @@ def _read(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
     except SchemaError:
         return
     if _makes_sense(tokens, quoting, known):
-        yield render(_escaped(tokens))
+        yield render(standard_tokens(tokens))
 
 
 def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
@@ -94,9 +94,20 @@ def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> boo
     return statement.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
 
 
-def _escaped(tokens: Iterable[Token]) -> list[Token]:
-    """The same tokens in standard form."""
+def standard_tokens(tokens: Iterable[Token]) -> list[Token]:
+    """The same tokens in standard form, comments gone."""
     return [_standard(token) for token in tokens if token.kind is not TokenKind.COMMENT]
+
+
+def restored_text(tokens: Sequence[Token]) -> str:
+    """Tokens in standard form as TiDB would restore them: what `standard_text` reads back as the same tokens."""
+    restored, strings = list[Token](), _RestoredStrings()
+    for token in tokens:
+        before = restored[-1] if restored else None
+        plain = token.kind is TokenKind.STRING and "\\" in token.text and strings(before)
+        strings.passed(token, before)
+        restored.append(replace(token, text="'" + token.value.replace("'", "''") + "'") if plain else token)
+    return render(restored) + ";"
 
 
 def _standard(token: Token) -> Token:

@@ -13,7 +13,8 @@ from random import Random
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
-from pump_service.workload.definitions import Json, create_sql, database_json, job_json
+from binlake.rows.schema.forms import Json, database_json, job_json
+from pump_service.workload.definitions import create_sql
 from pump_service.workload.kinds import kind_of
 from pump_service.workload.spec import Spec
 from pump_service.workload.tables import ID, Table, new_table

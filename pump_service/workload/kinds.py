@@ -13,7 +13,8 @@ from typing import Any
 from binlake.errors import ConfigError
 from binlake.rows.codec.floats import double_text
 from binlake.rows.schema import mysqltypes as t
-from pump_service.workload.definitions import CHARSET, COLLATE, Col
+from binlake.rows.schema.forms import CHARSET, COLLATE
+from pump_service.workload.definitions import Col
 
 Value = Callable[[Random], str]
 Kind = Callable[[str, int], tuple[Col, Value]]

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from binlake.rows.schema.forms import CHARSET, COLLATE
 from binlake.wire import binlog_pb2 as pb
-from pump_service.workload.definitions import CHARSET, COLLATE, Col
+from pump_service.workload.definitions import Col
 from pump_service.workload.tables import ID, Table, row_formatter
 
 Json = dict[str, Any]

@@ -13,7 +13,8 @@ from random import Random
 from binlake.rows.codec import MutationBuilder
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from pump_service.workload.definitions import Col, Json, column_json, index_json, table_json
+from binlake.rows.schema.forms import Json, index_json, table_json
+from pump_service.workload.definitions import Col, column_json
 from pump_service.workload.kinds import SIZED, Value, kind_of
 from pump_service.workload.spec import Spec
 

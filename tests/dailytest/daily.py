@@ -22,12 +22,12 @@ from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import database_json, job_json
 from binlake.statements.literal import qualified, quote_name
 from binlake.target.session.session import Session
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog
 from deploy.local.direct import DirectReplay
-from pump_service.workload.definitions import database_json, job_json
 
 DB = "daily"
 Row = dict[str, str | None]

@@ -10,7 +10,8 @@ from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from pump_service.workload.definitions import Col, column_json, index_json, name_json, table_json
+from binlake.rows.schema.forms import index_json, name_json, table_json
+from pump_service.workload.definitions import Col, column_json
 
 Stored = dict[int, str | None]
 """Column id -> canonical text."""

@@ -42,9 +42,9 @@ from binlake.base.dialects import Dialect
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
+from binlake.rows.schema.forms import database_json, job_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.workload.definitions import database_json, job_json
 
 _DUPLICATE = 1062
 

@@ -11,7 +11,8 @@ from binlake.base.dialects import Dialect
 from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from pump_service.workload.definitions import Col, column_json, index_json, table_json
+from binlake.rows.schema.forms import index_json, table_json
+from pump_service.workload.definitions import Col, column_json
 
 DB, SRC = "app", "src"
 Row = dict[str, str | None]

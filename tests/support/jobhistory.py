@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from binlake.rows.schema import Action, DdlJob
-from pump_service.workload.definitions import Col, column_json, database_json, job_json, table_json
+from binlake.rows.schema.forms import database_json, job_json, table_json
+from pump_service.workload.definitions import Col, column_json
 
 TABLES = 500
 

@@ -18,17 +18,10 @@ from typing import Any
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import database_json, index_json, job_json, table_json
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.workload.definitions import (
-    Col,
-    column_json,
-    create_sql,
-    database_json,
-    index_json,
-    job_json,
-    table_json,
-)
+from pump_service.workload.definitions import Col, column_json, create_sql
 
 Row = dict[str, str | None]
 

@@ -1,0 +1,278 @@
+"""The clauses of an ALTER TABLE in standard form, with TiDB's kind of each.
+
+Column definitions are taken from the table as it is afterwards (`columntext`), so that no setting of the session is
+left to be known. Names are quoted where the grammar has a name. Clauses that no target needs (engine, row format,
+how to run it) are left out, as are those that IF EXISTS made do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, spaced_tokens, split_list
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.columntext import CreateText
+from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote_name
+
+_KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
+_LEFT_OUT = frozenset(
+    {
+        "ALGORITHM", "ANALYZE", "AVG_ROW_LENGTH", "CHECK", "CHECKSUM", "COMPRESSION", "CONNECTION", "DATA",
+        "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "ENGINE",
+        "ENGINE_ATTRIBUTE", "FORCE", "INSERT_METHOD", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "NOWAIT",
+        "OPTIMIZE", "ORDER", "PACK_KEYS", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "PASSWORD", "REBUILD", "REPAIR",
+        "ROW_FORMAT", "SECONDARY_ENGINE", "SECONDARY_LOAD", "SECONDARY_UNLOAD", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
+        "STATS_SAMPLE_PAGES", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION", "VALIDATE", "WITH", "WITHOUT",
+    }
+)  # fmt: skip
+"""First words of clauses that say how the server stores or does it: nothing for a target."""
+
+
+@dataclass
+class Altered:
+    """`specs`: clauses for a target with TiDB's kind of each; `renamed`: old names of columns by new ones, folded."""
+
+    specs: list[tuple[Action, list[Token]]] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def action(self) -> Action:
+        """The kind of the whole statement."""
+        kinds = [kind for kind, _ in self.specs]
+        return kinds[0] if len(kinds) == 1 else Action.MULTI_SCHEMA_CHANGE
+
+    def tokens(self) -> list[Token]:
+        """The clauses, with commas."""
+        return join_list([spec for _, spec in self.specs])
+
+
+def renamed_columns(specs: Sequence[Token]) -> dict[str, str]:
+    """Old names of the columns that the clauses rename, by their new ones; both folded."""
+    found = dict[str, str]()
+    for spec in split_list(specs):
+        if spec and spec[0].is_word("CHANGE"):
+            at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+            found[fold_name(spec[at + 1].value)] = fold_name(spec[at].value)
+        elif len(spec) > 4 and spec[0].is_word("RENAME") and spec[1].is_word("COLUMN"):
+            at = _past_exists(spec, 2)
+            found[fold_name(spec[at + 2].value)] = fold_name(spec[at].value)
+    return {new: old for new, old in found.items() if new != old}
+
+
+def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
+    """Raises SchemaError for clauses that give a table other rows without logging them."""
+    for spec in split_list(specs):
+        if spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE"):
+            raise SchemaError(
+                "a statement gives a table other rows without logging them",
+                hint="take a new snapshot of the source behind this statement (binlake bootstrap)",
+                where={"clause": " ".join(token.text for token in spec)},
+            )
+
+
+def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> Altered:
+    """The clauses behind `ALTER TABLE name`, of a table that was `before` and is `after`.
+
+    Raises SchemaError for one that is not known.
+    """
+    found = Altered(renamed=renamed_columns(specs))
+    reader = _Specs(before, after)
+    for spec in _apart(specs):
+        found.specs += reader.read(spec)
+    return found
+
+
+def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
+    """Single clauses: `ADD (a INT, b INT)` is two, and options may stand side by side without a comma."""
+    for spec in split_list(specs):
+        spec = _without_wait(spec)
+        start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
+        if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
+            for part in split_list(spec[start + 1 : find_closing(spec, start)]):
+                head = spaced_tokens("ADD" if part[0].is_word(*_KEY_HEADS) else "ADD COLUMN")
+                yield [*head, *part]
+        elif spec:
+            yield from _options_apart(spec)
+
+
+def _without_wait(spec: list[Token]) -> list[Token]:
+    if spec[:1] and spec[0].is_word("WAIT"):
+        return spec[2:]
+    return spec[1:] if spec[:1] and spec[0].is_word("NOWAIT") else spec
+
+
+def _options_apart(spec: list[Token]) -> Iterator[list[Token]]:
+    """`ENGINE=InnoDB COMMENT='x'`: each `word = value` behind the first one is a clause of its own."""
+    starts = [at for at in range(len(spec) - 1) if spec[at].kind is TokenKind.WORD and spec[at + 1].is_mark("=")]
+    if not starts or starts[0] > 2 or spec[0].is_word("ADD", "MODIFY", "CHANGE", "ALTER", "DROP", "PARTITION"):
+        yield spec
+        return
+    edges = [0, *starts[1:], len(spec)]
+    yield from (spec[a:b] for a, b in pairwise(edges))
+
+
+def _past_exists(spec: Sequence[Token], at: int) -> int:
+    while at < len(spec) and spec[at].is_word("IF", "NOT", "EXISTS"):
+        at += 1
+    return at
+
+
+class _Specs:
+    """Reads the clauses of one ALTER."""
+
+    def __init__(self, before: TableDef, after: CreateText) -> None:
+        self._before, self._after = before, after
+        self._names = {fold_name(column.name) for column in before.all_columns}
+
+    def read(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        word = spec[0].text.upper()
+        if word in _LEFT_OUT and not (word == "CHECK" and len(spec) > 1 and spec[1].is_mark("(")):
+            return []
+        readers = {
+            "ADD": self._add, "DROP": self._drop, "MODIFY": self._modify, "CHANGE": self._change,
+            "ALTER": self._alter, "RENAME": self._rename,
+        }  # fmt: skip
+        return readers.get(word, self._option)(spec)
+
+    def _add(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        if spec[1].is_word("PARTITION"):
+            return [(Action.ADD_PARTITION, spec)]
+        if spec[1].is_word(*_KEY_HEADS):
+            return [self._add_key(spec)]
+        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        if fold_name(spec[at].value) in self._names and any(t.is_word("EXISTS") for t in spec[1:at]):
+            return []
+        return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
+
+    def _add_key(self, spec: list[Token]) -> tuple[Action, list[Token]]:
+        start = next((at for at, token in enumerate(spec) if token.is_mark("(")), len(spec))
+        head = [token for token in spec[:start] if not token.is_word("IF", "NOT", "EXISTS")]
+        action = Action.ADD_INDEX
+        if any(token.is_word("PRIMARY") for token in head):
+            action = Action.ADD_PRIMARY_KEY
+        elif any(token.is_word("FOREIGN") for token in head):
+            action = Action.ADD_FOREIGN_KEY
+        elif any(token.is_word("CHECK") for token in head):
+            action = Action.ADD_CHECK
+        words = (*_KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
+        named = [token if token.is_word(*words) else _named(token) for token in head]
+        return action, [*named, *self._key_parts(spec[start:])]
+
+    def _key_parts(self, tokens: Sequence[Token]) -> list[Token]:
+        """Names of columns quoted in the parentheses of a key; what follows them stays (REFERENCES, USING)."""
+        put, previous = list[Token](), None
+        for token in tokens:
+            name = token.kind is TokenKind.WORD and previous is not None and (
+                previous.is_mark("(") or previous.is_mark(",") or previous.is_word("REFERENCES")
+            )  # fmt: skip
+            is_column = name and (fold_name(token.text) in self._names or self._after.column(token.text) is not None)
+            put.append(_named(token) if is_column or (previous and previous.is_word("REFERENCES")) else token)
+            previous = token
+        return put
+
+    def _drop(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        second = spec[1]
+        if second.is_word("PARTITION"):
+            return [(Action.MULTI_SCHEMA_CHANGE, spec)]
+        if second.is_word("PRIMARY"):
+            return [(Action.DROP_PRIMARY_KEY, spec)]
+        if second.is_word("INDEX", "KEY"):
+            return self._drop_key(spec, 2, Action.DROP_INDEX)
+        if second.is_word("FOREIGN"):
+            return self._drop_key(spec, 3, Action.DROP_FOREIGN_KEY)
+        if second.is_word("CHECK", "CONSTRAINT"):
+            return self._drop_key(spec, 2, Action.DROP_CHECK)
+        at = _past_exists(spec, 1 + second.is_word("COLUMN"))
+        if fold_name(spec[at].value) not in self._names:
+            return []
+        return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _named(spec[at])])]
+
+    def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
+        name = _past_exists(spec, at)
+        keys = {fold_name(index.name) for index in self._before.indexes}
+        if action is Action.DROP_INDEX and name > at and fold_name(spec[name].value) not in keys:
+            return []
+        return [(action, [*spec[:at], _named(spec[name])])]
+
+    def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        if fold_name(spec[at].value) not in self._names:
+            return []
+        return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
+
+    def _change(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        if fold_name(spec[at].value) not in self._names:
+            return []
+        head = [*spaced_tokens("CHANGE COLUMN"), _named(spec[at])]
+        return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
+
+    def _column(self, spec: list[Token], name: int, at: int) -> list[Token]:
+        """`name definition [UNIQUE] [PRIMARY KEY] [FIRST | AFTER x]`, the definition as the table has it afterwards."""
+        definition = self._after.column(spec[name].value)
+        if definition is None:
+            # A later clause took the column away again.
+            definition = list(spec[at:])
+            return [_named(spec[name]), *definition]
+        return [_named(spec[name]), *definition, *_inline_keys(spec[at:]), *_place(spec[at:])]
+
+    def _alter(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        if spec[1].is_word("INDEX", "KEY"):
+            return [(Action.INDEX_VISIBILITY, [*spec[:2], _named(spec[_past_exists(spec, 2)]), *spec[3:]])]
+        if spec[1].is_word("CHECK", "CONSTRAINT"):
+            return []
+        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        rest = spec[at + 1 :]
+        if rest[:1] and rest[0].is_word("SET") and rest[1].is_word("VISIBLE", "INVISIBLE"):
+            return []
+        return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _named(spec[at]), *rest])]
+
+    def _rename(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        at = _past_exists(spec, 2)
+        action = Action.MODIFY_COLUMN if spec[1].is_word("COLUMN") else Action.RENAME_INDEX
+        return [(action, [*spec[:2], _named(spec[at]), *spaced_tokens("TO"), _named(spec[at + 2])])]
+
+    def _option(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        word = spec[0].text.upper()
+        if word == "CONVERT":
+            return [(Action.TABLE_CHARSET, spaced_tokens(f"CONVERT TO {self._after.charset_words}"))]
+        if any(token.is_word("CHARSET", "CHARACTER", "COLLATE") for token in spec):
+            return [(Action.TABLE_CHARSET, spaced_tokens(self._after.charset_words))]
+        kinds = {"COMMENT": Action.TABLE_COMMENT, "AUTO_INCREMENT": Action.REBASE_AUTO_ID}
+        if word in kinds:
+            return [(kinds[word], spec)]
+        if word in ("TRUNCATE", "COALESCE", "REORGANIZE", "PARTITION", "REMOVE"):
+            return [(Action.MULTI_SCHEMA_CHANGE, spec)]
+        raise SchemaError(
+            f"ALTER TABLE ... {word} is not known",
+            hint="if it changes no definition, leave its transaction out (skip-gtids of the source in feeder.toml)",
+            where={"table": f"{self._before.db}.{self._before.name}"},
+        )
+
+
+def _named(token: Token) -> Token:
+    return Token(TokenKind.NAME, quote_name(token.value), space=True)
+
+
+def _inline_keys(definition: Sequence[Token]) -> list[Token]:
+    """The keys that a column's definition asks for; a bare KEY is the primary one."""
+    depth, words = 0, list[str]()
+    for token in definition:
+        depth += token.is_mark("(") - token.is_mark(")")
+        if depth == 0 and token.kind is TokenKind.WORD:
+            words.append(token.text.upper())
+    unique = "UNIQUE" in words
+    primary = any(w == "KEY" and (not at or words[at - 1] != "UNIQUE") for at, w in enumerate(words))
+    return spaced_tokens(" UNIQUE KEY" * unique + " PRIMARY KEY" * primary)
+
+
+def _place(definition: Sequence[Token]) -> list[Token]:
+    if definition and definition[-1].is_word("FIRST"):
+        return spaced_tokens("FIRST")
+    if len(definition) > 1 and definition[-2].is_word("AFTER"):
+        return [*spaced_tokens("AFTER"), _named(definition[-1])]
+    return []

@@ -1,0 +1,63 @@
+"""One change of the catalog as a DDL job of TiDB: its text, its ids, and the definitions after it.
+
+A job says in `feeder` what TiDB's has no place for: the source, and what is known of tables that are not followed yet
+(`note`). Jobs are the whole state: who folds them in order has the catalog, its next id and its next version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.rows.schema import Action, DdlJob
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.forms import Json
+
+_LEAVE = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """`body`: the job without its times; `query`: the text of its binlog ("" = it has none and no one else sees it)."""
+
+    source: str
+    query: str
+    body: Json
+
+    @property
+    def job_id(self) -> int:
+        """The id of the job."""
+        return int(self.body["id"])
+
+    @property
+    def version(self) -> int:
+        """The SchemaVersion after it."""
+        return int(self.body["binlog"]["SchemaVersion"])
+
+    @property
+    def is_published(self) -> bool:
+        """False for a note, which belongs into the journal only: not into the history, not into a pump."""
+        return bool(self.query)
+
+    @property
+    def schema_state(self) -> int:
+        """`ddl_schema_state` of its binlog: 0 where something leaves, else public."""
+        return 0 if Action(self.body["type"]) in _LEAVE else PUBLIC
+
+    def job(self, start_ts: int, commit_ts: int) -> Json:
+        """The job as `/ddl/history` shows it, and as the journal stores it."""
+        binlog = {**self.body["binlog"], "FinishedTS": commit_ts}
+        return {**self.body, "start_ts": start_ts, "binlog": binlog}
+
+
+def source_of(job: Mapping[str, Any]) -> str:
+    """The source whose change a job is."""
+    return str(job["feeder"]["source"])
+
+
+def greatest_id(jobs: Iterable[DdlJob]) -> int:
+    """The greatest id of a job, database or table in `jobs`; 0 where there is none."""
+    return max(
+        (max(job.id, job.schema_id, job.table_id, (job.table_info or {}).get("id", 0)) for job in jobs), default=0
+    )

@@ -1,0 +1,200 @@
+"""A column of MySQL or MariaDB as TiDB's TableInfo has it: type number, lengths, flags, defaults.
+
+Types that no TiDB has (geometry, UUID, INET6, VECTOR) are refused by name: no row of such a table could be carried.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.described import ColumnRow
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import Json, name_json
+
+_TYPES = {
+    "tinyint": t.TINY, "smallint": t.SHORT, "mediumint": t.INT24, "int": t.LONG, "integer": t.LONG,
+    "bigint": t.LONGLONG, "decimal": t.NEWDECIMAL, "numeric": t.NEWDECIMAL, "float": t.FLOAT, "double": t.DOUBLE,
+    "bit": t.BIT, "date": t.DATE, "time": t.DURATION, "datetime": t.DATETIME, "timestamp": t.TIMESTAMP,
+    "year": t.YEAR, "char": t.STRING, "binary": t.STRING, "varchar": t.VARCHAR, "varbinary": t.VARCHAR,
+    "tinyblob": t.TINYBLOB, "tinytext": t.TINYBLOB, "blob": t.BLOB, "text": t.BLOB, "mediumblob": t.MEDIUMBLOB,
+    "mediumtext": t.MEDIUMBLOB, "longblob": t.LONGBLOB, "longtext": t.LONGBLOB, "enum": t.ENUM, "set": t.SET,
+    "json": t.JSON,
+}  # fmt: skip
+_WIDTHS = {t.TINY: 4, t.SHORT: 6, t.INT24: 9, t.LONG: 11, t.LONGLONG: 20}
+_LONG_TEXT = (1 << 32) - 1
+_LENGTHS = {
+    t.TINYBLOB: 255, t.BLOB: 65535, t.MEDIUMBLOB: (1 << 24) - 1, t.LONGBLOB: _LONG_TEXT, t.JSON: _LONG_TEXT,
+    t.FLOAT: 12, t.DOUBLE: 22, t.YEAR: 4, t.BIT: 1, t.STRING: 1,
+}  # fmt: skip
+_CLOCK_WIDTHS = {t.DATE: 10, t.DURATION: 10, t.DATETIME: 19, t.TIMESTAMP: 19}
+_CURRENT = re.compile(r"(current_timestamp|now|localtimestamp|localtime)\b", re.IGNORECASE)
+_NO_FRACTION = {t.FLOAT: -1, t.DOUBLE: -1}
+
+
+@dataclass(frozen=True)
+class SqlType:
+    """A COLUMN_TYPE read: `tp` and lengths as TiDB has them."""
+
+    tp: int
+    flen: int
+    decimal: int
+    unsigned: bool
+    zerofill: bool
+    elems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Default:
+    """The default of a column: TiDB's text (None = none), whether it is an expression, and bytes of a BIT's."""
+
+    text: str | None = None
+    is_expr: bool = False
+    bits: bytes | None = None
+
+
+def read_type(text: str) -> SqlType | None:
+    """The type of information_schema's COLUMN_TYPE; None for one that TiDB does not have."""
+    tokens = [token for token in tokenize(text) if token.kind is not TokenKind.COMMENT]
+    tp = _TYPES.get(tokens[0].text.lower())
+    if tp is None:
+        return None
+    inside: Sequence[Token] = ()
+    if len(tokens) > 1 and tokens[1].is_mark("("):
+        inside = [token for token in tokens[2 : find_closing(tokens, 1)] if not token.is_mark(",")]
+    unsigned = any(token.is_word("UNSIGNED") for token in tokens)
+    zerofill = any(token.is_word("ZEROFILL") for token in tokens)
+    if tp in (t.ENUM, t.SET):
+        elems = tuple(token.value for token in inside)
+        return SqlType(tp, _elements_width(tp, elems), 0, unsigned, zerofill, elems)
+    return SqlType(tp, *_lengths(tp, [int(token.text) for token in inside], unsigned), unsigned, zerofill, ())
+
+
+def _elements_width(tp: int, elems: Sequence[str]) -> int:
+    widths = [len(elem) for elem in elems] or [0]
+    return max(widths) if tp == t.ENUM else sum(widths) + len(elems) - 1
+
+
+def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]:
+    """(Flen, Decimal) of a type with the `numbers` in its parentheses."""
+    if tp in _CLOCK_WIDTHS:
+        fsp = numbers[0] if numbers else 0
+        return _CLOCK_WIDTHS[tp] + (fsp + 1 if fsp else 0), fsp
+    if tp == t.NEWDECIMAL:
+        return (numbers[0] if numbers else 10), (numbers[1] if len(numbers) > 1 else 0)
+    if tp in _WIDTHS:
+        # A server that does not show widths: what it has shown before, and TiDB does.
+        return (numbers[0] if numbers else _WIDTHS[tp] - (unsigned and tp != t.LONGLONG)), 0
+    if tp in (t.FLOAT, t.DOUBLE) and len(numbers) == 2:
+        return numbers[0], numbers[1]
+    return (numbers[0] if numbers else _LENGTHS[tp]), _NO_FRACTION.get(tp, 0)
+
+
+def column_info(
+    row: ColumnRow, flavor: Flavor, table: str, place: tuple[int, int], *, primary: bool, generated: str
+) -> Json:
+    """One element of TableInfo.cols; `place`: its (id, offset), `generated`: the expression of a generated column.
+
+    Raises SchemaError for a type or a default that cannot be carried.
+    """
+    kind = read_type(row.type)
+    if kind is None:
+        raise _cannot_carry(row, table, f"the type {row.type}")
+    default = read_default(row, kind, flavor, table)
+    charset, collate = _charset_of(row, kind)
+    return {
+        "id": place[0], "name": name_json(row.name), "offset": place[1], "origin_default": None,
+        "default": default.text, "default_bit": _base64(default.bits), "default_is_expr": default.is_expr,
+        "generated_expr_string": generated, "generated_stored": bool(generated) and not is_virtual(row), "state": 5,
+        "comment": row.comment, "hidden": False, "version": 2,
+        "type": {"Tp": kind.tp, "Flag": _flags(row, kind, primary=primary), "Flen": kind.flen, "Decimal": kind.decimal,
+                 "Charset": charset, "Collate": collate, "Elems": list(kind.elems) or None},
+    }  # fmt: skip
+
+
+def is_virtual(row: ColumnRow) -> bool:
+    """True for a generated column that is computed at each read."""
+    return "VIRTUAL" in row.extra.upper()
+
+
+def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> Default:
+    """The default as TiDB stores it. The families show it differently: MariaDB as an SQL literal or expression."""
+    text = row.default
+    if text is None or (flavor is Flavor.MARIADB and text.upper() == "NULL"):
+        return Default()
+    if _CURRENT.match(text) and kind.tp in t.MOMENTS:
+        return Default("CURRENT_TIMESTAMP")
+    if kind.tp == t.BIT and text[:2].lower() == "b'":
+        bits = int(text[2:-1] or "0", 2).to_bytes((kind.flen + 7) // 8, "big")
+        return Default(bits.decode("latin-1"), bits=bits)
+    if flavor is Flavor.MARIADB:
+        return _written_default(row, text, table)
+    if "DEFAULT_GENERATED" in row.extra.upper():
+        return Default(text, is_expr=True)
+    in_hex = row.type.startswith(("binary", "varbinary")) and text[:2] == "0x"
+    return Default(_as_text(bytes.fromhex(text[2:]), row, table) if in_hex else text)
+
+
+def _written_default(row: ColumnRow, text: str, table: str) -> Default:
+    """The default of SQL text: one literal with or without a sign, or else an expression."""
+    tokens = tokenize(text)
+    kinds = [token.kind for token in tokens]
+    if kinds == [TokenKind.STRING] or kinds == [TokenKind.NUMBER]:
+        return Default(tokens[0].value)
+    if kinds == [TokenKind.MARK, TokenKind.NUMBER]:
+        return Default(tokens[0].text + tokens[1].text)
+    if kinds == [TokenKind.WORD, TokenKind.STRING] and tokens[0].is_word("X"):
+        return Default(_as_text(bytes.fromhex(tokens[1].value), row, table))
+    return Default(text, is_expr=True)
+
+
+def _as_text(value: bytes, row: ColumnRow, table: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _cannot_carry(row, table, "a default of bytes that are no UTF-8") from None
+
+
+def _charset_of(row: ColumnRow, kind: SqlType) -> tuple[str, str]:
+    """(character set, collation) in TiDB's names."""
+    if kind.tp == t.JSON:
+        return "binary", "binary"
+    if not row.charset:
+        return "binary", "binary"
+    return tidb_charset(row.charset), tidb_charset(row.collate)
+
+
+def tidb_charset(name: str) -> str:
+    """TiDB's name of a character set or collation: it says `utf8` of what the servers call `utf8mb3`."""
+    return "utf8" + name.removeprefix("utf8mb3") if name.startswith("utf8mb3") else name
+
+
+def _flags(row: ColumnRow, kind: SqlType, *, primary: bool) -> int:
+    extra = row.extra.upper()
+    binary = not row.charset and kind.tp not in (t.BIT,)
+    return (
+        primary * t.FLAG_PRIMARY
+        | (not row.nullable) * t.FLAG_NOT_NULL
+        | kind.unsigned * t.FLAG_UNSIGNED
+        | kind.zerofill * t.FLAG_ZEROFILL
+        | binary * t.FLAG_BINARY
+        | ("AUTO_INCREMENT" in extra) * t.FLAG_AUTO_INCREMENT
+        | ("ON UPDATE" in extra) * t.FLAG_ON_UPDATE_NOW
+    )
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _cannot_carry(row: ColumnRow, table: str, what: str) -> SchemaError:
+    return SchemaError(
+        f"a column has {what}, which Binlake cannot carry",
+        hint="leave the table out (ignore-tables of the source in feeder.toml), or change the column at the source",
+        where={"table": table, "column": row.name},
+    )

@@ -1,0 +1,114 @@
+"""Columns and tables as DDL text that means the same in every session: read from SHOW CREATE TABLE, not as written.
+
+Each text column says its character set and collation where they are not the table's, a table always does; what only
+the source's server understands (engine, row format, versions in comments, invisible columns) is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from binlake.dialect.source import standard_tokens
+from binlake.dialect.tokens import (
+    DEFAULT_QUOTING,
+    Token,
+    TokenKind,
+    find_closing,
+    join_list,
+    spaced_tokens,
+    split_list,
+    tokenize,
+)
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.statements import unwrapped
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import qualified, quote_name
+
+_DROPPED = ("INVISIBLE", "VISIBLE", "COMPRESSED")
+_TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
+
+
+def create_tokens(create: str, flavor: Flavor) -> list[Token]:
+    """The tokens of a SHOW CREATE TABLE text, comments with versions unwrapped."""
+    return standard_tokens(unwrapped(tokenize(create), flavor, DEFAULT_QUOTING))
+
+
+class CreateText:
+    """A table's CREATE in parts. `charsets`: (character set, collation) of each text column, `own`: those of the table.
+
+    Raises SchemaError for a table whose rows keep their history (system versioning): its log is another one.
+    """
+
+    def __init__(
+        self, create: str, flavor: Flavor, charsets: Mapping[str, tuple[str, str]], own: tuple[str, str]
+    ) -> None:
+        self._charsets, self._own = charsets, own
+        tokens = create_tokens(create, flavor)
+        start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), len(tokens))
+        end = find_closing(tokens, start)
+        self._parts = split_list(tokens[start + 1 : end])
+        self._options = tokens[end + 1 :]
+        if any(a.is_word("SYSTEM") and b.is_word("VERSIONING") for a, b in pairwise(tokens)):
+            raise SchemaError(
+                "a table with system versioning cannot be followed: its log holds the rows of its history",
+                hint="leave the table out (ignore-tables of the source in feeder.toml)",
+                where={"table": create[:80]},
+            )
+        self._columns = {fold_name(part[0].value): part for part in self._parts if part[0].kind is TokenKind.NAME}
+
+    @property
+    def charset_words(self) -> str:
+        """The table's character set and collation as clauses."""
+        charset, collate = self._own
+        return f"CHARACTER SET {charset} COLLATE {collate}"
+
+    def column(self, name: str) -> list[Token] | None:
+        """The definition of a column behind its name; None where the table has none of that name."""
+        part = self._columns.get(fold_name(name))
+        return None if part is None else self._definition(part)
+
+    def statement(self, db: str, table: str) -> list[Token]:
+        """CREATE TABLE under another name."""
+        parts = [[part[0], *self._definition(part)] if part[0].kind is TokenKind.NAME else part for part in self._parts]
+        options = [*spaced_tokens(f"DEFAULT {self.charset_words}"), *self._kept_options()]
+        head = tokenize(f"CREATE TABLE {qualified(db, table)} (")
+        return [*head, *join_list(parts), *tokenize(")"), *options]
+
+    def _definition(self, part: Sequence[Token]) -> list[Token]:
+        plain = without_charset([token for token in part[1:] if not token.is_word(*_DROPPED)])
+        charset, collate = self._charsets.get(part[0].value, self._own)
+        if collate == self._own[1]:
+            return plain
+        end = find_closing(plain, 1) + 1 if len(plain) > 1 and plain[1].is_mark("(") else 1
+        return [*plain[:end], *spaced_tokens(f"CHARACTER SET {charset} COLLATE {collate}"), *plain[end:]]
+
+    def _kept_options(self) -> list[Token]:
+        partition = next((at for at, t in enumerate(self._options) if t.is_word("PARTITION")), len(self._options))
+        kept = list[Token]()
+        for at, token in enumerate(self._options[:partition]):
+            if token.is_word(*_TABLE_OPTIONS) and self._options[at + 1].is_mark("="):
+                kept += self._options[at : at + 3]
+        return [*kept, *self._options[partition:]]
+
+
+def without_charset(definition: Sequence[Token]) -> list[Token]:
+    """A column's definition without CHARACTER SET and COLLATE; those inside of parentheses are an expression's."""
+    kept, at, depth = list[Token](), 0, 0
+    while at < len(definition):
+        token = definition[at]
+        depth += token.is_mark("(") - token.is_mark(")")
+        if depth == 0 and token.is_word("COLLATE", "CHARSET"):
+            at += 2
+        elif depth == 0 and token.is_word("CHARACTER") and definition[at + 1].is_word("SET"):
+            at += 3
+        else:
+            kept.append(token)
+            at += 1
+    return kept
+
+
+def create_database_text(name: str, charset: str, collate: str) -> str:
+    """CREATE DATABASE with its character set."""
+    return f"CREATE DATABASE {quote_name(name)} DEFAULT CHARACTER SET {charset} COLLATE {collate}"

@@ -1,0 +1,175 @@
+"""A table as a server describes it: the rows of information_schema about it, and what SHOW CREATE TABLE says.
+
+The session that reads them has time_zone '+00:00', an sql_mode without ANSI_QUOTES and NO_BACKSLASH_ESCAPES, and
+speaks utf8mb4 (`SESSION`): so literals are standard and moments are in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.mysqlbinlog.model import Flavor
+
+SESSION = (
+    "SET NAMES utf8mb4",
+    "SET SESSION time_zone = '+00:00', sql_mode = 'NO_ENGINE_SUBSTITUTION', sql_quote_show_create = 1",
+)
+"""What a session sends before it reads definitions."""
+
+SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+"""Databases of the server itself: their tables are not replicated."""
+
+Query = Callable[[str, Sequence[object]], Iterable[Mapping[str, Any]]]
+"""Runs a statement with its arguments; each row by (upper-case) column name."""
+
+
+@dataclass(frozen=True)
+class ColumnRow:
+    """A column; texts as information_schema.COLUMNS has them, `default` None where it has NULL."""
+
+    name: str
+    type: str
+    nullable: bool
+    default: str | None
+    charset: str
+    collate: str
+    extra: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class IndexRow:
+    """A column of an index (information_schema.STATISTICS); `column` None = an expression, `length` None = whole."""
+
+    index: str
+    unique: bool
+    column: str | None
+    length: int | None
+    type: str
+    visible: bool
+
+
+@dataclass(frozen=True)
+class TableDescription:
+    """A base table of a server of `flavor`; `create`: what SHOW CREATE TABLE says."""
+
+    flavor: Flavor
+    db: str
+    name: str
+    collate: str
+    comment: str
+    columns: tuple[ColumnRow, ...]
+    indexes: tuple[IndexRow, ...]
+    create: str
+
+
+@dataclass(frozen=True)
+class DatabaseDescription:
+    """A database and its base tables."""
+
+    name: str
+    charset: str
+    collate: str
+    tables: tuple[TableDescription, ...] = ()
+
+
+def describe_databases(query: Query) -> list[DatabaseDescription]:
+    """All databases of users, without their tables."""
+    rows = query(
+        "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA"
+        " ORDER BY SCHEMA_NAME",
+        (),
+    )
+    found = [
+        DatabaseDescription(row["SCHEMA_NAME"], row["DEFAULT_CHARACTER_SET_NAME"], row["DEFAULT_COLLATION_NAME"])
+        for row in rows
+    ]
+    return [database for database in found if database.name.lower() not in SYSTEM_DATABASES]
+
+
+def describe_database(query: Query, name: str) -> DatabaseDescription | None:
+    """One database without its tables; None where there is none."""
+    return next((database for database in describe_databases(query) if database.name == name), None)
+
+
+def list_tables(query: Query, db: str) -> list[str]:
+    """The names of the base tables of `db`."""
+    sql = (
+        "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+        " AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_NAME"
+    )
+    return [row["TABLE_NAME"] for row in query(sql, (db,))]
+
+
+def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility: str) -> TableDescription | None:
+    """One base table; None where there is none. `visibility`: the SQL of `visible_column`."""
+    name = (db, table)
+    found = list(query(_TABLE, name))
+    if not found:
+        return None
+    columns = tuple(map(_column, query(_COLUMNS, name)))
+    indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
+    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in name)
+    create = next(iter(query(f"SHOW CREATE TABLE {quoted}", ())))["CREATE TABLE"]
+    row = found[0]
+    return TableDescription(
+        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes, create
+    )
+
+
+def visible_column(query: Query) -> str:
+    """How this server says in STATISTICS that an index is visible: the column's name differs by family and version."""
+    sql = (
+        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
+        " AND TABLE_NAME = 'STATISTICS'"
+    )
+    names = {row["COLUMN_NAME"].upper() for row in query(sql, ())}
+    if "IS_VISIBLE" in names:
+        return "IS_VISIBLE = 'YES'"
+    return "IGNORED = 'NO'" if "IGNORED" in names else "1"
+
+
+_TABLE = (
+    "SELECT TABLE_NAME, TABLE_COLLATION, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+    " AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"
+)
+_COLUMNS = (
+    "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, CHARACTER_SET_NAME, COLLATION_NAME, EXTRA,"
+    " COLUMN_COMMENT FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+    " ORDER BY ORDINAL_POSITION"
+)
+_INDEXES = (
+    "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART, INDEX_TYPE, {visible} AS VISIBLE"
+    " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+)
+
+
+def _column(row: Mapping[str, Any]) -> ColumnRow:
+    return ColumnRow(
+        name=row["COLUMN_NAME"],
+        type=_text(row["COLUMN_TYPE"]),
+        nullable=row["IS_NULLABLE"] == "YES",
+        default=None if row["COLUMN_DEFAULT"] is None else _text(row["COLUMN_DEFAULT"]),
+        charset=row["CHARACTER_SET_NAME"] or "",
+        collate=row["COLLATION_NAME"] or "",
+        extra=row["EXTRA"] or "",
+        comment=row["COLUMN_COMMENT"] or "",
+    )
+
+
+def _index(row: Mapping[str, Any]) -> IndexRow:
+    return IndexRow(
+        index=row["INDEX_NAME"],
+        unique=int(row["NON_UNIQUE"]) == 0,
+        column=row["COLUMN_NAME"],
+        length=None if row["SUB_PART"] is None else int(row["SUB_PART"]),
+        type=row["INDEX_TYPE"],
+        visible=bool(int(row["VISIBLE"])),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    # MySQL gives some of these as a binary string.
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,44 @@
+"""A table map of the log against the definition: rows are read by it only where the two agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.model import TableMap
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
+
+_TIMESTAMP2, _DATETIME2, _TIME2 = 17, 18, 19
+_BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 140, 141
+_SAME = {
+    _TIMESTAMP2: t.TIMESTAMP, _DATETIME2: t.DATETIME, _TIME2: t.DURATION, t.NEWDATE: t.DATE,
+    t.TINYBLOB: t.BLOB, t.MEDIUMBLOB: t.BLOB, t.LONGBLOB: t.BLOB, t.VARSTRING: t.VARCHAR,
+    t.ENUM: t.STRING, t.SET: t.STRING, _BLOB_COMPRESSED: t.BLOB, _VARCHAR_COMPRESSED: t.VARCHAR,
+}  # fmt: skip
+"""Types that are one for this comparison: an event has ENUM and SET as strings, and one number for all BLOBs."""
+
+
+def check_table_map(table: TableDef, event: TableMap) -> None:
+    """Raises SchemaError naming what differs: the number of columns, a name, or a type."""
+    columns = table.all_columns
+    what = _difference(columns, event)
+    if what:
+        raise SchemaError(
+            f"the log's rows do not fit the definition of their table: {what}",
+            hint="a DDL of this table did not reach the catalog (sql_log_bin = 0, a skipped transaction, definitions of"
+            " another place): take a new snapshot of the source (binlake bootstrap)",
+            where={"table": f"{event.db}.{event.table}"},
+        )
+
+
+def _difference(columns: Sequence[ColumnInfo], event: TableMap) -> str:
+    if len(columns) != len(event.types):
+        return f"{len(event.types)} columns in the log, {len(columns)} in the definition"
+    for at, (column, kind) in enumerate(zip(columns, event.types, strict=True)):
+        if event.names is not None and fold_name(event.names[at]) != fold_name(column.name):
+            return f"column {at + 1} is {event.names[at]} in the log, {column.name} in the definition"
+        if _SAME.get(kind, kind) != _SAME.get(column.tp, column.tp):
+            return f"column {column.name} has the type {kind} in the log, {column.tp} in the definition"
+    return ""

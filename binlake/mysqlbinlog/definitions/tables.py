@@ -1,0 +1,157 @@
+"""A described table as TiDB's TableInfo, with ids that stay: a column has its id as long as it lives.
+
+An integer primary key of one column is the handle, as TiDB has it of a clustered table; any other key is an index and
+rows have a handle of their own. Partitions are the server's business: the table is plain. `source_create` of the
+TableInfo is the table's own CREATE TABLE at the source, from which it can be made again on a server of its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from binlake.dialect.tokens import Token, TokenKind, find_closing, render, split_list, tokenize
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
+from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import Json, index_json, table_json
+from binlake.rows.schema.names import fold_name
+
+CREATE_KEY = "source_create"
+"""The key of a TableInfo under which the source's own CREATE TABLE stands."""
+
+_UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
+
+
+def table_info(
+    described: TableDescription,
+    table_id: int,
+    name: str,
+    former: TableDef | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Json:
+    """The TableInfo of `described` under the name `name`.
+
+    `former`: the definition before, whose columns keep their ids; `renamed`: the old name of each renamed column, by
+    its new one, both folded. Raises SchemaError for what cannot be carried.
+    """
+    where = f"{described.db}.{described.name}"
+    known = {fold_name(column.name): column for column in (former.all_columns if former is not None else ())}
+    next_id = max((former.raw.get("max_col_id") or 0 if former is not None else 0, *(c.id for c in known.values())))
+    primary = [row.column for row in described.indexes if row.index == "PRIMARY"]
+    expressions = _generated(described)
+    columns = []
+    for offset, row in enumerate(described.columns):
+        folded = fold_name(row.name)
+        before = known.get((renamed or {}).get(folded, folded))
+        if before is None:
+            next_id += 1
+        place = (before.id if before is not None else next_id, offset)
+        column = column_info(
+            row, described.flavor, where, place, primary=row.name in primary, generated=expressions.get(row.name, "")
+        )
+        columns.append(column if before is None else {**column, **_origin(former, before)})
+    handle = _is_handle(described, columns)
+    indexes = _index_infos(described, former, drop_primary=handle)
+    charset = _charset_of(described.collate)
+    return {
+        **table_json(table_id, name, columns, indexes, pk_is_handle=handle),
+        "charset": charset, "collate": tidb_charset(described.collate), "comment": described.comment,
+        "max_col_id": next_id, "max_idx_id": max((index["id"] for index in indexes), default=0),
+        CREATE_KEY: described.create,
+    }  # fmt: skip
+
+
+def with_origin_defaults(info: Json, former: TableDef, moment_of: Mapping[str, str]) -> Json:
+    """`info` where each column that `former` lacks says what it holds in older rows: its default.
+
+    `moment_of`: what the current time is, by the type's SQL word. An expression has no one value: NULL or zero.
+    """
+    had = {column.id for column in former.all_columns}
+    return {**info, "cols": [c if c["id"] in had else _with_origin(c, moment_of) for c in info["cols"]]}
+
+
+def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
+    default = column["default"]
+    if default is None or column["default_is_expr"]:
+        return column
+    if default == "CURRENT_TIMESTAMP":
+        text = moment_of[t.type_name(column["type"]["Tp"], binary=False)]
+        fsp = column["type"]["Decimal"]
+        default = text[: 20 + fsp] if fsp else text[:19]
+    return {**column, "origin_default": default, "origin_default_bit": column["default_bit"]}
+
+
+def _origin(former: TableDef | None, before: ColumnInfo) -> Json:
+    raw = next(c for c in (former.raw["cols"] if former is not None else ()) if c["id"] == before.id)
+    return {key: raw.get(key) for key in ("origin_default", "origin_default_bit") if raw.get(key) is not None}
+
+
+def _charset_of(collate: str) -> str:
+    return tidb_charset(collate.partition("_")[0])
+
+
+def _is_handle(described: TableDescription, columns: Sequence[Json]) -> bool:
+    primary = [row for row in described.indexes if row.index == "PRIMARY"]
+    if len(primary) != 1 or primary[0].length is not None:
+        return False
+    column = next(c for c in columns if c["name"]["O"] == primary[0].column)
+    return column["type"]["Tp"] in t.INTEGERS and not column["generated_expr_string"]
+
+
+def _index_infos(described: TableDescription, former: TableDef | None, *, drop_primary: bool) -> list[Json]:
+    """TableInfo.index_info; an index on an expression is left out: TiDB has a hidden column there, rows do not."""
+    offsets = {row.name: offset for offset, row in enumerate(described.columns)}
+    known = {fold_name(index.name): index.id for index in (former.indexes if former is not None else ())}
+    next_id = max((former.raw.get("max_idx_id") or 0 if former is not None else 0, *known.values()), default=0)
+    found = []
+    for name, group in groupby(described.indexes, key=lambda row: row.index):
+        rows = list(group)
+        if (drop_primary and name == "PRIMARY") or any(row.column is None for row in rows):
+            continue
+        index_id = known.get(fold_name(name))
+        if index_id is None:
+            next_id += 1
+            index_id = next_id
+        found.append(_index_info(index_id, name, rows, offsets))
+    return found
+
+
+def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Mapping[str, int]) -> Json:
+    parts = [(row.column or "", offsets[row.column or ""]) for row in rows]
+    unique = rows[0].unique and rows[0].type in _UNIQUE_TYPES
+    info = index_json(index_id, name, parts, unique=unique, primary=name == "PRIMARY")
+    for part, row in zip(info["idx_cols"], rows, strict=True):
+        part["length"] = -1 if row.length is None else row.length
+    return {**info, "is_invisible": not rows[0].visible}
+
+
+def definitions_in(create: str) -> dict[str, list[Token]]:
+    """The tokens behind the name of each column in a SHOW CREATE TABLE text, comments gone."""
+    tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
+    start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
+    if start is None:
+        raise SchemaError("a SHOW CREATE TABLE text has no columns", where={"text": create[:80]})
+    parts = split_list(tokens[start + 1 : find_closing(tokens, start)])
+    return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
+
+
+def _generated(described: TableDescription) -> dict[str, str]:
+    """The expression of each generated column, by name."""
+    names = {row.name for row in described.columns if is_virtual(row) or _is_stored(row)}
+    if not names:
+        return {}
+    definitions = definitions_in(described.create)
+    return {name: _expression(definitions[name]) for name in names}
+
+
+def _is_stored(row: ColumnRow) -> bool:
+    words = row.extra.upper().split()
+    return "PERSISTENT" in words or ("STORED" in words and "GENERATED" in words)
+
+
+def _expression(definition: Sequence[Token]) -> str:
+    at = next(at for at, token in enumerate(definition) if token.is_word("AS"))
+    return render(definition[at + 2 : find_closing(definition, at + 1)])

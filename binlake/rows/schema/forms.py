@@ -1,0 +1,56 @@
+"""What TiDB's JSON of databases, tables, indexes and DDL jobs looks like: written here, read by the parsers beside.
+
+What a real TiDB writes and nothing here reads is left out (tidb-binlog 1.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from binlake.rows.schema.actions import Action
+from binlake.rows.schema.names import fold_name
+
+Json = dict[str, Any]
+CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"
+
+
+def index_json(index_id: int, name: str, key: Sequence[tuple[str, int]], *, unique: bool, primary: bool) -> Json:
+    """One element of TableInfo.index_info; `key`: (column, its offset) of each part."""
+    parts = [{"name": name_json(column), "offset": offset, "length": -1} for column, offset in key]
+    return {"id": index_id, "idx_name": name_json(name), "idx_cols": parts, "state": 5,
+            "is_unique": unique, "is_primary": primary, "is_invisible": False}  # fmt: skip
+
+
+def table_json(table_id: int, name: str, cols: list[Json], indexes: list[Json], *, pk_is_handle: bool) -> Json:
+    """A TableInfo."""
+    return {
+        "id": table_id, "name": name_json(name), "charset": CHARSET, "collate": COLLATE, "cols": cols,
+        "index_info": indexes, "state": 5, "pk_is_handle": pk_is_handle, "is_common_handle": False,
+        "common_handle_version": 0, "partition": None, "view": None, "sequence": None, "comment": "",
+    }  # fmt: skip
+
+
+def database_json(database_id: int, name: str) -> Json:
+    """A DBInfo."""
+    return {"id": database_id, "db_name": name_json(name), "charset": CHARSET, "collate": COLLATE, "state": 5}
+
+
+def job_json(
+    job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
+    start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
+) -> Json:  # fmt: skip
+    """A finished job as `/ddl/history` shows it; `schema` and `table`: (id, name), which a job has in lower case."""
+    return {
+        "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0],
+        "schema_name": fold_name(schema[1]), "table_name": fold_name(table[1]), "state": 6, "err": None,
+        "err_count": 0, "row_count": 0, "raw_args": None, "schema_state": 5, "query": query, "start_ts": start_ts,
+        "charset": CHARSET, "collate": COLLATE,
+        "binlog": {"SchemaVersion": version, "DBInfo": db_info, "TableInfo": table_info, "FinishedTS": finished_ts,
+                   "MultipleTableInfos": None},
+    }  # fmt: skip
+
+
+def name_json(name: str) -> Json:
+    """TiDB's CIStr."""
+    return {"O": name, "L": fold_name(name)}

@@ -1,0 +1,214 @@
+"""The catalog follows a source's DDL: the target that gets what it publishes has the source's tables at each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.followed import COPY, Followed
+
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.described import TableDescription
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema import Action
+from deploy.local.mariadb import MariaDb
+
+
+@pytest.fixture(params=[Flavor.MARIADB, Flavor.MYSQL], ids=lambda flavor: str(flavor.value))
+def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
+    server: MariaDb = request.getfixturevalue("mariadb" if request.param is Flavor.MARIADB else "mysql")
+    server.wipe()
+    found = Followed(server, request.param)
+    yield found
+    found.close()
+
+
+def is_copied(followed: Followed, table: str, db: str = "shop") -> bool:
+    """The target's table is the source's, and so is the catalog's definition of it."""
+    source, target = followed.described(db, table), followed.described(COPY + db, table)
+    assert source is not None
+    assert target is not None
+    assert comparable(target) == comparable(replace(source, db=COPY + db))
+    mine = followed.catalog.table(followed.source, db, table)
+    assert mine is not None
+    assert [c.name for c in mine.all_columns] == [c.name for c in source.columns]
+    return True
+
+
+def comparable(table: TableDescription) -> TableDescription:
+    return replace(table, create="")
+
+
+ALL_TYPES = """CREATE TABLE types (
+  id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, a TINYINT(1), b SMALLINT UNSIGNED ZEROFILL, c MEDIUMINT,
+  d INT DEFAULT -5, e DECIMAL(20,5) DEFAULT 1.5, f FLOAT DEFAULT 0.5, g DOUBLE(10,3), h BIT(10) DEFAULT b'101',
+  i DATE DEFAULT '2020-01-02', j TIME(3), k DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6), l TIMESTAMP NULL DEFAULT
+  CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, m YEAR DEFAULT 1999, n CHAR(10) CHARACTER SET latin1 DEFAULT 'x''y',
+  o VARCHAR(20) COLLATE utf8mb4_bin DEFAULT 'a\\\\b', p TEXT, q MEDIUMTEXT CHARACTER SET gbk, r BINARY(4),
+  s VARBINARY(9), t TINYBLOB, u LONGBLOB, v ENUM('a','b''c','d\\\\e') DEFAULT 'b''c', w SET('x','y'), x JSON,
+  y VARCHAR(30) GENERATED ALWAYS AS (CONCAT(o, '-', d)) VIRTUAL, z INT AS (d + 1) STORED COMMENT 'it''s',
+  UNIQUE KEY u1 (o(5), d), KEY k1 (d), FULLTEXT KEY ft (p)
+) DEFAULT CHARSET=latin1 COMMENT='a \\\\ b'"""
+
+
+def test_every_type_of_a_table_is_in_its_definition_and_at_the_target(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", db="")
+    followed.run(ALL_TYPES)
+    assert is_copied(followed, "types")
+    table = followed.catalog.table("one", "shop", "types")
+    assert table is not None
+    assert table.pk_is_handle
+    texts = {column.name: column.type_text for column in table.columns}
+    assert texts["id"] == "bigint unsigned"
+    assert texts["e"] == "decimal(20,5)"
+    assert texts["k"] == "datetime(6)"
+    assert texts["v"] == r"enum('a','b''c','d\e')"
+    by_name = {column.name: column for column in table.columns}
+    assert by_name["o"].default == "a\\b"
+    assert by_name["n"].default == "x'y"
+    assert (by_name["n"].charset, by_name["n"].collate) == ("latin1", "latin1_swedish_ci")
+    assert by_name["h"].default_bit == b"\0\5"
+    assert by_name["k"].default == by_name["l"].default == "CURRENT_TIMESTAMP"
+    assert by_name["d"].default == "-5"
+    assert by_name["y"].is_virtual
+    assert by_name["z"].generated_stored
+    assert table.comment == "a \\ b"
+
+
+def test_the_way_of_a_table_is_followed_statement_by_statement(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(10), status INT)")
+    first = followed.catalog.table("one", "shop", "t")
+    for text in (
+        "ALTER TABLE t ADD COLUMN comment VARCHAR(20) CHARACTER SET latin1 NOT NULL DEFAULT 'q' AFTER id",
+        "alter table t add (x int, y datetime default now(), index by_x (x))",
+        "ALTER TABLE t MODIFY name VARCHAR(30) NOT NULL, CHANGE status state BIGINT UNSIGNED DEFAULT 7 FIRST",
+        "ALTER TABLE t DROP x, DROP INDEX by_x, ENGINE=InnoDB, COMMENT='so', ALGORITHM=COPY",
+        "CREATE UNIQUE INDEX u ON t (name, state) ALGORITHM=INPLACE LOCK=NONE",
+        "ALTER TABLE t ALTER COLUMN state SET DEFAULT 9",
+        "ALTER TABLE t RENAME COLUMN name TO title",
+        "ALTER TABLE t RENAME INDEX u TO v",
+        "DROP INDEX v ON t",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, state)",
+        "ALTER TABLE t CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci",
+        "ALTER TABLE t DEFAULT CHARACTER SET latin1",
+        "ALTER TABLE t ADD COLUMN after_it TIMESTAMP",
+    ):
+        followed.run(text)
+        assert is_copied(followed, "t"), text
+    last = followed.catalog.table("one", "shop", "t")
+    assert first is not None
+    assert last is not None
+    assert last.id == first.id
+    assert {c.name: c.id for c in last.columns}["title"] == {c.name: c.id for c in first.columns}["name"]
+    assert {c.name: c.id for c in last.columns}["state"] == {c.name: c.id for c in first.columns}["status"]
+    assert not last.pk_is_handle
+
+
+def test_dropped_truncated_renamed_and_swapped_tables(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop", "CREATE DATABASE other", db="")
+    followed.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b LIKE a", "CREATE TABLE c (x INT)")
+    ids = {name: followed.catalog.table("one", "shop", name) for name in "abc"}
+    followed.run("TRUNCATE a", "RENAME TABLE a TO tmp, b TO a, tmp TO b", "ALTER TABLE c RENAME other.c, ADD y INT")
+    a, b = followed.catalog.table("one", "shop", "a"), followed.catalog.table("one", "shop", "b")
+    c = followed.catalog.table("one", "other", "c")
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert all(ids.values())
+    assert a.id == ids["b"].id
+    assert b.id not in {table.id for table in ids.values()}, "truncated: a new table"
+    assert c.id == ids["c"].id
+    assert [column.name for column in c.columns] == ["x", "y"]
+    assert is_copied(followed, "c", "other")
+    assert is_copied(followed, "a")
+    followed.run("DROP TABLE IF EXISTS a, b, none_such", "DROP DATABASE other")
+    assert followed.catalog.table("one", "shop", "a") is None
+    assert followed.described("copy_shop", "a") is None
+    assert followed.described_database("copy_other") is None
+    actions = [Action(change.body["type"]) for change in followed.changes]
+    assert actions[-3:] == [Action.DROP_TABLE, Action.DROP_TABLE, Action.DROP_SCHEMA]
+
+
+def test_a_catalog_made_again_from_its_jobs_goes_on_with_the_same_ids(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))", "ALTER TABLE t ADD w INT")
+    before = followed.catalog
+    rows = list(before.state.to_rows())
+    again = followed.restarted()
+    assert list(again.state.to_rows()) == rows
+    followed.run("ALTER TABLE t MODIFY w BIGINT", "CREATE TABLE u LIKE t")
+    assert is_copied(followed, "t")
+    assert is_copied(followed, "u")
+    used = [body["id"] for body in followed.jobs] + [table.id for table in again.state.tables()]
+    assert len(used) == len(set(used))
+    versions = [body["binlog"]["SchemaVersion"] for body in followed.jobs]
+    assert versions == list(range(1, len(versions) + 1))
+
+
+def test_first_definitions_are_adopted_and_followed_from_there(followed: Followed) -> None:
+    with followed.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        cursor.execute("CREATE TABLE shop.parent (id INT PRIMARY KEY)")
+        cursor.execute("CREATE TABLE shop.child (p INT, CONSTRAINT f FOREIGN KEY (p) REFERENCES shop.parent (id))")
+    assert [Action(change.body["type"]).label for change in followed.adopt()] == [
+        "create schema",
+        "create table",
+        "create table",
+    ]
+    assert followed.adopt() == []
+    followed.run("ALTER TABLE child ADD q INT")
+    assert is_copied(followed, "child")
+    assert is_copied(followed, "parent")
+    table = followed.catalog.table("one", "shop", "child")
+    assert table is not None
+    assert "binlake_tracker" not in table.raw[CREATE_KEY]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE USER u", "GRANT SELECT ON *.* TO u", "ANALYZE TABLE t", "FLUSH TABLES",
+        "CREATE TEMPORARY TABLE x (i INT)",
+        "DROP /*!40005 TEMPORARY */ TABLE IF EXISTS x", "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
+        "CREATE DEFINER=`root`@`%` PROCEDURE p() DROP TABLE t", "CREATE VIEW v AS SELECT 1", "# Dummy event",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO TRUNCATE TABLE t", "ALTER TABLE t ENGINE=InnoDB",
+        "SET PASSWORD = 'x'",
+        "CREATE TABLE IF NOT EXISTS t (id INT)", "DROP TABLE IF EXISTS none_such", "OPTIMIZE TABLE t",
+    ],
+)  # fmt: skip
+def test_a_statement_that_changes_no_definition_is_passed_over(quiet: Followed, text: str) -> None:
+    assert quiet.follow(text) == []
+
+
+@pytest.fixture(scope="module")
+def quiet(mariadb: MariaDb) -> Iterator[Followed]:
+    mariadb.wipe()
+    found = Followed(mariadb, Flavor.MARIADB, published=False, source="quiet")
+    found.follow("CREATE DATABASE shop")
+    found.follow("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("INSERT INTO t VALUES (1)", "binlog_format"),
+        ("CREATE TABLE x AS SELECT * FROM t", "binlog_format"),
+        ("ALTER TABLE none_such ADD x INT", "does not have"),
+        ("ALTER TABLE t ADD v INT", "tracker refuses"),
+        ("ALTER TABLE t IMPORT TABLESPACE", "without logging"),
+        ("CREATE TABLE g (p POINT)", "cannot carry"),
+        ("FROBNICATE TABLE t", "not known"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name_and_changes_nothing(quiet: Followed, text: str, said: str) -> None:
+    version = quiet.catalog.version
+    with pytest.raises(SchemaError, match=said) as refused:
+        quiet.follow(text)
+    assert refused.value.hint
+    assert quiet.catalog.version == version
+    assert quiet.follow(f"ALTER TABLE t ADD c{version} INT") != []

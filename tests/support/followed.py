@@ -1,0 +1,165 @@
+"""A source whose DDL a catalog follows, and a target beside it that gets what the catalog publishes, as sinks do it.
+
+Source, tracker and target are one real server: the source's database `shop` is `copy_shop` for everything behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pymysql.cursors import DictCursor
+
+from binlake.base.dialects import Dialect
+from binlake.dialect import map_ddl
+from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.described import (
+    SESSION,
+    DatabaseDescription,
+    TableDescription,
+    describe_database,
+    describe_table,
+    list_tables,
+    visible_column,
+)
+from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
+from binlake.rules import Rules
+from binlake.target.session.session import SQL_MODE
+from binlake.window.ddls import plan_ddls
+from deploy.local.mariadb import MariaDb
+from pump_service.feeder.catalog import Catalog, SourceNames
+from pump_service.feeder.tracker import ScratchServer
+
+COPY = "copy_"
+
+
+class Followed:
+    """`run` sends statements to the source, and what the catalog makes of them to the target."""
+
+    def __init__(self, server: MariaDb, flavor: Flavor, *, published: bool = True, source: str = "one") -> None:
+        self.flavor, self.server, self.source = flavor, server, source
+        self.names = SourceNames(source, flavor, lambda db: COPY + db)
+        self.jobs: list[dict[str, Any]] = []
+        self.changes: list[SchemaChange] = []
+        self._tracker = ScratchServer(source, flavor, {"host": server.host, "port": server.port, "user": server.user})
+        self.catalog = self.restarted()
+        self._own = server.connect(cursorclass=DictCursor)
+        self._there = server.connect()
+        self._ts = 1000
+        self.state = SchemaState()
+        self._published = published
+
+    def restarted(self) -> Catalog:
+        """A catalog made again from the jobs, as at a start."""
+        self.catalog = Catalog([self.names], {self.source: self._tracker}, json.loads(json.dumps(self.jobs)))
+        return self.catalog
+
+    def close(self) -> None:
+        """End the connections."""
+        self._tracker.close()
+        self._own.close()
+        self._there.close()
+
+    def run(self, *texts: str, db: str = "shop", settings: str = "") -> None:
+        """Carry out `texts` at the source in a session with `settings`, follow them, and send the outcome on."""
+        for text in texts:
+            with self._own.cursor() as cursor:
+                self._begin(cursor, settings, db)
+                cursor.execute(text)
+            self.follow(text, db, self._session())
+
+    def follow(self, text: str, db: str = "shop", session: Session | None = None) -> list[SchemaChange]:
+        """What the catalog makes of a statement of the log, carried out at the target."""
+        changes = self.catalog.follow(self.source, Statement(db, text, session or Session()))
+        self.publish(changes)
+        return changes
+
+    def adopt(self) -> list[SchemaChange]:
+        """The first definitions: all that the source has."""
+        names = [db for db in self._databases() if not db.startswith((COPY, "binlake_", "tidb_"))]
+        found = [self.described_database(name) for name in names]
+        changes = self.catalog.adopt(self.source, [database for database in found if database is not None])
+        self.publish(changes)
+        return changes
+
+    def publish(self, changes: Sequence[SchemaChange]) -> None:
+        """As land, merge and convert would: plan, map, execute."""
+        for change in changes:
+            self.changes.append(change)
+            self._ts += 10
+            body = change.job(self._ts - 5, self._ts)
+            self.jobs.append(dict(body))
+            if not change.is_published:
+                continue
+            job = DdlJob.from_dict(body)
+            binlog = WindowDdl(self._ts, self._ts - 5, job.id, change.schema_state, change.query, job)
+            planned = plan_ddls(self.state, [binlog], [(self._ts, job)], Rules())
+            self.state = self.state.apply(job, self._ts)
+            for ddl in planned:
+                for sql in map_ddl(ddl, self._dialect).sql if self._published else ():
+                    self._execute_at_target(sql)
+
+    def described(self, db: str, table: str) -> TableDescription | None:
+        """The table as the server shows it."""
+        self._query_settings()
+        return describe_table(self._query, self.flavor, db, table, visible_column(self._query))
+
+    def described_database(self, db: str) -> DatabaseDescription | None:
+        """The database with its tables as the server shows it."""
+        found = describe_database(self._query, db)
+        if found is None:
+            return None
+        tables = [self.described(db, name) for name in list_tables(self._query, db)]
+        return DatabaseDescription(found.name, found.charset, found.collate, tuple(t for t in tables if t is not None))
+
+    @property
+    def _dialect(self) -> Dialect:
+        return "mariadb" if self.flavor is Flavor.MARIADB else "mysql"
+
+    def _begin(self, cursor: DictCursor, settings: str, db: str) -> None:
+        cursor.execute("SET SESSION sql_mode = DEFAULT, time_zone = '+00:00', foreign_key_checks = 0")
+        if settings:
+            cursor.execute(settings)
+        if db in self._databases():
+            self._own.select_db(db)
+
+    def _session(self) -> Session:
+        """What the log would say of the session that has just sent a statement."""
+        with self._own.cursor() as cursor:
+            cursor.execute("SELECT @@sql_mode + 0 AS mode, @@time_zone AS zone, @@explicit_defaults_for_timestamp AS e")
+            row = next(iter(cursor.fetchall()))
+            ids = dict[str, int]()
+            for name in ("connection", "server"):
+                sql = "SELECT id FROM information_schema.COLLATIONS WHERE COLLATION_NAME = @@collation_"
+                cursor.execute(sql + name)
+                ids[f"{name}_collation"] = next(iter(cursor.fetchall()))["id"]
+        return Session(
+            sql_mode=int(row["mode"]),
+            connection_collation=ids["connection_collation"],
+            server_collation=ids["server_collation"],
+            time_zone=row["zone"],
+            explicit_defaults_for_timestamp=bool(row["e"]),
+            timestamp_us=1_700_000_000_123_456,
+        )
+
+    def _databases(self) -> list[str]:
+        return [row["SCHEMA_NAME"] for row in self._query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA", ())]
+
+    def _query_settings(self) -> None:
+        with self._own.cursor() as cursor:
+            for text in SESSION:
+                cursor.execute(text)
+
+    def _query(self, sql: str, arguments: Sequence[object]) -> list[dict[str, Any]]:
+        with self._own.cursor() as cursor:
+            cursor.execute(sql, tuple(arguments) or None)
+            return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
+
+    def _execute_at_target(self, sql: str) -> None:
+        with self._there.cursor() as cursor:
+            cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
+            cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0")
+            cursor.execute("SET SESSION explicit_defaults_for_timestamp = 1")
+            cursor.execute(sql)
