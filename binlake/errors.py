@@ -94,6 +94,10 @@ class SourceUnavailable(Transient):
     """PD, a pump or the status port cannot be reached."""
 
 
+class SourceRefused(Permanent):
+    """A MySQL or MariaDB source, or what its log holds, cannot be followed as it is."""
+
+
 class OutOfTime(Transient):
     """A bounded search ended before it had an answer."""
 

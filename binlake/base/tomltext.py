@@ -13,6 +13,26 @@ def to_toml(values: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def to_toml_sections(values: Mapping[str, Any], place: str = "") -> str:
+    """`values` as TOML for people: a table is a section, a list of tables one section each, with inline tables."""
+    plain = {name: value for name, value in values.items() if not _is_section(value)}
+    text = to_toml(plain)
+    for name, value in values.items():
+        path = f"{place}.{_key(name)}" if place else _key(name)
+        if isinstance(value, Mapping):
+            only_sections = value and all(map(_is_section, value.values()))
+            text += ("" if only_sections else f"\n[{path}]\n") + to_toml_sections(value, path)
+        elif _is_section(value):
+            text += "".join(f"\n[[{path}]]\n{to_toml(one)}" for one in value)
+    return text
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping) or (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(one, Mapping) for one in value)
+    )
+
+
 def _value(value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.

@@ -116,6 +116,10 @@ class SourceTransaction:
     `id`: its GTID (`uuid:number`, `domain-server-number`), or `file:offset` of its begin where there are none;
     `time_ms`: Unix ms of its commit at the source, as exact as the log has it; `end`: the position behind it; `size`:
     its bytes in the log.
+
+    A CREATE TABLE ... SELECT is one transaction of the source and two here: first its statement, whose id ends with
+    `/ddl` and whose `end` is the position before both, then its rows. After a restart between them both come again.
+    A transaction of two phases (XA) has its changes where it is committed; its preparation has none.
     """
 
     id: str

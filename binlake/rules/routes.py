@@ -1,7 +1,8 @@
 """Names at the target (data-migration-and-ticdc 1.11): a rule with a table pattern beats one for the database.
 
 Two rules of equal rank for one table are an error: which of them wins would hang on their order. No rule = the name
-stays.
+stays. A rule whose target-schema has `{1}`, what the first group of its ~regex captures, is weaker than all others: it
+is for the databases that no other rule names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from binlake.base.sections.rules import RouteRule
 from binlake.errors import ConfigError
 from binlake.rules.patterns import Pattern, compile_regex, compile_wildcard
+
+CAPTURED = "{1}"
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,23 @@ class _Rule:
     schema: Pattern
     table: Pattern | None
 
+    @property
+    def rank(self) -> int:
+        """Of those that fit, the rules of the highest rank count."""
+        if CAPTURED in self.config.target_schema:
+            return 0
+        return 1 if self.table is None else 2
+
     def fits(self, db: str, table: str) -> bool:
+        """True when the rule is for `db`.`table`; `table` empty for the database itself."""
+        if self.table is not None and not table:
+            return False
         return self.schema.matches(db) and (self.table is None or self.table.matches(table))
+
+    def schema_at_target(self, db: str) -> str:
+        """The database at the target."""
+        name = self.config.target_schema
+        return name.replace(CAPTURED, _captured_text(self.schema.regex, db)) if CAPTURED in name else name
 
 
 class Routes:
@@ -39,10 +57,11 @@ class Routes:
     def __init__(self, rules: Sequence[RouteRule], source: str = "") -> None:
         self._source = source
         self._rules = [_Rule(rule, compile_wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
-        self._known: dict[tuple[str, str], RouteRule | None] = {}
+        self._known: dict[tuple[str, str], _Rule | None] = {}
         _require_distinct(rules)
-        for rule in rules:
-            for regex, _, _ in _extractors(rule, "", "", ""):
+        for rule in self._rules:
+            _require_group(rule)
+            for regex, _, _ in _extractors(rule.config, "", "", ""):
                 compile_regex(regex, regex)
 
     def __bool__(self) -> bool:
@@ -51,30 +70,30 @@ class Routes:
     def table(self, db: str, table: str) -> tuple[str, str]:
         """(db, table) at the target. Raises ConfigError when two rules of equal rank match."""
         rule = self._rule(db, table)
-        return (db, table) if rule is None else (rule.target_schema, rule.target_table or table)
+        return (db, table) if rule is None else (rule.schema_at_target(db), rule.config.target_table or table)
 
     def database(self, db: str) -> str:
         """The database at the target for a DDL on the database itself. Raises ConfigError as `table`."""
         rule = self._rule(db, "")
-        return db if rule is None else rule.target_schema
+        return db if rule is None else rule.schema_at_target(db)
 
     def extracted(self, db: str, table: str) -> tuple[Extracted, ...]:
         """The further columns of `db`.`table`: of the table, the database, the source, in this order."""
         rule = self._rule(db, table)
         if rule is None:
             return ()
-        found = _extractors(rule, table, db, self._source)
+        found = _extractors(rule.config, table, db, self._source)
         return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in found)
 
-    def _rule(self, db: str, table: str) -> RouteRule | None:
+    def _rule(self, db: str, table: str) -> _Rule | None:
         if (db, table) not in self._known:
             self._known[db, table] = self._found(db, table)
         return self._known[db, table]
 
-    def _found(self, db: str, table: str) -> RouteRule | None:
+    def _found(self, db: str, table: str) -> _Rule | None:
         fitting = [rule for rule in self._rules if rule.fits(db, table)]
-        with_table = [rule for rule in fitting if rule.table is not None] if table else []
-        best = with_table or [rule for rule in fitting if rule.table is None]
+        highest = max((rule.rank for rule in fitting), default=0)
+        best = [rule for rule in fitting if rule.rank == highest]
         if len(best) > 1:
             first, second = (f"{rule.config.schema_pattern}/{rule.config.table_pattern}" for rule in best[:2])
             raise ConfigError(
@@ -82,7 +101,7 @@ class Routes:
                 where={"table": f"{db}.{table}", "routes": f"{first}, {second}"},
                 hint="make the patterns disjoint",
             )
-        return best[0].config if best else None
+        return best[0] if best else None
 
 
 def _table_pattern(rule: RouteRule) -> Pattern | None:
@@ -98,6 +117,15 @@ def _require_distinct(rules: Sequence[RouteRule]) -> None:
         seen.add(key)
 
 
+def _require_group(rule: _Rule) -> None:
+    if CAPTURED in rule.config.target_schema and rule.schema.regex.groups != 1:
+        raise ConfigError(
+            "a target-schema with {1} needs a schema-pattern that is a ~regex with one group",
+            where={"route": rule.config.schema_pattern},
+            hint='schema-pattern = "~^shard1_(.*)$"',
+        )
+
+
 def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple[str, str, str]]:
     """(regular expression, target column, text) of the rule's extractors."""
     found = []
@@ -110,6 +138,6 @@ def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple
     return found
 
 
-def _captured_text(regex: str, text: str) -> str:
+def _captured_text(regex: str | re.Pattern[str], text: str) -> str:
     match = re.search(regex, text)
     return "".join(group or "" for group in match.groups()) if match else ""

@@ -78,7 +78,11 @@ class RouteRule(Section):
 
     schema_pattern: str = Field(min_length=1, description="databases of the source: `*` (last), `?`, `[a-z]`, ~regex")
     table_pattern: str = Field("", description="tables; empty = a rule for the database, weaker than one with tables")
-    target_schema: str = Field(min_length=1, description="database at the target")
+    target_schema: str = Field(
+        min_length=1,
+        description="database at the target; `{1}` = what the one group of a ~regex in schema-pattern captures: such a"
+        " rule counts where no other one does",
+    )
     target_table: str = Field("", description="table at the target; empty = the source's name")
     extract_table: ExtractTable | None = Field(None, description="a column for the source table")
     extract_schema: ExtractSchema | None = Field(None, description="a column for the source database")

@@ -1,0 +1,304 @@
+"""DM's task file and the files of its sources as a replication's TOML and a feeder.toml (MISSION S4-52).
+
+Rule: each key gets a line that says what became of it; what decides which rows arrive and cannot be said here is an
+error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.config.importing import notes
+from binlake.config.importing.document import Entry
+from binlake.config.importing.report import Outcome, put, say_notes
+from binlake.config.importing.rules import Instance, take_rules
+from binlake.config.importing.scope import TEMPLATE, Scope
+from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validator, unit_of
+from binlake.errors import ConfigError
+
+_SETS = ("routes", "filters", "expression-filter", "block-allow-list", "black-white-list", "column-mappings")
+TASK_KEYS = (
+    *notes.TASK, *_SETS, *(f"{unit}s" for unit in UNIT_KEYS), "name", "task-mode", "shard-mode", "meta-schema",
+    "case-sensitive", "target-database", "mysql-instances", "online-ddl",
+)  # fmt: skip
+INSTANCE_KEYS = (
+    "source-id", "meta", "filter-rules", "column-mapping-rules", "route-rules", "expression-filters",
+    "black-white-list", "block-allow-list", "mydumper-config-name", "mydumper", "mydumper-thread",
+    "loader-config-name", "loader", "loader-thread", "syncer-config-name", "syncer", "syncer-thread",
+    "validator-config-name",
+)  # fmt: skip
+SOURCE_KEYS = (*notes.SOURCE, "source-id", "from", "server-id", "case-sensitive", "filters")
+_SERVER_KEYS = ("host", "port", "user", "password", "max-allowed-packet", "session", "security")
+_TLS_KEYS = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn", "ssl-ca-bytes", "ssl-cert-bytes", "ssl-key-bytes",
+             "ssl-ca-base64", "ssl-cert-base64", "ssl-key-base64")  # fmt: skip
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+_SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What DM's files do not say."""
+
+    lake: str
+    pd_urls: str
+    status_addr: str
+    tracker: str
+    db_type: str
+    keep_schema_names: bool = False
+
+
+def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outcome:
+    """The replication and the feeder of a task. Raises ConfigError."""
+    keys = task.table(TASK_KEYS)
+    outcome = Outcome()
+    _require(task, keys, ("name", "target-database", "mysql-instances"))
+    name = _take_name(outcome, keys["name"])
+    outcome.replication["source"] = {
+        "pd-urls": choices.pd_urls, "status-url": f"http://{choices.status_addr}",
+    }  # fmt: skip
+    outcome.replication["lake"] = {"path": choices.lake}
+    outcome.replication["target"] = {"db-type": choices.db_type}
+    _take_switches(outcome, keys)
+    _take_target(outcome, keys["target-database"])
+    instances = _instances(keys["mysql-instances"], sources, choices)
+    take_rules(outcome, keys, instances)
+    _take_units(outcome, keys, instances)
+    _take_feeder(outcome, name, choices)
+    for instance, source in zip(instances, _in_order(instances, sources), strict=True):
+        _take_source(outcome, keys, instance, source)
+    return outcome
+
+
+def _require(entry: Entry, keys: Mapping[str, Entry], names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in keys]
+    if missing:
+        raise entry.error(f"`{missing[0]}` is missing", "DM needs it, too")
+
+
+def _take_name(outcome: Outcome, entry: Entry) -> str:
+    text = entry.text()
+    name = re.sub(r"[^a-z0-9_-]", "-", text.lower())
+    if not _NAME.fullmatch(name):
+        raise entry.error(f"the name {text!r} begins with no letter, or is too long", "rename the task")
+    outcome.replication["name"] = name
+    outcome.say(
+        entry, "taken" if name == text else "differs", f'name = "{name}", also of the DAG and the lake\'s folder'
+    )
+    return name
+
+
+def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+    say_notes(outcome, keys, notes.TASK)
+    if entry := keys.get("column-mappings"):
+        raise entry.error("column mappings are not supported (nor by DM since 2.0)", "use extract-table and its like")
+    if entry := keys.get("meta-schema"):
+        outcome.take(entry, "target.checkpoint-schema", entry.text())
+    if entry := keys.get("case-sensitive"):
+        same = not entry.truth()
+        outcome.say(entry, "taken" if same else "differs", "names are compared without regard to case")
+    if entry := keys.get("online-ddl"):
+        same = entry.truth()
+        text = "the tables of gh-ost and pt-osc are recognised" + ("" if same else ", always")
+        outcome.say(entry, "taken" if same else "differs", text)
+    if entry := keys.get("shard-mode"):
+        _say_shard_mode(outcome, entry)
+
+
+def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
+    mode = entry.text()
+    if mode not in ("", "pessimistic", "optimistic"):
+        raise entry.error(f"shard-mode {mode!r} is not known", "pessimistic, optimistic or empty")
+    text = "no shard waits: the first one widens the target's table, the last one narrows it, else the pipeline stops"
+    outcome.say(entry, "taken" if mode == "optimistic" else "differs", text)
+
+
+def _take_target(outcome: Outcome, entry: Entry) -> None:
+    keys = entry.table(_SERVER_KEYS)
+    for name in ("host", "port", "user"):
+        if name in keys:
+            outcome.take(keys[name], f"target.{name}", keys[name].number() if name == "port" else keys[name].text())
+    if "password" in keys:
+        outcome.take_secret(keys["password"], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
+    say_notes(outcome, keys, notes.TARGET)
+
+
+def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
+    found: list[Instance] = []
+    distinct = len(entry.items()) > 1 and not choices.keep_schema_names
+    for one in entry.items():
+        keys = one.table(INSTANCE_KEYS)
+        _require(one, keys, ("source-id",))
+        if rules := keys.get("column-mapping-rules"):
+            raise rules.error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
+        source = keys["source-id"].text()
+        if not _SOURCE.fullmatch(source):
+            raise keys["source-id"].error(f"the source-id {source!r} is no name of a feeder's source",
+                                          "letters, digits, - _ and . only")  # fmt: skip
+        if any(other.source == source for other in found):
+            raise keys["source-id"].error(f"two instances have the source-id {source!r}")
+        file = next((file for file in sources if _source_id(file) == source), None)
+        if file is None:
+            given = ", ".join(_source_id(file) for file in sources) or "none"
+            raise keys["source-id"].error(f"no source file with the source-id {source!r} is given", f"given: {given}")
+        filters = file.table(SOURCE_KEYS).get("filters")
+        found.append(Instance(source, Scope.of(source, distinct=distinct), keys, filters.items() if filters else ()))
+    if not found:
+        raise entry.error("the task has no instance")
+    for file in sources:
+        if _source_id(file) not in {one.source for one in found}:
+            raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "leave the file out")
+    return found
+
+
+def _source_id(file: Entry) -> str:
+    keys = file.table(SOURCE_KEYS)
+    _require(file, keys, ("source-id", "from"))
+    return keys["source-id"].text()
+
+
+def _in_order(instances: Sequence[Instance], sources: Sequence[Entry]) -> list[Entry]:
+    by_id = {_source_id(file): file for file in sources}
+    return [by_id[instance.source] for instance in instances]
+
+
+def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+    """The syncer and the validator; the snapshot's settings belong to each source."""
+    _check_sets(outcome, task, instances)
+    first, *others = (unit_of(task, one.keys, "syncer") for one in instances)
+    take_syncer(outcome, first, thread=instances[0].keys.get("syncer-thread"))
+    for other in others:
+        if other is not None and (first is None or other.plain() != first.plain()):
+            outcome.say(other, "differs", f"all sources have one SQL sink: the syncer of {instances[0].source} counts")
+    validators = [found for one in instances if (found := unit_of(task, one.keys, "validator")) is not None]
+    for entry in {entry.key: entry for entry in validators}.values():
+        take_validator(outcome, entry)
+
+
+def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+    """Settings that no instance names are read, too, so that no key of the file is passed over."""
+    for unit, known in UNIT_KEYS.items():
+        used = {found.key for one in instances if (found := unit_of(task, one.keys, unit)) is not None}
+        for entry in (task[f"{unit}s"].named() if f"{unit}s" in task else {}).values():
+            entry.table(known)
+            if entry.key not in used:
+                outcome.say(entry, "none", "no instance names it: left out")
+
+
+def _take_feeder(outcome: Outcome, name: str, choices: Choices) -> None:
+    host, _, port = choices.tracker.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError("--tracker is not HOST:PORT", where={"tracker": choices.tracker})
+    outcome.feeder |= {
+        "name": name, "pd-urls": choices.pd_urls, "data-dir": f"data.{name}", "status-addr": choices.status_addr,
+        "tracker": {"host": host, "port": int(port), "user": "binlake", "password": "env:BINLAKE_TRACKER_PASSWORD"},
+        "source": [],
+    }  # fmt: skip
+    outcome.secrets.append("BINLAKE_TRACKER_PASSWORD")
+
+
+def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, file: Entry) -> None:
+    keys = file.table(SOURCE_KEYS)
+    values: dict[str, Any] = {"name": instance.source}
+    outcome.say(keys["source-id"], "taken", f'source.name = "{instance.source}" of the feeder')
+    _take_server(outcome, keys["from"], instance, values)
+    if entry := keys.get("server-id"):
+        values["server-id"] = entry.number()
+        outcome.say(entry, "taken", f"source.server-id = {entry.number()} of the feeder")
+    if instance.scope.prefix:
+        values["rename-schema"] = TEMPLATE
+        outcome.say(keys["source-id"], "differs", "its databases are SOURCE_SCHEMA in rules, audits and the lake, since"
+                    " several sources may have one name; at the target they are as routes say")  # fmt: skip
+    if entry := keys.get("case-sensitive"):
+        fate = "differs" if entry.truth() else "taken"
+        outcome.say(entry, fate, "names are compared without regard to case")  # type: ignore[arg-type]
+    if entry := keys.get("filters"):
+        outcome.say(entry, "taken", "[[filters]]")
+    say_notes(outcome, keys, notes.SOURCE)
+    _take_start(outcome, task.get("task-mode"), instance, values)
+    _take_snapshot(outcome, task, instance, values)
+    outcome.feeder["source"].append(values)
+
+
+def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dict[str, Any]) -> None:
+    keys = entry.table(_SERVER_KEYS)
+    for name in ("host", "port", "user"):
+        if name in keys:
+            values[name] = keys[name].number() if name == "port" else keys[name].text()
+            outcome.say(keys[name], "taken", f"source.{name} of the feeder")
+    if "password" in keys:
+        variable = f"BINLAKE_SOURCE_{re.sub(r'[^A-Z0-9]', '_', instance.source.upper())}_PASSWORD"
+        outcome.take_secret(keys["password"], values, variable)
+    say_notes(outcome, keys, notes.FROM)
+    if "security" not in keys:
+        return
+    for name, one in keys["security"].table(_TLS_KEYS).items():
+        if name in ("ssl-ca", "ssl-cert", "ssl-key"):
+            put(values, f"security.{name}", one.text())
+            outcome.say(one, "taken", f"source.security.{name} of the feeder")
+        else:
+            outcome.say(one, "none", "certificates are read from files: ssl-ca, ssl-cert, ssl-key")
+
+
+_MODES = {
+    "all": 'source.start.mode = "snapshot" of the feeder',
+    "incremental": "no snapshot is read",
+    "full": "a snapshot, and what happens behind it, too: stop the feeder after `binlake bootstrap`",
+}
+
+
+def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values: dict[str, Any]) -> None:
+    word = mode.text() if mode is not None else "all"
+    if word not in _MODES and mode is not None:
+        raise mode.error(
+            f"task-mode {word!r} has no counterpart", "all, full or incremental; for a base that is loaded already:"
+            " incremental with `meta`, then `binlake checkpoint set --base`",
+        )  # fmt: skip
+    meta = instance.keys.get("meta")
+    if word == "incremental":
+        values["start"] = _place_in_log(outcome, meta)
+    else:
+        values["start"] = {"mode": "snapshot"}
+        if meta is not None:
+            outcome.say(meta, "taken", "not used with a full load, as in DM")
+    if mode is None:
+        return
+    known = word == "all" or values["start"]["mode"] in ("gtid", "position")
+    lack = f": {instance.source} has no `meta`, so it is read from its present end"
+    text = _MODES[word] + (lack if values["start"]["mode"] == "now" else "")
+    outcome.say(mode, "taken" if known else "differs", text)
+
+
+def _place_in_log(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
+    places = meta.table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
+    if "binlog-gtid" in places and places["binlog-gtid"].text():
+        outcome.say(places["binlog-gtid"], "taken", "source.start.gtid of the feeder; it wins over file and offset")
+        return {"mode": "gtid", "gtid": places["binlog-gtid"].text()}
+    if "binlog-name" in places:
+        offset = max(places["binlog-pos"].number(), 4) if "binlog-pos" in places else 4
+        outcome.say(places["binlog-name"], "taken", f"source.start.file of the feeder, offset = {offset}")
+        return {"mode": "position", "file": places["binlog-name"].text(), "offset": offset}
+    return {"mode": "now"}
+
+
+def _take_snapshot(outcome: Outcome, task: Mapping[str, Entry], instance: Instance, values: dict[str, Any]) -> None:
+    snapshot: dict[str, Any] = {}
+    dump, load = unit_of(task, instance.keys, "mydumper"), unit_of(task, instance.keys, "loader")
+    if dump is not None:
+        keys = dump.table(UNIT_KEYS["mydumper"])
+        say_notes(outcome, keys, notes.MYDUMPERS)
+        for name, own in (("threads", "threads"), ("rows", "chunk-rows")):
+            if name in keys:
+                snapshot[own] = keys[name].number()
+                outcome.say(keys[name], "taken", f"source.snapshot.{own} = {snapshot[own]} of the feeder")
+    if thread := instance.keys.get("mydumper-thread"):
+        snapshot["threads"] = thread.number()
+        outcome.say(thread, "taken", f"source.snapshot.threads = {snapshot['threads']} of the feeder")
+    if load is not None:
+        say_notes(outcome, load.table(UNIT_KEYS["loader"]), notes.LOADERS)
+    if thread := instance.keys.get("loader-thread"):
+        outcome.say(thread, *notes.LOADERS["pool-size"])
+    if snapshot:
+        values["snapshot"] = snapshot

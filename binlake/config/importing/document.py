@@ -1,0 +1,179 @@
+"""A YAML or TOML file of DM or the drainer as entries that know where they are written.
+
+Rule: a key that its program does not know is an error that names the nearest one (S4-52): nothing is passed over.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from binlake.errors import ConfigError
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value and its place: `key` is its path in the file, `line` 0 where that is not known.
+
+    `value`: text, a number, truth or None; a mapping of names to entries; a tuple of entries.
+    """
+
+    file: str
+    key: str
+    line: int
+    value: Any
+
+    def table(self, known: Collection[str]) -> Mapping[str, Entry]:
+        """Its keys that have a value, of the `known` ones. Raises ConfigError."""
+        found = self.named()
+        for name, entry in found.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
+                raise entry.error(f"unknown key `{entry.key}`", hint)
+        return {name: entry for name, entry in found.items() if entry.value is not None}
+
+    def named(self) -> Mapping[str, Entry]:
+        """A mapping whose names the file chooses. Raises ConfigError."""
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, Mapping):
+            raise self.error(f"`{self.key}` is not a table of keys", "write `key: value` lines below it")
+        return self.value
+
+    def items(self) -> tuple[Entry, ...]:
+        """The entries of a list. Raises ConfigError."""
+        return self._of(tuple, "a list")
+
+    def text(self) -> str:
+        """A text; a number as it is written. Raises ConfigError."""
+        return str(self.value) if type(self.value) in (int, float) else self._of(str, "a text")
+
+    def number(self) -> int:
+        """A whole number, quoted or not. Raises ConfigError."""
+        if isinstance(self.value, str) and self.value.isdecimal():
+            return int(self.value)
+        if isinstance(self.value, bool):
+            raise self.error(f"`{self.key}` is a number, not {str(self.value).lower()}")
+        return self._of(int, "a whole number")
+
+    def truth(self) -> bool:
+        """true or false. Raises ConfigError."""
+        return self._of(bool, "true or false")
+
+    def texts(self) -> list[str]:
+        """A list of texts. Raises ConfigError."""
+        return [entry.text() for entry in self.items()]
+
+    def plain(self) -> Any:
+        """Its value without places."""
+        if isinstance(self.value, Mapping):
+            return {name: entry.plain() for name, entry in self.value.items()}
+        return [entry.plain() for entry in self.value] if isinstance(self.value, tuple) else self.value
+
+    def error(self, message: str, hint: str = "") -> ConfigError:
+        """An error at this place."""
+        return ConfigError(message, where={"file": self.file, "line": self.line}, hint=hint)
+
+    def _of(self, kind: type[_Kind], words: str) -> _Kind:
+        if not isinstance(self.value, kind):
+            raise self.error(f"`{self.key}` is not {words}")
+        return self.value
+
+
+def read_yaml(path: Path) -> Entry:
+    """The file as one entry. Raises ConfigError."""
+    text = _read(path)
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        return Entry(str(path), "", 1, None) if node is None else _entry_of_node(loader, node, str(path), "")
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = 0 if where is None else where.line + 1
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"not valid YAML: {problem}", where={"file": path, "line": line}) from None
+    finally:
+        loader.dispose()
+
+
+def read_toml_entries(path: Path) -> Entry:
+    """The file as one entry. Raises ConfigError."""
+    text = _read(path)
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
+    return _entry_of_value(raw, str(path), "", _lines_of_toml(text))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the file cannot be read: {error.strerror}", where={"file": path}) from None
+    except UnicodeDecodeError:
+        raise ConfigError("the file is not UTF-8", where={"file": path}) from None
+
+
+def _entry_of_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str) -> Entry:
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        return Entry(file, key, line, _entries_of_node(loader, node, file, key))
+    if isinstance(node, yaml.SequenceNode):
+        items = (_entry_of_node(loader, one, file, f"{key}[{number}]") for number, one in enumerate(node.value))
+        return Entry(file, key, line, tuple(items))
+    return Entry(file, key, line, loader.construct_object(node))
+
+
+def _entries_of_node(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
+    own = [str(name.value) for name, _ in node.value]
+    loader.flatten_mapping(node)  # what `<<` names comes first, so that own keys win
+    found: dict[str, Entry] = {}
+    for name_node, value in node.value:
+        name = str(name_node.value)
+        place = f"{key}.{name}" if key else name
+        line = name_node.start_mark.line + 1
+        found[name] = Entry(file, place, line, _entry_of_node(loader, value, file, place).value)
+    twice = next((name for name in own if own.count(name) > 1), None)
+    if twice is not None:
+        raise found[twice].error(f"the key `{found[twice].key}` is given twice", "keep one")
+    return found
+
+
+def _entry_of_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> Entry:
+    line = lines.get(key, 0)
+    if isinstance(value, dict):
+        named = {
+            name: _entry_of_value(one, file, f"{key}.{name}" if key else name, lines) for name, one in value.items()
+        }
+        return Entry(file, key, line, named)
+    if isinstance(value, list):
+        return Entry(file, key, line, tuple(_entry_of_value(one, file, key, lines) for one in value))
+    return Entry(file, key, line, value)
+
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+_KEY = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
+
+
+def _lines_of_toml(text: str) -> Mapping[str, int]:
+    """By path, where a key is first written; tomllib does not say."""
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            section = header[1].replace('"', "")
+            lines.setdefault(section, number)
+        elif key := _KEY.match(line):
+            lines.setdefault(f"{section}.{key[1]}" if section else key[1], number)
+    return lines

@@ -1,0 +1,205 @@
+"""The drainer's `drainer.toml` as a replication's TOML.
+
+Rule: each key gets a line that says what became of it; a downstream that has no counterpart is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.config.importing.document import Entry
+from binlake.config.importing.report import Note, Outcome, say_notes
+
+_NO_SERVER: Note = ("none", "stages are tasks, not a server: metrics and state come from Airflow and the registry")
+_NODE: Mapping[str, Note] = {
+    **dict.fromkeys(("addr", "advertise-addr", "node-id", "metrics-addr", "metrics-interval"), _NO_SERVER),
+    **dict.fromkeys(("log-level", "log-file", "log-rotate"), ("none", "Airflow has the logs of the tasks")),
+    "data-dir": ("none", "the checkpoint is in the target, everything else in the lake"),
+    "detect-interval": ("none", "each window asks the registry for its pumps"),
+    "compressor": ("none", "pumps serve blocks as they are"),
+    "sql-mode": ("differs", "DDL is read with the sql_mode of its own session"),
+    "synced-check-time": ("none", "lag is a metric (docs/operate/alerts.md)"),
+    "cache-binlog-count": ("none", "a window is bounded by window.max-bytes"),
+}
+_SYNCER: Mapping[str, Note] = {
+    "sql-mode": ("differs", "DDL is read with the sql_mode of its own session"),
+    "enable-detect": ("none", "conflicts are always detected"),
+    "disable-detect": ("none", "conflicts are always detected"),
+    "load-schema-snapshot": ("none", "definitions are those of the source's DDL history"),
+    "queue-size": ("none", "a window is bounded by window.max-bytes"),
+}
+_TO: Mapping[str, Note] = {
+    "params": ("differs", "the session is Binlake's own: strict, UTC, utf8mb4 (docs/understand/apply.md)"),
+    "read-timeout": ("none", "a dead connection is found by TCP keepalive"),
+    "time-zone": ("taken", "TIMESTAMP is written as UTC"),
+    "security": ("none", "TLS to the target is used where the server offers it, without a certificate of its own"),
+    "dir": ("none", "not read with this db-type"),
+    "retention-time": ("none", "not read with this db-type"),
+    "compression": ("none", "not read with this db-type"),
+    "zookeeper-addrs": ("none", "brokers are named by kafka-addrs"),
+    "kafka-version": ("none", "the client agrees on a version with the brokers by itself"),
+    "kafka-max-messages": ("none", "messages are batched by the client itself"),
+}
+_TO_KEYS = (*_TO, "host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint",
+            "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")  # fmt: skip
+_LISTS = ("ignore-schemas", "ignore-table", "replicate-do-db", "replicate-do-table", "ignore-txn-commit-ts")
+_SYNCER_KEYS = (*_SYNCER, *_LISTS, "txn-batch", "worker-count", "db-type", "sync-ddl", "safe-mode", "enable-dispatch",
+                "disable-dispatch", "loopback-control", "channel-id", "case-sensitive", "table-migrate-rule",
+                "binlog-filter-rule", "relay", "to")  # fmt: skip
+_ROOT_KEYS = (*_NODE, "pd-urls", "initial-commit-ts", "security", "syncer")
+_CHECKPOINT_KEYS = ("type", "schema", "table", "host", "port", "user", "password", "encrypted_password", "security")
+
+
+def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Outcome:
+    """The replication of a drainer. Raises ConfigError."""
+    outcome = Outcome({"name": name, "source": {"status-url": status_url}, "lake": {"path": lake}})
+    keys = file.table(_ROOT_KEYS)
+    say_notes(outcome, keys, _NODE)
+    if entry := keys.get("pd-urls"):
+        outcome.take(entry, "source.pd-urls", entry.text())
+    if entry := keys.get("initial-commit-ts"):
+        outcome.take(entry, "initial-commit-ts", entry.text())
+    _take_security(outcome, keys)
+    _take_syncer(outcome, keys["syncer"].table(_SYNCER_KEYS) if "syncer" in keys else {})
+    return outcome
+
+
+def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+    found = keys["security"].table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
+    for name, entry in found.items():
+        if name == "cert-allowed-cn":
+            outcome.say(entry, "none", "stages serve nothing")
+        elif entry.text():
+            outcome.take(entry, f"source.security.{name}", entry.text())
+
+
+def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+    say_notes(outcome, keys, _SYNCER)
+    for name in _LISTS:
+        if name in keys:
+            outcome.take(keys[name], f"filter.{name}", _listed(keys[name]))
+    if rules := _event_rules(keys):
+        outcome.replication["filters"] = rules
+        outcome.say(keys["table-migrate-rule"], "taken", "[[filters]]")
+    for name in ("loopback-control", "channel-id", "sync-ddl"):
+        if name in keys:
+            value = keys[name].number() if name == "channel-id" else keys[name].truth()
+            outcome.take(keys[name], f"loopback.{name}", value)
+    relay = keys["relay"].table(("log-dir", "max-file-size")) if "relay" in keys else {}
+    for name, one in relay.items():
+        outcome.take(one, f"relay.{name}", one.text() if name == "log-dir" else one.number())
+    if entry := keys.get("case-sensitive"):
+        outcome.say(entry, "differs" if entry.truth() else "taken", "names are compared without regard to case")
+    _take_downstream(outcome, keys)
+
+
+def _listed(entry: Entry) -> Any:
+    """Names with commas or as a list, tables, timestamps as text."""
+    if not isinstance(entry.value, tuple):
+        return entry.text()
+    found = [one.plain() for one in entry.items()]
+    return [str(one) if isinstance(one, int) else one for one in found]
+
+
+def _event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
+    """The rules of kinds of changes, one for each source that `table-migrate-rule` binds them to."""
+    sets = keys["binlog-filter-rule"].named() if "binlog-filter-rule" in keys else {}
+    by_source: dict[tuple[str, str], dict[str, Any]] = {}
+    for rule in keys["table-migrate-rule"].items() if "table-migrate-rule" in keys else ():
+        parts = rule.table(("source", "target", "binlog-filter-rule"))
+        if "target" in parts:
+            raise parts["target"].error("a target of `table-migrate-rule` is Oracle's only", "use [[routes]]")
+        if "source" not in parts:
+            raise rule.error(f"`{rule.key}` has no `source`")
+        source = {name: one.text() for name, one in parts["source"].table(("schema", "table")).items()}
+        place = source.get("schema", "*"), source.get("table", "*")
+        ours = by_source.setdefault(
+            place, {"schema-pattern": place[0], "table-pattern": place[1], "events": [], "sql-pattern": [],
+                    "action": "Ignore"},
+        )  # fmt: skip
+        for named in parts["binlog-filter-rule"].items() if "binlog-filter-rule" in parts else ():
+            if named.text() not in sets:
+                raise named.error(f"`binlog-filter-rule` has no {named.text()!r}", f"known: {', '.join(sorted(sets))}")
+            words = sets[named.text()].table(("ignore-event", "ignore-sql"))
+            ours["events"] += words["ignore-event"].texts() if "ignore-event" in words else []
+            ours["sql-pattern"] += words["ignore-sql"].texts() if "ignore-sql" in words else []
+    return list(by_source.values())
+
+
+def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+    kind = keys["db-type"].text() if "db-type" in keys else "mysql"
+    to = keys["to"].table(_TO_KEYS) if "to" in keys else {}
+    say_notes(outcome, to, _TO)
+    if kind in ("mysql", "tidb"):
+        outcome.replication["target"] = {"db-type": kind}
+        if "db-type" in keys:
+            outcome.say(keys["db-type"], "taken", f'target.db-type = "{kind}"; "mariadb" where it is one')
+        _take_target(outcome, keys, to)
+    elif kind == "kafka":
+        _take_topic(outcome, keys, to)
+    else:
+        raise keys["db-type"].error(
+            f"db-type {kind!r} has no counterpart",
+            "mysql, tidb and kafka have; files of changes: `binlake changefeed create --sink-uri file:///…`",
+        )
+
+
+def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+    for name in ("txn-batch", "worker-count"):
+        if name in keys:
+            outcome.take(keys[name], f"target.{name}", keys[name].number())
+    if entry := keys.get("safe-mode"):
+        outcome.take(entry, "target.safe-mode", entry.truth())
+    for name in ("enable-dispatch", "disable-dispatch"):
+        if (entry := keys.get(name)) and entry.truth() == (name == "disable-dispatch"):
+            outcome.take(entry, "target.mode", "atomic")
+    for name in ("host", "port", "user", "sync-mode"):
+        if name in to:
+            value = to[name].text() if name in ("host", "user") else to[name].number()
+            outcome.take(to[name], f"target.{name}", value)
+    for name in ("password", "encrypted_password"):
+        if name in to:
+            outcome.take_secret(to[name], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
+    _take_merge(outcome, to)
+    _take_checkpoint(outcome, to)
+
+
+def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
+    if (entry := to.get("merge")) and entry.truth():
+        outcome.take(entry, "target.mode", "parallel")
+    elif entry is not None:
+        outcome.say(entry, "differs", 'changes of a key become one all the same: target.mode = "ordered" applies each')
+
+
+def _take_checkpoint(outcome: Outcome, to: Mapping[str, Entry]) -> None:
+    for name, entry in (to["checkpoint"].table(_CHECKPOINT_KEYS) if "checkpoint" in to else {}).items():
+        if name == "schema":
+            outcome.take(entry, "target.checkpoint-schema", entry.text())
+        else:
+            outcome.say(entry, "differs", "the checkpoint is in the target itself, in its table `checkpoint`")
+
+
+def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+    """One topic of whole transactions, with the drainer's own messages."""
+    if "topic-name" not in to or not to["topic-name"].text():
+        raise (keys.get("to") or keys["db-type"]).error(
+            "`syncer.to.topic-name` is missing", "the drainer's default is CLUSTER-ID_obinlog: write it out"
+        )
+    brokers = to["kafka-addrs"].text() if "kafka-addrs" in to else "127.0.0.1:9092"
+    uri = f"kafka://{brokers}/{to['topic-name'].text()}?protocol=slave-binlog"
+    for name, word in (("kafka-max-message-size", "max-message-bytes"), ("kafka-client-id", "kafka-client-id")):
+        if name in to:
+            uri += f"&{word}={to[name].text()}"
+            outcome.say(to[name], "taken", f"{word} of the feed's sink-uri")
+    outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
+    outcome.say(keys["db-type"], "taken", "[[feed]] with protocol slave-binlog")
+    for name in ("kafka-addrs", "topic-name"):
+        if name in to:
+            outcome.say(to[name], "taken", "the feed's sink-uri")
+    for name in ("txn-batch", "worker-count", "safe-mode", "enable-dispatch", "disable-dispatch"):
+        if name in keys:
+            outcome.say(keys[name], "none", "a feed sends whole transactions")
+    for name in ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint"):
+        if name in to:
+            outcome.say(to[name], "none", "not read with this db-type")

@@ -1,0 +1,197 @@
+"""The rules of DM's task for its instances: which tables, kinds of changes and rows, under which names.
+
+Rule: what an instance names, and its order, is what the replication gets; a rule that no instance names is reported.
+Where the databases of the sources have names of their own, each instance has its own copy of a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.config.importing.document import Entry
+from binlake.config.importing.report import Outcome
+from binlake.config.importing.scope import SYSTEM, Scope, escape_name
+
+EVENT_KEYS = ("schema-pattern", "table-pattern", "events", "sql-pattern", "action")
+_ROUTE_KEYS = ("schema-pattern", "table-pattern", "target-schema", "target-table", "extract-table", "extract-schema",
+               "extract-source")  # fmt: skip
+_EXPRESSION_KEYS = ("schema", "table", "insert-value-expr", "update-old-value-expr", "update-new-value-expr",
+                    "delete-value-expr")  # fmt: skip
+_LIST_KEYS = ("do-dbs", "do-tables", "ignore-dbs", "ignore-tables")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One of `mysql-instances`: what it names, and the event filter of its source's own file."""
+
+    source: str
+    scope: Scope
+    keys: Mapping[str, Entry]
+    filters: Sequence[Entry] = ()
+
+    def names(self, key: str) -> Sequence[Entry]:
+        """The rules it names under `key`."""
+        return self.keys[key].items() if key in self.keys else ()
+
+
+def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+    """Put the rules of the task into the replication. Raises ConfigError."""
+    _take_tables(outcome, _sets(task, "block-allow-list") | _sets(task, "black-white-list"), instances)
+    _take_each(outcome, "filters", _sets(task, "filters"), instances, "filter-rules", _event_rule)
+    own = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
+    if own:
+        _add(outcome, "filters", own)
+    _take_each(outcome, "routes", _sets(task, "routes"), instances, "route-rules", _route)
+    _take_each(
+        outcome, "expression-filter", _sets(task, "expression-filter"), instances, "expression-filters", _expression
+    )
+    if any(instance.scope.prefix for instance in instances):
+        _give_names_back(outcome, instances)
+
+
+def _sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
+    return dict(task[key].named()) if key in task else {}
+
+
+def _add(outcome: Outcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
+    there = outcome.replication.setdefault(section, [])
+    there += [rule for number, rule in enumerate(rules) if rule not in (*there, *rules[:number])]
+
+
+def _take_each(
+    outcome: Outcome,
+    section: str,
+    sets: Mapping[str, Entry],
+    instances: Sequence[Instance],
+    key: str,
+    convert: Any,
+) -> None:
+    taken: dict[str, list[str]] = {}
+    rules = []
+    for instance in instances:
+        for named in instance.names(key):
+            rule = _require(sets, named, section)
+            taken.setdefault(named.text(), []).append(instance.source)
+            rules.append(convert(rule, instance.scope))
+    if rules:
+        _add(outcome, section, rules)
+    for name, entry in sets.items():
+        _say_users(outcome, entry, f"[[{section}]]", taken.get(name, []), instances)
+
+
+def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
+    found = sets.get(named.text())
+    if found is None:
+        known = ", ".join(sorted(sets)) or "none"
+        raise named.error(f"`{named.key}` names the rule {named.text()!r}, which `{section}` does not have",
+                          f"known: {known}")  # fmt: skip
+    return found
+
+
+def _say_users(
+    outcome: Outcome, entry: Entry, section: str, users: Sequence[str], instances: Sequence[Instance]
+) -> None:
+    if not users:
+        outcome.say(entry, "none", "no instance names it: left out")
+    elif len(users) == len(instances) or all(one.scope.prefix for one in instances):
+        outcome.say(entry, "taken", f"{section} for {', '.join(users)}" if len(instances) > 1 else section)
+    else:
+        outcome.say(entry, "differs", f"{section} counts for every source, not only for {', '.join(users)}")
+
+
+def _event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.table(EVENT_KEYS)
+    rule = {name: one.plain() for name, one in keys.items()}
+    if "schema-pattern" in keys:
+        rule["schema-pattern"] = scope.pattern(keys["schema-pattern"])
+    if "action" in keys:
+        rule["action"] = keys["action"].text().capitalize()
+    return rule
+
+
+def _route(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.table(_ROUTE_KEYS)
+    rule: dict[str, Any] = {}
+    for name, one in keys.items():
+        if not name.startswith("extract-"):
+            rule[name] = scope.pattern(one) if name == "schema-pattern" else one.text()
+            continue
+        regexp = f"{name.removeprefix('extract-')}-regexp"
+        parts = one.table((regexp, "target-column"))
+        rule[name] = {key: part.text() for key, part in parts.items()}
+        if name == "extract-schema" and regexp in parts:
+            rule[name][regexp] = scope.capture(parts[regexp])
+    return rule
+
+
+def _expression(entry: Entry, scope: Scope) -> dict[str, Any]:
+    keys = entry.table(_EXPRESSION_KEYS)
+    return {name: scope.name(one.text()) if name == "schema" else one.text() for name, one in keys.items()}
+
+
+def _give_names_back(outcome: Outcome, instances: Sequence[Instance]) -> None:
+    """At the target a database that no route names has the name that it has at its source."""
+    sources = "|".join(escape_name(instance.source) for instance in instances)
+    rule = {"schema-pattern": f"~^(?:{sources})_(.*)$", "target-schema": "{1}"}
+    outcome.replication.setdefault("routes", []).append(rule)
+    if not outcome.replication.get("block-allow-list", {}).get("do-dbs"):
+        lists = outcome.replication.setdefault("block-allow-list", {})
+        lists.setdefault("ignore-dbs", []).append(f"~^(?:{sources})_(?:{SYSTEM})$")
+
+
+def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
+    """The lists of all instances as one."""
+    chosen: list[tuple[Instance, Entry | None]] = []
+    taken: dict[str, list[str]] = {}
+    for instance in instances:
+        named = instance.keys.get("block-allow-list") or instance.keys.get("black-white-list")
+        if named is not None and named.text():
+            chosen.append((instance, _require(sets, named, "block-allow-list")))
+            taken.setdefault(named.text(), []).append(instance.source)
+        else:
+            chosen.append((instance, None))
+    for name, entry in sets.items():
+        _say_users(outcome, entry, "[block-allow-list]", taken.get(name, []), instances)
+    joined: dict[str, list[Any]] = {}
+    for kind in ("dbs", "tables"):
+        _join_lists(joined, kind, chosen)
+    if joined:
+        outcome.replication["block-allow-list"] = joined
+
+
+def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:
+    do, ignore = f"do-{kind}", f"ignore-{kind}"
+    tables = [{} if entry is None else entry.table(_LIST_KEYS) for _, entry in chosen]
+    anyone_does = any(keys[do].items() for keys in tables if do in keys)
+    for (instance, entry), keys in zip(chosen, tables, strict=True):
+        wanted = _listed(keys.get(do), instance.scope, kind)
+        left_out = _listed(keys.get(ignore), instance.scope, kind)
+        if anyone_does and not wanted:
+            if left_out and entry is not None:
+                raise entry.error(
+                    f"`{entry.key}.{ignore}` stands beside the {do} of another instance, which are one list here",
+                    f"give {instance.source} a list {do}",
+                )
+            everything: Any = instance.scope.name("*")
+            wanted = [everything if kind == "dbs" else {"db-name": everything, "tbl-name": "*"}]
+        for name, values in ((do, wanted), (ignore, left_out)):
+            if values:
+                there = joined.setdefault(name, [])
+                there += [value for value in values if value not in there]
+
+
+def _listed(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
+    if entry is None:
+        return []
+    if kind == "dbs":
+        return [scope.pattern(one) for one in entry.items()]
+    found = []
+    for one in entry.items():
+        keys = one.table(("db-name", "tbl-name"))
+        missing = [name for name in ("db-name", "tbl-name") if name not in keys]
+        if missing:
+            raise one.error(f"`{one.key}` has no `{missing[0]}`")
+        found.append({"db-name": scope.pattern(keys["db-name"]), "tbl-name": keys["tbl-name"].text()})
+    return found

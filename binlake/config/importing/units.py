@@ -1,0 +1,96 @@
+"""DM's processing units: the syncer's and the validator's settings as those of the SQL sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from binlake.config.importing import notes
+from binlake.config.importing.document import Entry
+from binlake.config.importing.report import Outcome, say_notes
+
+UNIT_KEYS: Mapping[str, tuple[str, ...]] = {
+    "mydumper": (*notes.MYDUMPERS, "threads", "rows"),
+    "loader": tuple(notes.LOADERS),
+    "syncer": (*notes.SYNCERS, "worker-count", "batch", "compact", "multiple-rows", "safe-mode", "safe-mode-duration"),
+    "validator": (*notes.VALIDATORS, "mode"),
+}
+_UNITS_OF_TIME = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|ns|m|s)")
+
+
+def unit_of(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str) -> Entry | None:
+    """The settings of a unit for an instance: its own, those it names in the task, or none. Raises ConfigError."""
+    if unit in instance:
+        return instance[unit]
+    named = instance.get(f"{unit}-config-name")
+    if named is None or not named.text():
+        return None
+    sets = task[f"{unit}s"].named() if f"{unit}s" in task else {}
+    if named.text() not in sets:
+        known = ", ".join(sorted(sets)) or "none"
+        raise named.error(f"`{unit}s` has no {named.text()!r}", f"known: {known}")
+    return sets[named.text()]
+
+
+def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) -> None:
+    """worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
+    keys = {} if entry is None else entry.table(UNIT_KEYS["syncer"])
+    for name, own in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
+        if name in keys:
+            outcome.take(keys[name], own, keys[name].number())
+    if thread is not None and thread.number():
+        outcome.take(thread, "target.worker-count", thread.number())
+    if "compact" in keys:
+        _take_compact(outcome, keys["compact"])
+    if "multiple-rows" in keys:
+        outcome.take(keys["multiple-rows"], "target.multiple-rows", keys["multiple-rows"].truth())
+    _take_safe_mode(outcome, keys)
+    say_notes(outcome, keys, notes.SYNCERS)
+
+
+def _take_compact(outcome: Outcome, entry: Entry) -> None:
+    """Changes of a key become one in all modes but `ordered`."""
+    if entry.truth():
+        outcome.take(entry, "target.mode", "parallel")
+    else:
+        outcome.take(entry, "target.mode", "ordered")
+
+
+def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
+    wanted = keys["safe-mode"].truth() if "safe-mode" in keys else False
+    filtered = bool(outcome.replication.get("filters") or outcome.replication.get("expression-filter"))
+    ordered = outcome.replication["target"].get("mode") == "ordered"
+    mode = "always" if wanted or (ordered and filtered) else "auto"
+    outcome.replication["target"]["safe-mode"] = mode
+    if "safe-mode" in keys:
+        same = wanted or mode == "auto"
+        why = "" if same else ": changes in commit order with filters of rows are always replaced"
+        outcome.say(keys["safe-mode"], "taken" if same else "differs", f'target.safe-mode = "{mode}"{why}')
+    if "safe-mode-duration" in keys:
+        outcome.take(keys["safe-mode-duration"], "target.safe-mode-duration-s", seconds(keys["safe-mode-duration"]))
+
+
+def take_validator(outcome: Outcome, entry: Entry) -> None:
+    """Continuous validation as a daily comparison. Raises ConfigError."""
+    keys = entry.table(UNIT_KEYS["validator"])
+    mode = keys["mode"].text() if "mode" in keys else "none"
+    if mode not in ("none", "fast", "full"):
+        raise keys["mode"].error(f"the mode {mode!r} is not known", "none, fast or full")
+    if mode == "none" and "mode" in keys:
+        outcome.say(keys["mode"], "taken", "nothing is compared on schedule")
+    elif mode != "none":
+        outcome.replication.setdefault("airflow", {})["verify"] = {"schedule": "@daily"}
+        outcome.say(
+            keys["mode"], "differs", 'airflow.verify.schedule = "@daily": whole tables are compared with the lake'
+        )
+    say_notes(outcome, keys, notes.VALIDATORS)
+
+
+def seconds(entry: Entry) -> float:
+    """A duration as Go writes it, 1m30s. Raises ConfigError."""
+    text = entry.text()
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise entry.error(f"{text!r} is not a duration", "write 60s or 1m30s")
+    return sum(float(number) * _UNITS_OF_TIME[unit] for number, unit in parts)

@@ -1,0 +1,111 @@
+"""Character sets of MySQL and MariaDB by collation id, as the log names them, and how Python reads them."""
+
+from __future__ import annotations
+
+import codecs
+
+from binlake.errors import WireError
+
+BINARY = 63
+
+_IDS = {
+    "big5": (1, 84),
+    "cp850": (4, 80),
+    "latin1": (5, 8, 15, 31, 47, 48, 49, 94),
+    "latin2": (2, 9, 21, 27, 77),
+    "ascii": (11, 65),
+    "ujis": (12, 91),
+    "sjis": (13, 88),
+    "cp1251": (14, 23, 50, 51, 52),
+    "hebrew": (16, 71),
+    "tis620": (18, 89),
+    "euckr": (19, 85),
+    "latin7": (20, 41, 42, 79),
+    "koi8u": (22, 75),
+    "koi8r": (7, 74),
+    "gb2312": (24, 86),
+    "greek": (25, 70),
+    "cp1250": (26, 34, 44, 66, 99),
+    "gbk": (28, 87),
+    "cp1257": (29, 58, 59),
+    "latin5": (30, 78),
+    "utf8mb3": (33, 76, 83, *range(192, 224)),
+    "ucs2": (35, 90, *range(128, 152), 159),
+    "cp866": (36, 68),
+    "macce": (38, 43),
+    "macroman": (39, 53),
+    "cp852": (40, 81),
+    "utf8mb4": (45, 46, *range(224, 248), *range(255, 512)),
+    "utf16": (54, 55, *range(101, 125)),
+    "utf16le": (56, 62),
+    "cp1256": (57, 67),
+    "utf32": (60, 61, *range(160, 184)),
+    "binary": (BINARY,),
+    "cp932": (95, 96),
+    "eucjpms": (97, 98),
+    "gb18030": (248, 249, 250),
+}
+_BY_ID = {number: name for name, ids in _IDS.items() for number in ids}
+_UCA1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
+"""MariaDB's newest collations: 256 numbers a character set, from 2048."""
+_NOPAD = 1024
+"""What MariaDB adds to a collation's id for the one without padding."""
+
+_CODECS = {
+    "utf8mb3": "utf-8",
+    "utf8mb4": "utf-8",
+    "ascii": "ascii",
+    "latin1": "cp1252",
+    "latin2": "iso8859-2",
+    "latin5": "iso8859-9",
+    "latin7": "iso8859-13",
+    "greek": "iso8859-7",
+    "hebrew": "iso8859-8",
+    "tis620": "tis-620",
+    "koi8r": "koi8-r",
+    "koi8u": "koi8-u",
+    "macce": "mac-latin2",
+    "macroman": "mac-roman",
+    "gbk": "gbk",
+    "gb2312": "gb2312",
+    "gb18030": "gb18030",
+    "big5": "big5",
+    "sjis": "shift_jis",
+    "cp932": "cp932",
+    "ujis": "euc_jp",
+    "eucjpms": "euc_jp",
+    "euckr": "cp949",
+    "ucs2": "utf-16-be",
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+    **{name: name for name in ("cp850", "cp852", "cp866", "cp1250", "cp1251", "cp1256", "cp1257")},
+}
+
+
+def charset_of(collation: int) -> str:
+    """The character set's name (`utf8mb4`, `binary`) of a collation id. Raises WireError for an unknown one."""
+    if collation >= 2048:
+        name = _UCA1400.get(collation >> 8)
+    else:
+        name = _BY_ID.get(collation - _NOPAD if collation > _NOPAD else collation)
+    if name is None:
+        raise WireError(f"collation id {collation} is of no known character set")
+    return name
+
+
+def decode_text(data: bytes, collation: int) -> str:
+    """A text of the server, `collation` being of its character set; binary is read as UTF-8. Raises WireError."""
+    name = charset_of(collation)
+    try:
+        return _decode_latin1(data) if name == "latin1" else data.decode(_CODECS.get(name, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise WireError(f"a text is not of its character set {name}: {error}") from None
+
+
+def _decode_latin1(data: bytes) -> str:
+    # The servers' latin1 is Windows' cp1252, with its five holes as the control characters of those numbers.
+    return codecs.charmap_decode(data, "strict", _LATIN1)[0]
+
+
+_LATIN1 = "".join(bytes([one]).decode("cp1252", "ignore") or chr(one) for one in range(256))

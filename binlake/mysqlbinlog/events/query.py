@@ -1,0 +1,199 @@
+"""QUERY: a statement as text, with the settings of the session that sent it, and what it does to a transaction."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from binlake.errors import WireError
+from binlake.mysqlbinlog.charsets import decode_text
+from binlake.mysqlbinlog.events.compressed import uncompress_mariadb
+from binlake.mysqlbinlog.events.header import HEADER_BYTES
+from binlake.mysqlbinlog.model import Session, Statement
+
+_POST_HEADER = struct.Struct("<IIBHH")
+_NO_FOREIGN_KEY_CHECKS = 0x4000000
+_RELAXED_UNIQUE_CHECKS = 0x8000000
+_UTF8MB4 = 45
+_NAMES_NOT_TOLD = 254
+"""The count of changed databases when they are too many."""
+
+
+class Role(Enum):
+    """What a statement is in the log."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to savepoint"
+    AROUND = "savepoint, XA START or XA END"
+    XA_COMMIT = "XA COMMIT"
+    XA_ROLLBACK = "XA ROLLBACK"
+    ROWS_AS_TEXT = "a change of rows as text"
+    DEFINITION = "everything else"
+
+
+def read_query(event: bytes, time: int, *, is_compressed: bool = False) -> Statement:
+    """The statement of a QUERY event without checksum; `time`: seconds, of its header. Raises WireError."""
+    _, _, db_size, _, status_size = _POST_HEADER.unpack_from(event, HEADER_BYTES)
+    at = HEADER_BYTES + _POST_HEADER.size
+    settings = _read_status(event[at : at + status_size])
+    at += status_size
+    db, at = event[at : at + db_size].decode("utf-8"), at + db_size + 1
+    raw = uncompress_mariadb(event[at:]) if is_compressed else event[at:]
+    settings["timestamp_us"] = time * 1_000_000 + settings.pop("microseconds", 0)
+    session = Session(**settings)
+    return Statement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
+
+
+_FIRST_WORDS = {
+    "BEGIN": Role.BEGIN,
+    "COMMIT": Role.COMMIT,
+    "ROLLBACK": Role.ROLLBACK,
+    "SAVEPOINT": Role.AROUND,
+    "RELEASE": Role.AROUND,
+    **dict.fromkeys(
+        ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "("), Role.ROWS_AS_TEXT
+    ),
+}
+_XA_WORDS = {
+    "START": Role.AROUND,
+    "BEGIN": Role.AROUND,
+    "END": Role.AROUND,
+    "COMMIT": Role.XA_COMMIT,
+    "ROLLBACK": Role.XA_ROLLBACK,
+}
+# A comment with `!` or `M!` is code: what it holds was executed.
+_LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*", re.DOTALL)
+_WORDS = re.compile(r"(\w+|\()\s*(\w*)")
+
+
+def role_of(text: str) -> Role:
+    """What the statement does to the transaction that it stands in."""
+    found = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
+    if found is None:
+        return Role.DEFINITION
+    first, second = found[1].upper(), found[2].upper()
+    if first == "XA":
+        return _XA_WORDS.get(second, Role.DEFINITION)
+    if first == "ROLLBACK" and second == "TO":
+        return Role.ROLLBACK_TO
+    return _FIRST_WORDS.get(first, Role.DEFINITION)
+
+
+def is_of_temporary_table(text: str) -> bool:
+    """Whether the statement makes or drops a temporary table."""
+    found = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
+    return found is not None and found[2].upper() == "TEMPORARY"
+
+
+_Reader = Callable[[bytes, int, dict[str, Any]], int]
+"""Reads one variable at a place into the settings; gives the place behind it."""
+
+
+def _read_status(data: bytes) -> dict[str, Any]:
+    """The session's settings. A variable of an unknown number ends them: nothing says how long it is."""
+    settings: dict[str, Any] = {}
+    at = 0
+    try:
+        while at < len(data):
+            reader = _STATUS.get(data[at])
+            if reader is None:
+                break
+            at = reader(data, at + 1, settings)
+    except (IndexError, struct.error):
+        raise WireError("the settings of a statement's session end inside one of them") from None
+    return settings
+
+
+def _flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
+    flags = int.from_bytes(data[at : at + 4], "little")
+    settings["foreign_key_checks"] = not flags & _NO_FOREIGN_KEY_CHECKS
+    settings["unique_checks"] = not flags & _RELAXED_UNIQUE_CHECKS
+    return at + 4
+
+
+def _number(name: str, width: int) -> _Reader:
+    def read(data: bytes, at: int, settings: dict[str, Any]) -> int:
+        settings[name] = int.from_bytes(data[at : at + width], "little")
+        return at + width
+
+    return read
+
+
+def _several(names: tuple[str, ...]) -> _Reader:
+    def read(data: bytes, at: int, settings: dict[str, Any]) -> int:
+        settings.update(zip(names, struct.unpack_from(f"<{len(names)}H", data, at), strict=True))
+        return at + 2 * len(names)
+
+    return read
+
+
+def _time_zone(data: bytes, at: int, settings: dict[str, Any]) -> int:
+    end = at + 1 + data[at]
+    settings["time_zone"] = data[at + 1 : end].decode("utf-8")
+    return end
+
+
+def _explicit_defaults(data: bytes, at: int, settings: dict[str, Any]) -> int:
+    settings["explicit_defaults_for_timestamp"] = bool(data[at])
+    return at + 1
+
+
+def _past(width: int) -> _Reader:
+    return lambda _data, at, _settings: at + width
+
+
+def _past_text(after: int, texts: int = 1) -> _Reader:
+    def read(data: bytes, at: int, _: dict[str, Any]) -> int:
+        for _text in range(texts):
+            at += 1 + data[at]
+        return at + after
+
+    return read
+
+
+def _past_databases(data: bytes, at: int, _: dict[str, Any]) -> int:
+    count, at = data[at], at + 1
+    for _name in range(0 if count == _NAMES_NOT_TOLD else count):
+        at = data.index(b"\0", at) + 1
+    return at
+
+
+def _past_gtid_flags(data: bytes, at: int, _: dict[str, Any]) -> int:
+    # The second half of an ALTER names its first one.
+    return at + (9 if data[at] & 0b1100 else 1)
+
+
+def _past_collations(data: bytes, at: int, _: dict[str, Any]) -> int:
+    return at + 1 + 4 * data[at]
+
+
+_STATUS: dict[int, _Reader] = {
+    0: _flags,
+    1: _number("sql_mode", 8),
+    2: _past_text(1),  # catalog, old
+    3: _several(("auto_increment_increment", "auto_increment_offset")),
+    4: _several(("client_charset", "connection_collation", "server_collation")),
+    5: _time_zone,
+    6: _past_text(0),  # catalog
+    7: _past(2),  # lc_time_names
+    8: _number("database_collation", 2),
+    9: _past(8),  # tables of a multi-table UPDATE
+    10: _past(4),  # size at the source
+    11: _past_text(0, texts=2),  # invoker
+    12: _past_databases,
+    13: _number("microseconds", 3),
+    16: _explicit_defaults,
+    17: _past(8),  # XID of a DDL
+    18: _past(2),  # default collation of utf8mb4
+    19: _past(1),  # sql_require_primary_key
+    20: _past(1),  # default_table_encryption
+    128: _number("microseconds", 3),
+    129: _past(8),  # MariaDB's XID
+    130: _past_gtid_flags,
+    131: _past_collations,
+}

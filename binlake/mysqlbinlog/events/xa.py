@@ -1,0 +1,41 @@
+"""Transactions of two phases: what XA PREPARE logs, and which of them a later XA COMMIT means."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from binlake.errors import WireError
+from binlake.mysqlbinlog.events.header import HEADER_BYTES
+
+_PREPARE = struct.Struct("<BIII")
+_XID = re.compile(r"(?i)^\s*XA\s+\w+\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)")
+
+
+class Xid(NamedTuple):
+    """The name of a transaction of two phases."""
+
+    format_id: int
+    gtrid: bytes
+    bqual: bytes
+
+    def __str__(self) -> str:
+        return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format_id}"
+
+
+def read_prepare(event: bytes) -> tuple[Xid, bool]:
+    """The transaction that an XA_PREPARE event without checksum ends, and whether it is committed in one phase."""
+    one_phase, format_id, gtrid_size, bqual_size = _PREPARE.unpack_from(event, HEADER_BYTES)
+    at = HEADER_BYTES + _PREPARE.size
+    return Xid(format_id, event[at : at + gtrid_size], event[at + gtrid_size : at + gtrid_size + bqual_size]), bool(
+        one_phase
+    )
+
+
+def xid_of(text: str) -> Xid:
+    """The transaction that `XA COMMIT X'61',X'',1` names; the servers log them in this form. Raises WireError."""
+    found = _XID.match(text)
+    if found is None:
+        raise WireError(f"no transaction is named by {text!r}")
+    return Xid(int(found[3]), bytes.fromhex(found[1]), bytes.fromhex(found[2]))

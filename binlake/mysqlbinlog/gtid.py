@@ -1,0 +1,216 @@
+"""GTID sets of both families: what a replica has done, as the servers write it.
+
+MySQL's set is intervals by server UUID, and by tag since 8.3 (`uuid:1-5:7:tag:1-3,uuid2:1`). MariaDB's is the last
+GTID of each domain (`0-1-17,1-2-5`): everything before it in its domain is done.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+from binlake.errors import WireError
+from binlake.mysqlbinlog.model import Flavor
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
+_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
+_MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
+
+Interval = tuple[int, int]
+"""First and last number, both inside."""
+
+
+class GtidSet(Protocol):
+    """What has been done."""
+
+    def add(self, gtid: str) -> None:
+        """Note the transaction `gtid` as done."""
+
+    def contains(self, gtid: str) -> bool:
+        """Whether the transaction `gtid` is done."""
+
+    def contains_set(self, other: GtidSet) -> bool:
+        """Whether all of `other` is done; `other` is of the same family."""
+
+    def copy(self) -> GtidSet:
+        """The same set, which changes by itself."""
+
+    def text(self) -> str:
+        """As the server writes it, without white space."""
+
+
+def parse_gtid_set(flavor: Flavor, text: str) -> GtidSet:
+    """The set that `text` writes. Raises WireError."""
+    return MySqlGtidSet.parse(text) if flavor is Flavor.MYSQL else MariaDbGtidSet.parse(text)
+
+
+class MySqlGtidSet:
+    """Intervals by origin: a UUID, or `uuid:tag`."""
+
+    def __init__(self, intervals: Mapping[str, Iterable[Interval]] | None = None) -> None:
+        self._of: dict[str, list[Interval]] = {}
+        self._texts: dict[str, str] = {}
+        for origin, several in (intervals or {}).items():
+            for first, last in several:
+                self._add_interval(origin, first, last)
+
+    @classmethod
+    def parse(cls, text: str) -> MySqlGtidSet:
+        """Of text, in any case and with white space. Raises WireError."""
+        done = cls()
+        for part in re.sub(r"\s", "", text).lower().split(","):
+            for origin, first, last in _intervals_of(part) if part else ():
+                done._add_interval(origin, first, last)
+        return done
+
+    def add(self, gtid: str) -> None:
+        """Note `uuid:number` or `uuid:tag:number` as done."""
+        origin, _, number = gtid.rpartition(":")
+        self.add_number(origin, int(number))
+
+    def add_number(self, origin: str, number: int) -> None:
+        """Note transaction `number` of `origin` as done."""
+        several = self._of.get(origin)
+        # Nearly every transaction follows the one before it.
+        if several and several[-1][1] + 1 == number:
+            several[-1] = (several[-1][0], number)
+            self._texts.pop(origin, None)
+        else:
+            self._add_interval(origin, number, number)
+
+    def contains(self, gtid: str) -> bool:
+        """Whether `uuid:number` or `uuid:tag:number` is done."""
+        origin, _, number = gtid.rpartition(":")
+        return self._contains_interval(origin, int(number), int(number))
+
+    def contains_set(self, other: GtidSet) -> bool:
+        """Whether all of `other` is done."""
+        return not self.missing_of(_of_mysql(other))
+
+    def missing_of(self, other: MySqlGtidSet) -> str:
+        """The part of `other` that is not in this set, as text: "" when all of it is."""
+        lacking = {
+            origin: [piece for first, last in several for piece in self._gaps(origin, first, last)]
+            for origin, several in other._of.items()
+        }
+        return MySqlGtidSet(lacking).text()
+
+    def copy(self) -> MySqlGtidSet:
+        """The same set, which changes by itself."""
+        return MySqlGtidSet(self._of)
+
+    def text(self) -> str:
+        """`uuid:1-5:7,uuid2:1`, origins in their order; an origin with a tag stands by itself."""
+        texts = self._texts
+        if len(texts) != len(self._of):
+            for origin, several in self._of.items():
+                if origin not in texts:
+                    numbers = (f"{first}-{last}" if last > first else f"{first}" for first, last in several)
+                    texts[origin] = f"{origin}:{':'.join(numbers)}"
+        return ",".join(texts[origin] for origin in sorted(texts))
+
+    def intervals(self) -> Iterator[tuple[str, list[Interval]]]:
+        """Each origin with its intervals, in the order of the origins."""
+        for origin in sorted(self._of):
+            yield origin, list(self._of[origin])
+
+    def _contains_interval(self, origin: str, first: int, last: int) -> bool:
+        several = self._of.get(origin, [])
+        place = bisect_right(several, (first, 1 << 64)) - 1
+        return place >= 0 and several[place][1] >= last
+
+    def _gaps(self, origin: str, first: int, last: int) -> Iterator[Interval]:
+        for begin, end in self._of.get(origin, []):
+            if end < first:
+                continue
+            if begin > last:
+                break
+            if begin > first:
+                yield first, begin - 1
+            first = end + 1
+        if first <= last:
+            yield first, last
+
+    def _add_interval(self, origin: str, first: int, last: int) -> None:
+        self._texts.pop(origin, None)
+        joined: list[Interval] = []
+        for begin, end in sorted([*self._of.get(origin, []), (first, last)]):
+            if joined and begin <= joined[-1][1] + 1:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((begin, end))
+        self._of[origin] = joined
+
+
+class MariaDbGtidSet:
+    """The last GTID of each domain: (server id, sequence number) by domain."""
+
+    def __init__(self, last: Mapping[int, tuple[int, int]] | None = None) -> None:
+        self.last = dict(last or {})
+
+    @classmethod
+    def parse(cls, text: str) -> MariaDbGtidSet:
+        """Of text. Raises WireError."""
+        return cls({domain: (server, number) for domain, server, number in _mariadb_gtids(text)})
+
+    def add(self, gtid: str) -> None:
+        """Note `domain-server-number` as the last of its domain: the log's order decides, not the number."""
+        domain, server, number = map(int, gtid.split("-"))
+        self.last[domain] = (server, number)
+
+    def contains(self, gtid: str) -> bool:
+        """Whether `domain-server-number` is at or before the last of its domain."""
+        domain, _, number = map(int, gtid.split("-"))
+        return domain in self.last and number <= self.last[domain][1]
+
+    def contains_set(self, other: GtidSet) -> bool:
+        """Whether each domain of `other` ends at or before the end of it here."""
+        if not isinstance(other, MariaDbGtidSet):
+            raise WireError("a GTID set of MySQL is compared with one of MariaDB")
+        return all(domain in self.last and end[1] <= self.last[domain][1] for domain, end in other.last.items())
+
+    def copy(self) -> MariaDbGtidSet:
+        """The same set, which changes by itself."""
+        return MariaDbGtidSet(self.last)
+
+    def text(self) -> str:
+        """`0-1-17,1-2-5`, domains in their order."""
+        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
+
+
+def _of_mysql(some: GtidSet) -> MySqlGtidSet:
+    if not isinstance(some, MySqlGtidSet):
+        raise WireError("a GTID set of MariaDB is compared with one of MySQL")
+    return some
+
+
+def _intervals_of(part: str) -> Iterator[tuple[str, int, int]]:
+    """(origin, first, last) of `uuid:1-5:7:tag:1-3`."""
+    uuid, *words = part.split(":")
+    if not _UUID.fullmatch(uuid) or not words:
+        raise WireError(f"not a GTID set of MySQL: {part!r}", hint="it looks like UUID:1-5,UUID:1-7")
+    origin = uuid
+    for word in words:
+        numbers = _NUMBERS.fullmatch(word)
+        if numbers is None and not _TAG.fullmatch(word):
+            raise WireError(f"not an interval of a GTID set of MySQL: {word!r}", where={"part": part})
+        if numbers is None:
+            origin = f"{uuid}:{word}"
+            continue
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if not 0 < first <= last:
+            raise WireError(f"not an interval of a GTID set of MySQL: {word!r}", where={"part": part})
+        yield origin, first, last
+
+
+def _mariadb_gtids(text: str) -> Iterator[tuple[int, int, int]]:
+    for part in re.sub(r"\s", "", text).split(","):
+        if not part:
+            continue
+        found = _MARIADB.fullmatch(part)
+        if found is None:
+            raise WireError(f"not a GTID of MariaDB: {part!r}", hint="it looks like 0-1-17: domain, server, number")
+        yield int(found[1]), int(found[2]), int(found[3])

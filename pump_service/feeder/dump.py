@@ -1,0 +1,213 @@
+"""One connection of the replication protocol: registers as a replica, asks for the log, gives its events.
+
+The dump is read in blocks: pymysql connects and authenticates, its reading packet by packet takes several times as
+long. A server that is silent for longer than its heartbeats is away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+import pymysql
+from pymysql.constants import COMMAND
+
+from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.mysqlbinlog.events.gtids import encode_mysql_set
+from binlake.mysqlbinlog.gtid import MySqlGtidSet
+from binlake.mysqlbinlog.model import Flavor
+from pump_service.feeder.logerrors import dump_refused
+from pump_service.feeder.server import Link, ask
+
+_DUMP_GTID = 0x1E
+_REGISTER = 0x15
+_NON_BLOCKING = 1
+_THROUGH_GTIDS = 4
+_FIRST_EVENT = 4
+_MARIADB_CAPABILITY = 4
+"""The reader understands MariaDB's GTID events."""
+_BLOCK = 1 << 18
+_LONGEST = 0xFFFFFF
+_HEADER = 4
+_ERROR, _END = 0xFF, 0xFE
+_NAMESPACE = UUID("6d2b3a60-3c9d-4b5e-9b59-62696e6c616b")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dump begins: behind the GTID set `gtids` (None: at `offset` of `file`)."""
+
+    file: str
+    offset: int
+    gtids: MySqlGtidSet | str | None = None
+
+
+class Dump:
+    """Events of a server's log from a place on; `server_id` 0 reads to the log's present end and registers nowhere."""
+
+    def __init__(
+        self, link: Link, flavor: Flavor, server_id: int, *, heartbeat_s: float, read_timeout_s: float
+    ) -> None:
+        self._link = link
+        self._flavor = flavor
+        self._server_id = server_id
+        self._heartbeat_s = heartbeat_s
+        self._read_timeout_s = read_timeout_s
+        self._buffer = bytearray()
+        self._joined = bytearray()
+        self._sock: socket.socket = link._sock  # type: ignore[attr-defined]
+        self._wake, self._waker = socket.socketpair()
+        self._heard = time.monotonic()
+        self._error: BinlakeError | None = None
+        self.is_at_end = False
+
+    def begin(self, place: Place) -> None:
+        """Ask for the log. Raises pymysql's errors; what the server refuses comes with the first events."""
+        self._set_variables()
+        if self._server_id:
+            self._register()
+        flags = 0 if self._server_id else _NON_BLOCKING
+        if isinstance(place.gtids, str):
+            ask(self._link, "SET @slave_connect_state = %s", (place.gtids,))
+            ask(self._link, "SET @slave_gtid_strict_mode = 1, @slave_gtid_ignore_duplicates = 0")
+        if isinstance(place.gtids, MySqlGtidSet):
+            self._send(_DUMP_GTID, _dump_by_gtids(self._server_id, flags, place.gtids))
+        elif place.offset >= 1 << 32 and self._flavor is Flavor.MYSQL:
+            self._send(_DUMP_GTID, _dump_by_long_offset(self._server_id, flags, place))
+        else:
+            body = struct.pack("<IHI", place.offset & 0xFFFFFFFF, flags, self._server_id) + place.file.encode()
+            self._send(COMMAND.COM_BINLOG_DUMP, body)
+        self._heard = time.monotonic()
+
+    def events(self, wait_s: float) -> list[bytes]:
+        """The events that have come, at least one unless `wait_s` passed, `wake` was called or the log ended.
+
+        Raises SourceUnavailable, SourceRefused, LostRange.
+        """
+        deadline = time.monotonic() + wait_s
+        while not self.is_at_end:
+            if self._error is not None:
+                raise self._error
+            events = self._take()
+            if events or self.is_at_end:
+                return events
+            if self._error is not None:
+                continue
+            if not self._fill(deadline):
+                break
+        return []
+
+    def wake(self) -> None:
+        """Make `events` return now; from any thread."""
+        with contextlib.suppress(OSError):
+            self._waker.send(b"!")
+
+    def close(self) -> None:
+        """End the connection."""
+        # No COM_QUIT: the server is in the middle of a dump.
+        self._link._force_close()  # type: ignore[attr-defined]
+        self._wake.close()
+        self._waker.close()
+
+    def _set_variables(self) -> None:
+        nanoseconds = int(self._heartbeat_s * 1e9)
+        ask(self._link, f"SET @master_heartbeat_period = {nanoseconds}, @source_heartbeat_period = {nanoseconds}")
+        ask(self._link, "SET @master_binlog_checksum = @@GLOBAL.binlog_checksum")
+        if self._flavor is Flavor.MARIADB:
+            ask(self._link, f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}")
+            return
+        ask(self._link, "SET @source_binlog_checksum = @@GLOBAL.binlog_checksum")
+        # A server ends the older one of two replicas of the same UUID: what a cut network left behind.
+        identity = str(uuid5(_NAMESPACE, str(self._server_id)))
+        ask(self._link, "SET @slave_uuid = %s, @replica_uuid = %s", (identity, identity))
+
+    def _register(self) -> None:
+        host = socket.gethostname().encode()[:60]
+        body = struct.pack("<IB", self._server_id, len(host)) + host + struct.pack("<BBHII", 0, 0, 0, 0, 0)
+        self._send(_REGISTER, body)
+        self._link._read_ok_packet()  # type: ignore[attr-defined]
+
+    def _send(self, command: int, body: bytes) -> None:
+        self._link._execute_command(command, body)  # type: ignore[attr-defined]
+
+    def _fill(self, deadline: float) -> bool:
+        """Read a block; False: the time is over, or somebody woke this up."""
+        silent_at = self._heard + self._read_timeout_s
+        if not self._has_pending() and not self._is_readable(min(deadline, silent_at)):
+            if time.monotonic() < silent_at:
+                return False
+            raise SourceUnavailable(f"the server sent nothing for {self._read_timeout_s:g} s, not even a heartbeat")
+        try:
+            block = self._sock.recv(_BLOCK)
+        except OSError as error:
+            raise SourceUnavailable(f"the connection to the server broke: {error}") from None
+        if not block:
+            raise SourceUnavailable("the server ended the connection")
+        self._buffer += block
+        self._heard = time.monotonic()
+        return True
+
+    def _has_pending(self) -> bool:
+        pending = getattr(self._sock, "pending", None)  # of TLS: decrypted, and so not in the socket any more
+        return bool(pending and pending())
+
+    def _is_readable(self, until: float) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        ready = {number for number, _ in poll.poll(max(0.0, until - time.monotonic()) * 1000)}
+        if self._wake.fileno() in ready:
+            self._wake.recv(1 << 10)
+            return False
+        return self._sock.fileno() in ready
+
+    def _take(self) -> list[bytes]:
+        """The whole packets of the buffer, joined to events."""
+        events: list[bytes] = []
+        at, size = 0, len(self._buffer)
+        with memoryview(self._buffer) as data:
+            while at + _HEADER <= size:
+                start = at + _HEADER
+                length = data[at] | data[at + 1] << 8 | data[at + 2] << 16
+                if start + length > size:
+                    break
+                at = start + length
+                if not self._joined and data[start] != 0:
+                    self._end_of_events(bytes(data[start:at]))
+                    break
+                if length == _LONGEST or self._joined:
+                    self._joined += data[start:at]
+                    if length < _LONGEST:
+                        events.append(bytes(self._joined[1:]))
+                        self._joined.clear()
+                else:
+                    events.append(bytes(data[start + 1 : at]))
+        del self._buffer[:at]
+        return events
+
+    def _end_of_events(self, packet: bytes) -> None:
+        if packet[0] == _END:
+            self.is_at_end = True
+            return
+        try:
+            pymysql.err.raise_mysql_exception(packet)
+        except pymysql.err.Error as error:
+            # The events before it come first.
+            self._error = dump_refused(error)
+
+
+def _dump_by_gtids(server_id: int, flags: int, done: MySqlGtidSet) -> bytes:
+    data = encode_mysql_set(done)
+    head = struct.pack("<HII", flags | _THROUGH_GTIDS, server_id, 0) + struct.pack("<Q", _FIRST_EVENT)
+    return head + struct.pack("<I", len(data)) + data
+
+
+def _dump_by_long_offset(server_id: int, flags: int, place: Place) -> bytes:
+    name = place.file.encode()
+    head = struct.pack("<HII", flags, server_id, len(name)) + name
+    return head + struct.pack("<QI", place.offset, 0)

@@ -1,0 +1,76 @@
+"""What a server says when it does not give its log, as errors that name the way on."""
+
+from __future__ import annotations
+
+import re
+
+import pymysql
+from pymysql.constants import ER
+
+from binlake.errors import BinlakeError, LostRange, SourceRefused, SourceUnavailable
+
+_PURGED_GTIDS = 1789  # MySQL: ER_MASTER_HAS_PURGED_REQUIRED_GTIDS
+_PURGED_HINT = (
+    "load the source anew (`binlake bootstrap`), or read another server of the topology that still has them; keep logs"
+    " longer: binlog_expire_logs_seconds (MySQL), expire_logs_days (MariaDB)"
+)
+_RESET_HINT = (
+    "if its log was reset or it was restored, load the source anew (`binlake bootstrap`); if the feeder is to read"
+    " another server, it must be one that has received all of it"
+)
+_BY_TEXT = (
+    (r"purged|could not find first log file", "purged"),
+    (r"has more GTIDs than|not in the (master|source|primary)'s binlog|position > file size|has been reset", "reset"),
+    (r"same server_(uuid|id)", "twin"),
+    (r"max_allowed_packet", "packet"),
+)
+
+
+def dump_refused(error: pymysql.err.Error) -> BinlakeError:
+    """The error of a dump that the server did not begin, or ended."""
+    code, text = error.args[0], str(error.args[-1])
+    if code == ER.SPECIFIC_ACCESS_DENIED_ERROR:
+        return SourceRefused(
+            f"the user may not read the log: {text}",
+            hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO its user (MariaDB: also BINLOG MONITOR)",
+        )
+    if code not in (ER.MASTER_FATAL_ERROR_READING_BINLOG, _PURGED_GTIDS):
+        return SourceUnavailable(f"the server ended the log: {code} {text}")
+    for pattern, kind in _BY_TEXT:
+        if re.search(pattern, text, re.IGNORECASE):
+            return _fatal(kind, text)
+    return SourceRefused(f"the server cannot read its own log: {text}", hint=_RESET_HINT)
+
+
+def _fatal(kind: str, text: str) -> BinlakeError:
+    if kind == "purged":
+        return purged(text)
+    if kind == "reset":
+        return SourceRefused(f"the server does not have what was read before: {text}", hint=_RESET_HINT)
+    if kind == "twin":
+        return SourceRefused(
+            f"another replica has the feeder's server id: {text}",
+            hint="`server-id` of the source in feeder.toml must be its own; is a second feeder running?",
+        )
+    return SourceRefused(
+        f"an event is larger than the server sends: {text}", hint="SET GLOBAL max_allowed_packet = 1073741824"
+    )
+
+
+def purged(what: str) -> LostRange:
+    """The log is gone from the position on."""
+    return LostRange(f"the source has purged its log from the position on: {what}", hint=_PURGED_HINT)
+
+
+def was_reset(what: str) -> SourceRefused:
+    """The server once had what it now lacks."""
+    return SourceRefused(f"the source's log was reset, or the server restored: {what}", hint=_RESET_HINT)
+
+
+def lacks(what: str) -> SourceUnavailable:
+    """Another server of the topology has not all that was read."""
+    return SourceUnavailable(
+        f"the server lacks transactions that were read from another one: {what}",
+        hint="it may have them soon; if it will never get them (errant, or lost at a fail-over), load the source anew"
+        " (`binlake bootstrap`)",
+    )

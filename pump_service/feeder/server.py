@@ -1,0 +1,93 @@
+"""A MySQL or MariaDB server as a client sees it: how it is reached, what family it is of, where its log ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+
+from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.rpc.tls import Tls
+from pump_service.feeder.settings import Server
+
+Link: TypeAlias = "Connection[Any]"
+Address = tuple[str, int]
+
+_CONNECT_S = 10.0
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_CREDENTIALS = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
+
+
+def connect(server: Server, address: Address | None = None, **arguments: Any) -> Link:
+    """A session at `address` (none: the server's own), autocommit on; encrypted where the server can.
+
+    Raises SourceUnavailable, SourceRefused.
+    """
+    host, port = address or (server.host, server.port)
+    where = {"server": f"{host}:{port}"}
+    own = {"host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4"}
+    tls = Tls.of(*server.security.files())
+    if tls is not None:
+        own["ssl"] = tls.http_context()
+    elif host in _LOOPBACK:
+        own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
+    try:
+        return pymysql.connect(**{**own, "autocommit": True, "connect_timeout": _CONNECT_S, **arguments})
+    except pymysql.err.Error as error:
+        if error.args and error.args[0] in _CREDENTIALS:
+            raise SourceRefused(
+                f"the server refuses the user: {error.args[-1]}",
+                hint="user and password of the source in feeder.toml",
+                where=where,
+            ) from None
+        raise SourceUnavailable(f"the server cannot be reached: {error.args[-1:]}", where=where) from None
+
+
+def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a query. Raises pymysql's errors."""
+    with link.cursor() as cursor:
+        cursor.execute(query, tuple(arguments) or None)
+        return list(cursor.fetchall())
+
+
+def variables(link: Link) -> dict[str, str]:
+    """The server's global variables by lower-case name. Raises pymysql's errors."""
+    return {str(name).lower(): str(value) for name, value in ask(link, "SHOW GLOBAL VARIABLES")}
+
+
+def flavor_of(link: Link) -> Flavor:
+    """The family of the server."""
+    version = str(link.server_version)  # type: ignore[attr-defined]
+    return Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
+
+
+def log_end(link: Link) -> Position:
+    """Where the server's log ends now. Raises SourceRefused when it writes none."""
+    flavor = flavor_of(link)
+    rows = _log_status(link)
+    if not rows:
+        raise SourceRefused("the server writes no binary log", hint="start it with --log-bin and binlog_format = ROW")
+    file, offset = str(rows[0][0]), int(rows[0][1])
+    if flavor is Flavor.MARIADB:
+        gtids = str(ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0] or "")
+    else:
+        has_gtids = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
+        gtids = str(rows[0][4]) if has_gtids else ""
+    return Position(file, offset, parse_gtid_set(flavor, gtids).text())
+
+
+def _log_status(link: Link) -> list[tuple[Any, ...]]:
+    try:
+        return ask(link, "SHOW BINARY LOG STATUS")
+    except pymysql.err.ProgrammingError:  # before MySQL 8.2; MariaDB
+        return ask(link, "SHOW MASTER STATUS")
+
+
+def log_files(link: Link) -> dict[str, int]:
+    """The server's log files in their order, with their sizes. Raises pymysql's errors."""
+    return {str(row[0]): int(row[1]) for row in ask(link, "SHOW BINARY LOGS")}

@@ -1,0 +1,384 @@
+"""DM's task file becomes a replication and a feeder.toml: every knob by its name, a line about each (S4-52)."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from binlake.base.tomltext import to_toml_sections
+from binlake.cli import run
+from binlake.config.importing.document import Entry
+from binlake.config.importing.scope import Scope
+from binlake.config.importing.units import seconds
+from binlake.config.load import check_replication
+from binlake.config.model import Replication
+from binlake.errors import ConfigError
+from binlake.rules import Rules
+from binlake.rules.patterns import compile_wildcard
+from pump_service.feeder.settings import FeederFile
+
+TASK = """
+name: Shards
+task-mode: all
+shard-mode: pessimistic
+target-database: {host: 10.0.0.9, port: 4000, user: root, password: TopSecret1}
+routes:
+  sale: {schema-pattern: "store_*", table-pattern: "sale_*", target-schema: store, target-table: sale,
+         extract-table: {table-regexp: "sale_(.*)", target-column: c_table},
+         extract-schema: {schema-regexp: "^store_(.*)", target-column: c_schema},
+         extract-source: {source-regexp: "(.*)", target-column: c_source}}
+  store: {schema-pattern: "store_*", target-schema: store}
+filters:
+  keep: {schema-pattern: user, events: [drop database, truncate table], action: ignore}
+expression-filter:
+  even: {schema: user, table: info, insert-value-expr: "id % 2 = 0"}
+block-allow-list:
+  lists:
+    do-dbs: [user, "store_*", "~^log[0-9]$"]
+    ignore-tables: [{db-name: user, tbl-name: log}]
+syncers:
+  global: {worker-count: 32, batch: 200, compact: true, multiple-rows: true, safe-mode: false,
+           safe-mode-duration: 1m30s}
+mysql-instances:
+- &one
+  source-id: s-01
+  route-rules: [sale, store]
+  filter-rules: [keep]
+  expression-filters: [even]
+  block-allow-list: lists
+  syncer-config-name: global
+  mydumper-thread: 8
+- {<<: *one, source-id: s-02}
+"""
+SOURCE = (
+    "source-id: {name}\nserver-id: 7{number}\nfrom: {{host: db{number}, port: 3307, user: dm, password: TopSecret2}}\n"
+)
+
+
+def write(folder: Path, task: str, sources: int = 2) -> list[str]:
+    """The task and its source files; their names."""
+    folder.mkdir(exist_ok=True)
+    files = [folder / "task.yaml", *(folder / f"source{number}.yaml" for number in range(1, sources + 1))]
+    texts = [task, *(SOURCE.format(name=f"s-0{number}", number=number) for number in range(1, sources + 1))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
+    return [str(file) for file in files]
+
+
+def imported(folder: Path, task: str, *options: str, sources: int = 2) -> tuple[Replication, FeederFile, str]:
+    """The replication and the feeder of a task, read by their own readers, and the lines about the keys."""
+    out = folder / "out"
+    assert run(["dm", "import", *write(folder, task, sources), "--out", str(out), *options]) == 0
+    (file,) = out.glob("*.toml")
+    return check_replication(file), read_feeder(out / "feeder" / file.name), file.read_text()
+
+
+def read_feeder(file: Path) -> FeederFile:
+    """A feeder.toml without its passwords."""
+    return FeederFile.model_validate(tomllib.loads(file.read_text()))
+
+
+def changed(**keys: Any) -> str:
+    """The task with other keys at its top."""
+    raw = yaml.safe_load(TASK)
+    raw.update({key.replace("_", "-"): value for key, value in keys.items()})
+    return yaml.safe_dump({key: value for key, value in raw.items() if value is not None})
+
+
+def one_instance(**keys: Any) -> str:
+    """The task with its first instance only, with other keys of it."""
+    first = yaml.safe_load(TASK)["mysql-instances"][0]
+    return changed(mysql_instances=[{**first, **{key.replace("_", "-"): value for key, value in keys.items()}}])
+
+
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str], task: str, *options: str, sources: int = 2) -> str:
+    """The error; nothing is written."""
+    out = folder / "out"
+    assert run(["dm", "import", *write(folder, task, sources), "--out", str(out), *options]) == 1
+    assert not out.exists()
+    told = capsys.readouterr()
+    assert told.out == ""
+    return told.err
+
+
+def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
+    replication, feeder, text = imported(tmp_path, TASK)
+    target = replication.target
+    assert target is not None
+    assert (replication.name, target.db_type, target.host, target.port) == ("shards", "tidb", "10.0.0.9", 4000)
+    assert (target.worker_count, target.batch_rows, target.multiple_rows) == (32, 200, True)
+    assert (target.mode, target.safe_mode, target.safe_mode_duration_s) == ("parallel", "auto", 90.0)
+    assert [(one.name, one.host, one.port, one.user, one.server_id) for one in feeder.source] == [
+        ("s-01", "db1", 3307, "dm", 71), ("s-02", "db2", 3307, "dm", 72),
+    ]  # fmt: skip
+    assert {(one.start.mode, one.snapshot.threads, one.rename_schema) for one in feeder.source} == {
+        ("snapshot", 8, "{source}_{schema}")
+    }
+    report = capsys.readouterr().out
+    line = next(number for number, text in enumerate(TASK.splitlines(), 1) if "worker-count: 32" in text)
+    assert f"task.yaml:{line}  taken    syncers.global.worker-count: target.worker-count = 32" in report
+    assert "differs  shard-mode: no shard waits" in report
+    assert "source1.yaml:2  taken    server-id" in report
+    assert "TopSecret" not in report + text
+    assert "BINLAKE_SOURCE_S_02_PASSWORD" in report
+
+
+def test_each_source_has_the_rules_that_it_would_have_alone(tmp_path: Path) -> None:  # S4-52, S4-03
+    both = Rules.of(imported(tmp_path / "both", TASK)[0])
+    alone = Rules.of(imported(tmp_path / "alone", one_instance(), sources=1)[0])
+    for source in ("s-01", "s-02"):
+        for db in ("user", "store_1", "store_", "log7", "log77", "xlog7", "other", "mysql", "USER"):
+            own = f"{source}_{db}"
+            for table in ("info", "log", "sale_9", "t", ""):
+                assert both.keeps(own, table) == alone.keeps(db, table), (own, table)
+                if not alone.keeps(db, table):
+                    continue
+                assert both.events.rows(own, table) == alone.events.rows(db, table)
+                if not table:
+                    assert both.routes.database(own) == alone.routes.database(db)
+                    continue
+                assert both.routes.table(own, table) == alone.routes.table(db, table)
+                assert both.routes.extracted(own, table) == alone.routes.extracted(db, table)
+                assert both.expressions.kinds(own, table) == alone.expressions.kinds(db, table)
+
+
+def test_without_lists_only_the_servers_own_databases_are_left_out(tmp_path: Path) -> None:
+    task = changed(block_allow_list=None, routes=None, mysql_instances=[{"source-id": "s-01"}, {"source-id": "s-02"}])
+    rules = Rules.of(imported(tmp_path, task)[0])
+    assert [rules.keeps(f"s-01_{db}", "t") for db in ("a", "mysql", "sys", "mysql2")] == [True, False, False, True]
+    assert rules.routes.table("s-02_shop", "t") == ("shop", "t")
+
+
+def test_databases_of_different_names_keep_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = changed(mysql_instances=[{"source-id": "s-01", "route-rules": ["sale"], "block-allow-list": "lists"},
+                                    {"source-id": "s-02", "route-rules": ["sale", "store"],
+                                     "block-allow-list": "lists"}])  # fmt: skip
+    replication, feeder, _ = imported(tmp_path, task, "--keep-schema-names")
+    assert [one.rename_schema for one in feeder.source] == ["", ""]
+    assert [one.schema_pattern for one in replication.routes] == ["store_*", "store_*"]
+    report = capsys.readouterr().out
+    assert "differs  routes.store: [[routes]] counts for every source, not only for s-02" in report
+    assert "none     filters.keep: no instance names it" in report
+
+
+@pytest.mark.parametrize(
+    "pattern", ["user", "store_*", "s?ore", "[a-c]x", "~^store_[0-9]+$", "~re_", "~^a.b$", "~[^a]$"]
+)
+def test_a_pattern_finds_the_same_databases_behind_a_sources_name(pattern: str) -> None:
+    scope = Scope.of("a.1", distinct=True)
+    scoped = compile_wildcard(scope.pattern(Entry("f", "k", 1, pattern)))
+    plain = compile_wildcard(pattern)
+    for db in ("user", "users", "store_1", "store_", "xstore_1", "score", "ax", "dx", "azb", "a.b", "a"):
+        assert scoped.matches(f"a.1_{db}") == plain.matches(db), db
+        assert not scoped.matches(f"ab1_{db}")
+
+
+def test_a_regular_expression_with_alternatives_at_its_beginning_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = changed(block_allow_list={"lists": {"do-dbs": ["~^a|^b"]}})
+    assert "cannot be put behind the source's name" in refusal(tmp_path, capsys, task)
+    assert imported(tmp_path, task, "--keep-schema-names")[0].block_allow_list is not None
+
+
+@pytest.mark.parametrize(
+    ("keys", "start"),
+    [
+        ({"meta": {"binlog-name": "bin.000007", "binlog-pos": 1234}}, ("position", "", "bin.000007", 1234)),
+        ({"meta": {"binlog-name": "bin.000007", "binlog-gtid": "0-1-5"}}, ("gtid", "0-1-5", "", 4)),
+        ({}, ("now", "", "", 4)),
+    ],
+)
+def test_an_incremental_task_begins_where_its_meta_says(
+    tmp_path: Path, keys: dict[str, Any], start: tuple[Any, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = changed(task_mode="incremental", mysql_instances=[{"source-id": "s-01", **keys}])
+    (source,) = imported(tmp_path, task, sources=1)[1].source
+    assert (source.start.mode, source.start.gtid, source.start.file, source.start.offset) == start
+    differs = "differs  task-mode" in capsys.readouterr().out
+    assert differs == (start[0] == "now")
+
+
+ALL_KNOBS = """
+name: all-knobs
+task-mode: full
+is-sharding: true
+shard-mode: optimistic
+strict-optimistic-shard-mode: true
+ignore-checking-items: [all]
+meta-schema: dm_meta
+enable-heartbeat: false
+heartbeat-update-interval: 1
+heartbeat-report-interval: 1
+timezone: "+08:00"
+case-sensitive: true
+collation_compatible: strict
+mariadb2tidb: {mode: auto}
+online-ddl: false
+online-ddl-scheme: gh-ost
+shadow-table-rules: ["^_(.+)_(?:(?:new)|(?:gho))$"]
+trash-table-rules: ["^_(.+)_(?:(?:ghc)|(?:del)|(?:old))$"]
+clean-dump-file: true
+ansi-quotes: true
+remove-meta: false
+experimental: {async-checkpoint-flush: true}
+target-database:
+  {host: t, port: 3306, user: u, password: "", max-allowed-packet: 1, session: {a: b}, security: {ssl-ca: /ca}}
+black-white-list: {old: {ignore-dbs: [test], ignore-tables: [{db-name: a, tbl-name: "~^x"}]}}
+mydumpers:
+  m: {mydumper-path: x, threads: 3, chunk-filesize: "64", statement-size: 1, rows: 5000, where: "a", skip-tz-utc: true,
+      extra-args: "-T a.b"}
+loaders:
+  l: {pool-size: 16, dir: d, sorting-dir-physical: s, import-mode: physical, on-duplicate: replace,
+      on-duplicate-logical: error, on-duplicate-physical: none, disk-quota-physical: 1, checksum-physical: required,
+      analyze: optional, range-concurrency: 1, compress-kv-pairs: "", pd-addr: a, security: {ssl-ca: a}}
+syncers:
+  s: {meta-file: "", worker-count: 8, batch: 50, queue-size: 1024, checkpoint-flush-interval: 30, compact: false,
+      multiple-rows: false, max-retry: 1, auto-fix-gtid: true, enable-gtid: true, disable-detect: false,
+      safe-mode: true, safe-mode-duration: 60s, enable-ansi-quotes: true, async-checkpoint-flush: true}
+validators:
+  v: {mode: fast, worker-count: 4, validate-interval: 10s, check-interval: 5s, row-error-delay: 30m,
+      meta-flush-interval: 5m, batch-query-size: 100, max-pending-row-size: 500m, max-pending-row-count: 9}
+mysql-instances:
+- {source-id: s-01, meta: {binlog-name: a.1}, filter-rules: [], route-rules: [], expression-filters: [],
+   black-white-list: old, mydumper-config-name: m, mydumper-thread: 2, loader-config-name: l, loader-thread: 4,
+   syncer-config-name: s, syncer-thread: 9, validator-config-name: v}
+"""
+ALL_OF_A_SOURCE = """
+enable: true
+enable-gtid: true
+auto-fix-gtid: true
+relay-dir: r
+meta-dir: m
+flavor: mariadb
+charset: utf8
+enable-relay: true
+relay-binlog-name: a.1
+relay-binlog-gtid: ""
+purge: {interval: 1, expires: 1, remain-space: 1}
+checker: {check-enable: true, backoff-rollback: 5m0s, backoff-max: 5m0s}
+tracer: {}
+case-sensitive: true
+filters:
+- {schema-pattern: "*", table-pattern: "tmp*", events: [all], sql-pattern: ["^DROP"], action: Ignore}
+from: {host: h, port: 1, user: u, password: "", max-allowed-packet: 1, session: {a: 1},
+       security: {ssl-ca: /a, ssl-cert: /b, ssl-key: /c, cert-allowed-cn: [x], ssl-ca-bytes: z}}
+source-id: s-01
+server-id: 1
+"""
+
+
+def test_every_knob_of_dm_loads_and_gets_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # S4-52
+    files = write(tmp_path, ALL_KNOBS, 1)
+    Path(files[1]).write_text(ALL_OF_A_SOURCE, encoding="utf-8")
+    out = tmp_path / "out"
+    assert run(["dm", "import", *files, "--out", str(out), "--target-type", "mysql", "--output", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    replication = check_replication(out / "all-knobs.toml")
+    assert replication.target is not None
+    assert (replication.target.mode, replication.target.safe_mode) == ("ordered", "always")
+    assert (replication.target.worker_count, replication.target.batch_rows) == (9, 50)
+    assert replication.filters[0].table_pattern == "tmp*"
+    assert replication.airflow.verify.schedule == "@daily"
+    (source,) = read_feeder(out / "feeder" / "all-knobs.toml").source
+    assert source.security.files() == ("/a", "/b", "/c")
+    assert (source.snapshot.threads, source.snapshot.chunk_rows) == (2, 5000)
+    said = {line["key"] for line in told["lines"]}
+    assert set(leaves(yaml.safe_load(ALL_OF_A_SOURCE))) - said == set()
+    assert set(leaves(yaml.safe_load(ALL_KNOBS))) - said == {"mysql-instances[0].source-id"}
+
+
+PARTS = ("filter-rules", "route-rules", "expression-filters")
+WHOLE = ("purge", "checker", "tracer", "filters", "session", "experimental", "mariadb2tidb", "old", "meta")
+
+
+def leaves(raw: Any, place: str = "") -> list[str]:
+    """The keys of a document that must get a line: those with a value of their own, and what is judged as a whole."""
+    if place.rpartition(".")[2] in WHOLE or place in ("loaders.l.security", "target-database.security"):
+        return [place]
+    if isinstance(raw, dict):
+        return [leaf for name, value in raw.items() for leaf in leaves(value, f"{place}.{name}" if place else name)
+                if not name.endswith(("-config-name", "-white-list", *PARTS)) or name == place]  # fmt: skip
+    if isinstance(raw, list) and raw and isinstance(raw[0], dict):
+        return [leaf for number, value in enumerate(raw) for leaf in leaves(value, f"{place}[{number}]")]
+    return [place]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("worker-count: 32", "worker-cuont: 32", "unknown key `syncers.global.worker-cuont`.*`worker-count`"),
+        ("shard-mode:", "shard-mod:", "unknown key `shard-mod`.*did you mean `shard-mode`"),
+        ("route-rules: [sale, store]", "route-rule: [sale]", "`mysql-instances.*route-rule`.*`route-rules`"),
+        ("target-schema: store, target-table", "target-scheme: store, target-table", "did you mean `target-schema`"),
+        ("do-dbs:", "do-db:", "did you mean `do-dbs`"),
+        ("insert-value-expr", "insert-value-exp", "did you mean `insert-value-expr`"),
+        ("port: 4000", "prot: 4000", "did you mean `port`"),
+        ("worker-count: 32", "worker-count: many", "`syncers.global.worker-count` is not a whole number"),
+        ("worker-count: 32", "worker-count: 0", "`target.worker-count`"),
+        ("compact: true", "compact: 1", "is not true or false"),
+        ("1m30s", "90", "'90' is not a duration"),
+        ("route-rules: [sale, store]", "route-rules: [sales]", "names the rule 'sales'.*known: sale, store"),
+        ("syncer-config-name: global", "syncer-config-name: all", "`syncers` has no 'all'.*known: global"),
+        ("task-mode: all", "task-mode: dump", "task-mode 'dump' has no counterpart"),
+        ("source-id: s-02", "source-id: s-03", "no source file with the source-id 's-03'"),
+        ("source-id: s-02", "source-id: s-01", "two instances have the source-id"),
+        ("id % 2 = 0", "id % 2 = (", "expression"),
+        ("[drop database,", "[dorp database,", "did you mean `drop database`"),
+        ("name: Shards", "name: 9", "begins with no letter"),
+        ("name: Shards", "name: Shards\nname: Twice", "the key `name` is given twice"),
+        ("name: Shards", "", "`name` is missing"),
+        ("routes:", "routes: [", "not valid YAML"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line_that_names_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, words: str
+) -> None:  # S4-52
+    assert old in TASK
+    error = refusal(tmp_path, capsys, TASK.replace(old, new))
+    assert error.count("\n") == 1
+    assert "task.yaml" in error
+    with pytest.raises(ConfigError, match=words):
+        raise ConfigError(error)
+
+
+def test_a_source_file_that_no_instance_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no instance of the source 's-02'" in refusal(tmp_path, capsys, one_instance())
+
+
+def test_lists_that_cannot_be_one_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lists = {"a": {"do-dbs": ["x"]}, "b": {"ignore-dbs": ["y"]}, "c": {}}
+    named = [{"source-id": "s-01", "block-allow-list": "a"}, {"source-id": "s-02", "block-allow-list": "b"}]
+    task = changed(block_allow_list=lists, mysql_instances=named)
+    assert "stands beside the do-dbs of another instance" in refusal(tmp_path, capsys, task)
+    named[1]["block-allow-list"] = "c"
+    rules = Rules.of(imported(tmp_path, changed(block_allow_list=lists, mysql_instances=named))[0])
+    assert [rules.keeps(*name) for name in (("s-01_x", "t"), ("s-01_y", "t"), ("s-02_y", "t"))] == [True, False, True]
+
+
+def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    imported(tmp_path, TASK)
+    file = tmp_path / "out" / "shards.toml"
+    file.write_text("mine")
+    capsys.readouterr()
+    again = ["dm", "import", *write(tmp_path, TASK), "--out", str(tmp_path / "out")]
+    assert run(again) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+    assert run([*again, "--force"]) == 0
+    assert check_replication(file).name == "shards"
+
+
+@pytest.mark.parametrize(("text", "value"), [("60s", 60), ("1m30s", 90), ("1.5h", 5400), ("200ms", 0.2), ("0s", 0)])
+def test_durations_of_go(text: str, value: float) -> None:
+    assert seconds(Entry("f", "k", 1, text)) == pytest.approx(value)
+
+
+def test_sections_of_toml_are_read_back_alike() -> None:
+    values = {"a": 1, "b": {"c": "x", "d": {"e": [1, 2]}, "list": [{"x": {"y": "z"}}, {"x": {}}]}, "e": {}, "f": []}
+    assert tomllib.loads(to_toml_sections(values)) == values

@@ -1,0 +1,46 @@
+"""A source's log as the tests read it: settings for a private server, and everything that came."""
+
+from __future__ import annotations
+
+from support.mariadb import MariaDb
+
+from binlake.mysqlbinlog.model import Position, SourceTransaction
+from pump_service.feeder.connection import open_log
+from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.settings import SourceFile
+
+SERVER_ID = 4_000_000
+
+
+def source_of(*servers: MariaDb, **settings: object) -> SourceFile:
+    """The source that `servers` are, as feeder.toml has it."""
+    first, *others = servers
+    addresses = tuple(f"{one.host}:{one.port}" for one in others)
+    own = {"name": "s1", "host": first.host, "port": first.port, "user": first.user, "addresses": addresses}
+    return SourceFile.model_validate({**own, **settings})
+
+
+def end_of(server: MariaDb) -> Position:
+    """Where the server's log ends."""
+    link = connect(source_of(server))
+    try:
+        return log_end(link)
+    finally:
+        link.close()
+
+
+def transactions_until_now(
+    server: MariaDb, since: Position, *, end: Position | None = None, **settings: object
+) -> list[SourceTransaction]:
+    """The transactions behind `since` up to `end`, by default where the log ends now."""
+    end = end or end_of(server)
+    log = open_log(source_of(server, **settings), SERVER_ID, since)
+    taken: list[SourceTransaction] = []
+    try:
+        while not taken or (taken[-1].end.file, taken[-1].end.offset) < (end.file, end.offset):
+            some = log.read(wait_s=30.0)
+            assert some, f"nothing came behind {taken[-1].end if taken else since}: {log.trouble}"
+            taken += some
+    finally:
+        log.end()
+    return taken
