@@ -1,0 +1,190 @@
+"""Opens a consistent snapshot: sessions that all see the source as it was at one position of its log.
+
+MariaDB tells each session the position of its snapshot, so that its sessions are opened without a lock and compared.
+MySQL does not: a lock that lasts as long as the opening keeps commits away meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import structlog
+from pymysql import err
+from pymysql.connections import Connection
+from pymysql.constants import ER
+
+from binlake.errors import ConfigError, SourceUnavailable
+from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.statements.literal import quote_name
+
+log = structlog.get_logger()
+
+Link: TypeAlias = "Connection[Any]"
+Name = tuple[str, str]
+"""(database, table)."""
+
+_TRIES = 20
+"""Openings of MariaDB's sessions without a lock before one is taken."""
+_LOCK_WAIT_S = 30
+_REFUSED = (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
+_SETTINGS = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+    "SET NAMES utf8mb4",
+    "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, wait_timeout = 86400",
+)
+_LIMITS = {
+    Flavor.MARIADB: "SET max_statement_time = 0",
+    Flavor.MYSQL: "SET max_execution_time = 0",
+}
+"""A server may end long statements; these are long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`sessions` that see the source at `position`, each for one reader at a time."""
+
+    flavor: Flavor
+    position: Position
+    sessions: tuple[Link, ...]
+
+    def close(self) -> None:
+        """End the sessions."""
+        for session in self.sessions:
+            with contextlib.suppress(err.Error):
+                session.close()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]) -> Snapshot:
+    """A snapshot with at most `sessions` sessions; `tables` are locked where the server grants no greater lock.
+
+    Raises SourceUnavailable when the source does not answer or is not still for a moment, ConfigError when it has
+    no log.
+    """
+    links: list[Link] = []
+    try:
+        for _ in range(max(sessions, 1)):
+            links.append(_session(connect, flavor))
+        if flavor is Flavor.MARIADB:
+            return _open_mariadb(connect, links)
+        with _lock(connect, tables):
+            _begin(links)
+            return Snapshot(flavor, _mysql_position(links[0]), tuple(links))
+    except BaseException as error:
+        Snapshot(flavor, Position("", 0), tuple(links)).close()
+        if isinstance(error, err.Error):
+            raise SourceUnavailable(f"the source opens no snapshot: {error.args}") from error
+        raise
+
+
+def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a query."""
+    with link.cursor() as cursor:
+        cursor.execute(query, tuple(arguments) or None)
+        return list(cursor.fetchall())
+
+
+def _session(connect: Callable[[], Link], flavor: Flavor) -> Link:
+    link = connect()
+    for statement in (*_SETTINGS, _LIMITS[flavor]):
+        ask(link, statement)
+    return link
+
+
+def _begin(links: Sequence[Link]) -> None:
+    for link in links:
+        ask(link, "ROLLBACK")
+        ask(link, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
+
+def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
+    for _ in range(_TRIES):
+        _begin(links)
+        places = [_mariadb_place(link) for link in links]
+        if len(set(places)) == 1:
+            return _mariadb_snapshot(places[0], links)
+    try:
+        with _global_lock(connect):
+            _begin(links)
+    except err.Error as error:
+        if error.args[0] not in _REFUSED:
+            raise
+        log.warning(
+            "snapshot_has_one_session", reason="commits come too fast, and the user may not lock", code=error.args[0]
+        )
+        for link in links[1:]:
+            link.close()
+        del links[1:]
+        _begin(links)
+    return _mariadb_snapshot(_mariadb_place(links[0]), links)
+
+
+def _mariadb_place(link: Link) -> tuple[str, int]:
+    status = {name.lower(): value for name, value in ask(link, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    if not status.get("binlog_snapshot_file"):
+        raise _no_log()
+    return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
+
+
+def _mariadb_snapshot(place: tuple[str, int], links: Sequence[Link]) -> Snapshot:
+    file, offset = place
+    gtids = ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", place)[0][0]
+    return Snapshot(Flavor.MARIADB, Position(file, offset, gtids or ""), tuple(links))
+
+
+def _mysql_position(link: Link) -> Position:
+    try:
+        rows = ask(link, "SHOW BINARY LOG STATUS")
+    except err.ProgrammingError:  # before 8.2
+        rows = ask(link, "SHOW MASTER STATUS")
+    if not rows:
+        raise _no_log()
+    with_gtids = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
+    file, offset, *_, gtids = rows[0]
+    return Position(file, int(offset), "".join(gtids.split()) if with_gtids else "")
+
+
+@contextlib.contextmanager
+def _lock(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
+    """Keep commits away: of the whole server, or of `tables` where the user may not lock that (as in most clouds)."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(_global_lock(connect))
+        except err.Error as error:
+            if error.args[0] not in _REFUSED:
+                raise
+            log.info("snapshot_locks_tables", tables=len(tables), code=error.args[0])
+            held.enter_context(_table_locks(connect, tables))
+        yield
+
+
+@contextlib.contextmanager
+def _global_lock(connect: Callable[[], Link]) -> Iterator[None]:
+    with contextlib.closing(connect()) as link:
+        ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
+        ask(link, "FLUSH TABLES WITH READ LOCK")
+        yield
+
+
+@contextlib.contextmanager
+def _table_locks(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
+    with contextlib.closing(connect()) as link:
+        ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
+        if tables:
+            ask(link, "LOCK TABLES " + ", ".join(f"{quote_name(db)}.{quote_name(name)} READ" for db, name in tables))
+        yield
+
+
+def _no_log() -> ConfigError:
+    return ConfigError(
+        "the source writes no binary log, so that nothing can follow its snapshot",
+        hint="start it with --log-bin and binlog_format = ROW",
+    )

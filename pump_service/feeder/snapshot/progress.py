@@ -1,0 +1,65 @@
+"""How far a full load is: rows and chunks of each table, for the status port and whoever watches it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pump_service.feeder.snapshot.opening import Name
+
+
+@dataclass
+class TableProgress:
+    """`estimated`: the server's guess of its rows; `done`: all its chunks are read."""
+
+    estimated: int
+    rows: int = 0
+    chunks: int = 0
+    done: bool = False
+
+
+@dataclass
+class Progress:
+    """Of one load; thread-safe. `state` is `reading`, `committing` or `done`."""
+
+    tables: dict[Name, TableProgress]
+    state: str = "reading"
+    began: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, guesses: Mapping[Name, int], names: Iterable[Name]) -> Progress:
+        """Of the tables `names`, of which nothing is read."""
+        return cls({name: TableProgress(guesses.get(name, 0)) for name in names})
+
+    def add_rows(self, name: Name, rows: int) -> None:
+        """So many more rows of a table."""
+        with self._lock:
+            self.tables[name].rows += rows
+
+    def add_chunk(self, name: Name) -> None:
+        """One more chunk of a table is read."""
+        with self._lock:
+            self.tables[name].chunks += 1
+
+    def finish(self, name: Name) -> None:
+        """A table is read."""
+        with self._lock:
+            self.tables[name].done = True
+
+    def to_json(self) -> dict[str, Any]:
+        """For the status port: the load as a whole, and each table."""
+        with self._lock:
+            tables = {f"{db}.{table}": {**vars(one)} for (db, table), one in self.tables.items()}
+        return {
+            "state": self.state,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "tables": len(tables),
+            "tables_done": sum(one["done"] for one in tables.values()),
+            "rows": sum(one["rows"] for one in tables.values()),
+            "rows_estimated": sum(max(one["estimated"], one["rows"]) for one in tables.values()),
+            "by_table": tables,
+        }

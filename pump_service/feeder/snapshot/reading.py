@@ -1,0 +1,207 @@
+"""Reads all tables of a snapshot, by as many threads as it has sessions, into values that a P can carry.
+
+Each table is compared with its structure again behind its last chunk: a snapshot shows old rows by today's columns, and
+says so on some servers only. A difference ends the reading: the load begins again with a new snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pymysql import err
+from pymysql.constants import ER
+
+from binlake.errors import Transient
+from binlake.rows.schema import TableDef
+from binlake.statements.literal import qualified
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.snapshot.chunks import Chunk, Chunks
+from pump_service.feeder.snapshot.opening import Link, Name, Snapshot, ask
+from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.snapshot.rowtexts import RowWriter, select_columns
+from pump_service.feeder.snapshot.structures import table_text
+from pump_service.feeder.snapshot.textrows import query_rows
+
+CHUNK_ROWS = 50_000
+MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
+"""Of one value: what a transaction of the source that is not large has."""
+_WAITING = 4
+"""Values that each reader may have ready."""
+_CHANGED = (ER.TABLE_DEF_CHANGED, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR)
+_POLL_S = 0.2
+
+
+class SnapshotChanged(Transient):
+    """A table's definition changed while its rows were read: a new snapshot has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A serialised PrewriteValue with `rows` inserts of one table."""
+
+    name: Name
+    rows: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table to read: `name` at the source, its `definition` there, and the statement that makes it."""
+
+    name: Name
+    definition: TableDef
+    text: str
+
+
+class SnapshotReader:
+    """Reads `tables` of `snapshot` as rows of schema version `schema_version`."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        tables: Sequence[SourceTable],
+        schema_version: int,
+        progress: Progress,
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        most_rows: int = MOST_ROWS,
+    ) -> None:
+        self._snapshot = snapshot
+        self._version = schema_version
+        self._progress = progress
+        self._most_rows = most_rows
+        # The greatest first: a small one fills the gap at the end.
+        tables = sorted(tables, key=lambda table: progress.tables[table.name].estimated, reverse=True)
+        self._work = [_Work(table, chunk_rows) for table in tables]
+        self._ready: queue.Queue[Value | BaseException | None] = queue.Queue(_WAITING * len(snapshot.sessions))
+        self._stopped = threading.Event()
+
+    def values(self) -> Iterator[Value]:
+        """All rows, chunks in no order. Raises SnapshotChanged, SourceUnavailable, and pymysql's other errors."""
+        threads = [
+            threading.Thread(target=self._read_all, args=(link,), name=f"snapshot-{number}", daemon=True)
+            for number, link in enumerate(self._snapshot.sessions)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            running = len(threads)
+            while running:
+                item = self._ready.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            self._stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def _read_all(self, link: Link) -> None:
+        try:
+            for work in self._work:
+                self._read_table(link, work)
+            self._hand_over(None)
+        except _Stopped:
+            return
+        except BaseException as error:  # noqa: BLE001 - carried to values(), which raises it
+            with contextlib.suppress(_Stopped):
+                self._hand_over(error)
+
+    def _read_table(self, link: Link, work: _Work) -> None:
+        while (chunk := work.begin(link)) is not None:
+            # What a statement locks against DDL stays locked to the transaction's end, or to a savepoint's.
+            ask(link, "SAVEPOINT chunk")
+            self._read_chunk(link, work.table, chunk)
+            ask(link, "ROLLBACK TO SAVEPOINT chunk")
+            self._progress.add_chunk(work.table.name)
+            if work.end():
+                self._progress.finish(work.table.name)
+
+    def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
+        writer = RowWriter(table.definition)
+        try:
+            for packets in query_rows(link, chunk_query(table, chunk)):
+                rows = writer.write(packets)
+                for part in split_rows(rows, self._most_rows, MOST_BYTES):
+                    self._hand_over(self._value(table, part))
+                self._progress.add_rows(table.name, len(rows))
+        except err.MySQLError as error:
+            if error.args[0] in _CHANGED:
+                raise _changed(table) from error
+            raise
+        if table_text(link, table.name) != table.text:
+            raise _changed(table)
+
+    def _value(self, table: SourceTable, rows: Sequence[bytes]) -> Value:
+        mutation = pb.TableMutation(table_id=table.definition.id, inserted_rows=rows, sequence=[pb.Insert] * len(rows))
+        value = pb.PrewriteValue(schema_version=self._version, mutations=[mutation])
+        return Value(table.name, len(rows), value.SerializeToString())
+
+    def _hand_over(self, item: Value | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                self._ready.put(item, timeout=_POLL_S)
+                return
+        raise _Stopped
+
+
+class _Stopped(Exception):
+    """Nobody takes the values any more."""
+
+
+class _Work:
+    """A table's chunks: those to give out, and how many are being read."""
+
+    def __init__(self, table: SourceTable, chunk_rows: int) -> None:
+        self.table = table
+        self._chunks = Chunks(table.name, table.definition, chunk_rows)
+        self._open = 0
+        self._over = False
+        self._lock = threading.Lock()
+
+    def begin(self, link: Link) -> Chunk | None:
+        """The next chunk; None when all are given out."""
+        with self._lock:
+            chunk = self._chunks.take(link)
+            self._open += chunk is not None
+            self._over = chunk is None or chunk.last
+            return chunk
+
+    def end(self) -> bool:
+        """A chunk is read; whether the table is."""
+        with self._lock:
+            self._open -= 1
+            return self._over and not self._open
+
+
+def chunk_query(table: SourceTable, chunk: Chunk) -> str:
+    """The SELECT of a chunk's rows, for `RowWriter`."""
+    where = f" WHERE {chunk.where}" if chunk.where else ""
+    return f"SELECT {select_columns(table.definition)} FROM {qualified(*table.name)}{where}"
+
+
+def split_rows(rows: Sequence[bytes], most_rows: int, most_bytes: int) -> Iterator[Sequence[bytes]]:
+    """`rows` in parts of at most so many rows and bytes; a longer row is alone."""
+    first, size = 0, 0
+    for number, row in enumerate(rows):
+        if number > first and (number - first == most_rows or size + len(row) > most_bytes):
+            yield rows[first:number]
+            first, size = number, 0
+        size += len(row)
+    if rows:
+        yield rows[first:]
+
+
+def _changed(table: SourceTable) -> SnapshotChanged:
+    return SnapshotChanged(
+        "a table's definition changed while its snapshot was read",
+        where={"table": ".".join(table.name)},
+        hint="the load begins again with a new snapshot; keep DDL away from the source until it is done",
+    )

@@ -1,0 +1,101 @@
+"""Every type's value comes out of a full load as its source shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from support import tabledefs as d
+from support.mariadb import MariaDb, MySql, execute
+from support.snapshots import images, opened, reader_of
+
+from binlake.rows.schema import mysqltypes as t
+from pump_service.feeder.snapshot.opening import Link, ask
+
+pytestmark = pytest.mark.mariadb
+
+DB = "snaptypes"
+
+Typed = tuple[str, d.Json, list[str | None]]
+"""Type, definition, SQL of the values."""
+
+TYPES: list[Typed] = [
+    ("TINYINT", d.col("c", t.TINY), ["-128", "127", None]),
+    ("BIGINT UNSIGNED", d.col("c", t.LONGLONG, unsigned=True), ["0", "18446744073709551615"]),
+    ("INT(8) ZEROFILL", d.col("c", t.LONG, unsigned=True), ["42"]),
+    ("DECIMAL(30,10)", d.col("c", t.NEWDECIMAL, flen=30, decimal=10), ["-12345678901234567890.0123456789", "0"]),
+    ("BIT(64)", d.col("c", t.BIT, flen=64), ["18446744073709551615", "5"]),
+    ("YEAR", d.col("c", t.YEAR), ["0", "2155"]),
+    ("DATE", d.col("c", t.DATE), ["'0000-00-00'", "'2024-00-31'", "'9999-12-31'"]),
+    ("TIME(6)", d.col("c", t.DURATION, decimal=6), ["'-838:59:59'", "'12:00:00.000001'"]),
+    ("DATETIME(3)", d.col("c", t.DATETIME, decimal=3), ["'0000-00-00 00:00:00'", "'2024-02-29 23:59:59.999'"]),
+    ("TIMESTAMP(6) NULL", d.col("c", t.TIMESTAMP, decimal=6), ["'2024-01-01 00:00:00.5'", "0"]),
+    ("VARCHAR(50) CHARACTER SET latin1", d.col("c", t.VARCHAR, flen=50, charset="latin1"), ["'äöü€'", "''"]),
+    ("VARCHAR(50) CHARACTER SET gbk", d.col("c", t.VARCHAR, flen=50), ["'中文'"]),
+    ("LONGTEXT", d.col("c", t.LONGBLOB), ["REPEAT('x', 70000)", "'a\\\\n\\'😀'", "REPEAT('ü', 130)"]),
+    ("CHAR(10)", d.col("c", t.STRING, flen=10), ["'a  '"]),
+    ("BINARY(4)", d.col("c", t.STRING, flen=4, charset="binary"), ["X'00FF'"]),
+    ("LONGBLOB", d.col("c", t.LONGBLOB, charset="binary"), ["X'00FFFB'", "REPEAT(X'FB', 300)", "''"]),
+    ("ENUM('', 'a', 'ß')", d.col("c", t.ENUM, elems=("", "a", "ß")), ["'ß'", "''"]),
+    ("SET('a', 'b', 'ß')", d.col("c", t.SET, elems=("a", "b", "ß")), ["'ß,a'", "''"]),
+]
+JSON: Typed = ("JSON", d.col("c", t.JSON), ["""'{"b": [1, 1.5, null, "x"], "a": true}'""", "'[]'"])
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    """A server of each family with an empty database."""
+    server: MariaDb = request.getfixturevalue(request.param)
+    execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    yield server
+    execute(server, f"DROP DATABASE {DB}")
+
+
+def test_the_value_of_each_type_is_the_one_that_the_source_shows(source: MariaDb) -> None:
+    types = [*TYPES, *[JSON] * isinstance(source, MySql)]
+    columns = [{**definition, "name": {"O": f"c{n}", "L": f"c{n}"}} for n, (_, definition, _) in enumerate(types)]
+    table = d.table("t", _key(), *columns, db=DB, pk_is_handle=True)
+    declared = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(types))
+    execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, {declared})")
+    with source.connect() as link:
+        ask(link, "SET sql_mode = '', time_zone = '+00:00'")
+        for row in range(max(len(values) for _, _, values in types)):
+            given = {f"c{n}": values[row] or "NULL" for n, (_, _, values) in enumerate(types) if row < len(values)}
+            ask(link, f"INSERT INTO {DB}.t (id, {', '.join(given)}) VALUES ({row}, {', '.join(given.values())})")
+        expected = [_shown(link, row, types) for row in range(3)]
+    with opened(source, 1) as snapshot:
+        reader, _ = reader_of(source, snapshot, table)
+        read = sorted(images(reader, table), key=lambda row: int(row.pop("id") or 0))
+    assert read == expected
+
+
+def _key() -> d.Json:
+    column = d.col("id", t.LONG, not_null=True)
+    column["type"]["Flag"] |= t.FLAG_PRIMARY
+    return column
+
+
+def _shown(link: Link, row: int, types: Sequence[Typed]) -> dict[str, str | None]:
+    """What the server shows, in the canonical texts of the codec: bytes as hex, numbers without zeros before them."""
+    texts: dict[str, str | None] = {}
+    for n, (kind, *_) in enumerate(types):
+        expression = f"CAST(c{n} AS CHAR)"
+        if kind in ("BINARY(4)", "LONGBLOB"):
+            expression = f"HEX(c{n})"
+        elif kind == "BIT(64)":
+            expression = f"LPAD(HEX(c{n} + 0), 16, '0')"
+        elif kind == "INT(8) ZEROFILL":
+            expression = f"CAST(c{n} + 0 AS CHAR)"
+        texts[f"c{n}"] = ask(link, f"SELECT {expression} FROM {DB}.t WHERE id = {row}")[0][0]
+    return texts
+
+
+def test_floats_are_exact(source: MariaDb) -> None:
+    """The server's own text of a FLOAT has six digits."""
+    table = d.table("t", d.col("f", t.FLOAT), d.col("g", t.DOUBLE), db=DB)
+    values = "(16777215, 0.1), (1.1, 1.7976931348623157e308), (-3.4028234663852886e38, -2e-308)"
+    execute(source, f"CREATE TABLE {DB}.t (f FLOAT, g DOUBLE)", f"INSERT INTO {DB}.t VALUES {values}")
+    with opened(source, 1) as snapshot:
+        reader, _ = reader_of(source, snapshot, table)
+        read = {(float(row["f"] or 0), float(row["g"] or 0)) for row in images(reader, table)}
+    assert read == {(16777215.0, 0.1), (1.1, 1.7976931348623157e308), (-3.4028235e38, -2e-308)}

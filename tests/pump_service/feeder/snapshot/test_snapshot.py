@@ -1,0 +1,206 @@
+"""A full load from real servers: one place for all sessions, each row once, nothing read by a changed definition."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from support import tabledefs as d
+from support.mariadb import MariaDb, MySql, execute, rows
+from support.snapshots import images, opened, reader_of
+
+from binlake.errors import ConfigError
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema import mysqltypes as t
+from pump_service.feeder.snapshot.chunks import Chunks
+from pump_service.feeder.snapshot.opening import Link, Snapshot, ask, open_snapshot
+from pump_service.feeder.snapshot.reading import SnapshotChanged, split_rows
+from pump_service.feeder.snapshot.structures import Structures, read_structures
+
+pytestmark = pytest.mark.mariadb
+
+DB = "snap"
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    """A server of each family with an empty database."""
+    server: MariaDb = request.getfixturevalue(request.param)
+    execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    yield server
+    execute(server, f"DROP DATABASE {DB}")
+
+
+def test_all_sessions_see_the_rows_of_one_position(source: MariaDb) -> None:
+    """The GTID says how many transactions there were; each session has as many rows, whatever is written meanwhile."""
+    execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)")
+    with opened(source, 1) as snapshot:
+        before = _transactions(snapshot)
+    stop, wrote = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with source.connect() as link:
+            while not stop.is_set():
+                ask(link, f"INSERT INTO {DB}.t (n) VALUES (1)")
+                wrote.set()
+
+    writers = [threading.Thread(target=write) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    try:
+        assert wrote.wait(30)
+        seen = []
+        for _ in range(3):
+            with opened(source, 3, [(DB, "t")]) as snapshot:
+                counts = {ask(session, f"SELECT COUNT(*) FROM {DB}.t")[0][0] for session in snapshot.sessions}
+                assert len(snapshot.sessions) == 3
+                assert counts == {_transactions(snapshot) - before}
+                seen.append(counts.pop())
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert seen == sorted(seen)
+    assert seen[0] > 0
+
+
+def _transactions(snapshot: Snapshot) -> int:
+    return int(snapshot.position.gtids.replace(":", "-").rsplit("-", 1)[1])
+
+
+def test_a_user_who_may_not_lock_the_server_has_its_tables_locked(mysql: MySql) -> None:
+    """As in most clouds, where nobody has RELOAD."""
+    execute(
+        mysql,
+        f"DROP DATABASE IF EXISTS {DB}",
+        f"CREATE DATABASE {DB}",
+        f"CREATE TABLE {DB}.t (id INT PRIMARY KEY)",
+        "DROP USER IF EXISTS reader",
+        "CREATE USER reader IDENTIFIED BY ''",
+        "GRANT SELECT, LOCK TABLES, REPLICATION CLIENT ON *.* TO reader",
+    )
+    locks: list[str] = []
+
+    def connect() -> Link:
+        link = mysql.connect(user="reader")
+        query = link.query
+
+        def noted(sql: str, unbuffered: bool = False) -> int:
+            locks.extend([str(sql)] * str(sql).startswith(("FLUSH", "LOCK")))
+            return query(sql, unbuffered)
+
+        link.query = noted  # type: ignore[method-assign]
+        return link
+
+    with open_snapshot(connect, Flavor.MYSQL, 2, [(DB, "t")]) as snapshot:
+        assert [lock.split()[0] for lock in locks] == ["FLUSH", "LOCK"]
+        assert snapshot.position.gtids
+        execute(mysql, f"INSERT INTO {DB}.t VALUES (1)")  # the lock is gone
+        assert [ask(session, f"SELECT COUNT(*) FROM {DB}.t")[0][0] for session in snapshot.sessions] == [0, 0]
+    execute(mysql, f"DROP DATABASE {DB}", "DROP USER reader")
+
+
+def test_a_server_without_a_log_is_refused(mariadb: MariaDb) -> None:
+    with pytest.raises(ConfigError, match=r"no binary log.*--log-bin"):
+        opened(mariadb)
+
+
+KEYS = {
+    "int with holes": ("id INT PRIMARY KEY", d.col("id", t.LONG, not_null=True), "seq * seq"),
+    "negative": ("id BIGINT PRIMARY KEY", d.col("id", t.LONGLONG, not_null=True), "seq * 977 - 500000"),
+    "text of a collation": (
+        "id VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY",
+        d.col("id", t.VARCHAR, not_null=True, flen=20),
+        "CONCAT(IF(seq % 2, 'Ä''\\\\', 'b'), seq)",
+    ),
+    "bytes": (
+        "id BINARY(8) PRIMARY KEY",
+        d.col("id", t.STRING, not_null=True, flen=8, charset="binary"),
+        "UNHEX(LPAD(HEX(seq * 7919), 16, '0'))",
+    ),
+    "decimal": (
+        "id DECIMAL(12,3) PRIMARY KEY",
+        d.col("id", t.NEWDECIMAL, not_null=True, flen=12, decimal=3),
+        "seq / 8",
+    ),
+    "moment": (
+        "id DATETIME(3) PRIMARY KEY",
+        d.col("id", t.DATETIME, not_null=True, decimal=3),
+        "'2024-01-01' + INTERVAL seq * 1.25 SECOND",
+    ),
+    "no order in SQL": ("id DOUBLE PRIMARY KEY", d.col("id", t.DOUBLE, not_null=True), "seq * 2e0"),
+    "no key": ("id INT", d.col("id", t.LONG), "seq % 10"),
+}
+"""Column, definition, value of the row number `seq`."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_chunks_have_each_row_once(source: MariaDb, kind: str) -> None:
+    column, definition, expression = KEYS[kind]
+    handle, keyed = definition["type"]["Tp"] in t.INTEGERS, "PRIMARY" in column
+    flag = definition["type"]["Flag"] | (t.FLAG_PRIMARY if keyed else 0)
+    definition = {**definition, "type": {**definition["type"], "Flag": flag}}
+    keys = (d.primary("id"),) if keyed and not handle else ()
+    table = d.table("t", definition, keys=keys, db=DB, pk_is_handle=handle and keyed)
+    numbers = "WITH RECURSIVE n(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < 700) SELECT seq FROM n"
+    execute(source, f"CREATE TABLE {DB}.t ({column})", f"INSERT INTO {DB}.t SELECT {expression} FROM ({numbers}) s")
+    with opened(source) as snapshot:
+        reader, progress = reader_of(source, snapshot, table, chunk_rows=64, most_rows=40)
+        read = Counter(str(row["id"]) for row in images(reader, table))
+    shown = "HEX(id)" if kind == "bytes" else "CAST(id AS CHAR)"
+    assert read == Counter(text for (text,) in rows(source, f"SELECT {shown} FROM {DB}.t"))
+    state = progress.to_json()
+    assert state["rows"] == 700
+    assert state["by_table"][f"{DB}.t"]["chunks"] == (1 if kind.startswith("no ") else 11)
+    assert state["tables_done"] == 1
+
+
+def test_ranges_of_a_table_are_bounded_by_the_first_column_of_its_key(source: MariaDb) -> None:
+    execute(source, f"CREATE TABLE {DB}.t (a INT, b INT, PRIMARY KEY (a, b))")
+    execute(source, f"INSERT INTO {DB}.t VALUES (1,1),(1,2),(1,3),(2,1),(2,2),(3,1)")
+    keyed = d.table("t", d.col("a"), d.col("b"), keys=(d.primary("a", "b"),), db=DB)
+    chunks = Chunks((DB, "t"), keyed, 2)
+    with source.connect() as link:
+        taken = [chunk.where for chunk in iter(lambda: chunks.take(link), None) if chunk]
+    assert taken == ["`a` <= 1", "`a` > 1 AND `a` <= 2", "`a` > 2"]
+
+
+@pytest.mark.parametrize("ddl", ["ADD COLUMN z INT DEFAULT 5", "DROP COLUMN n", "MODIFY n VARCHAR(30)"])
+def test_a_definition_that_changes_under_the_snapshot_ends_the_reading(source: MariaDb, ddl: str) -> None:
+    """MariaDB shows the old rows by the new columns and says nothing."""
+    execute(source, f"CREATE TABLE {DB}.t (id INT, n INT)", f"INSERT INTO {DB}.t VALUES (1, 1)")
+    table = d.table("t", d.col("id"), d.col("n"), db=DB)
+    with opened(source, 2) as snapshot:
+        reader, _ = reader_of(source, snapshot, table)
+        execute(source, f"ALTER TABLE {DB}.t {ddl}")
+        with pytest.raises(SnapshotChanged, match=rf"changed.*table={DB}\.t"):
+            list(reader.values())
+
+
+def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
+    execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY AUTO_INCREMENT)", f"CREATE VIEW {DB}.v AS SELECT 1")
+
+    def read() -> Structures:
+        with source.connect() as link:
+            return read_structures(link, lambda db, _table: db == DB)
+
+    first = read()
+    assert list(first.tables) == [(DB, "t")]
+    assert list(first.databases) == [DB]
+    execute(source, f"INSERT INTO {DB}.t VALUES (41)")
+    assert first.same_as(read())
+    execute(source, f"ALTER TABLE {DB}.t ADD COLUMN b INT")
+    assert not first.same_as(read())
+
+
+def test_a_table_without_snapshots_is_refused_by_name(source: MariaDb) -> None:
+    execute(source, f"CREATE TABLE {DB}.t (id INT) ENGINE = MyISAM")
+    with source.connect() as link, pytest.raises(ConfigError, match=rf"{DB}\.t.*InnoDB"):
+        read_structures(link, lambda db, _table: db == DB)
+
+
+def test_values_have_a_limit_of_rows_and_bytes() -> None:
+    parts = split_rows([b"a", b"bb", b"c" * 10, b"d", b"e", b"f"], 2, 4)
+    assert [list(part) for part in parts] == [[b"a", b"bb"], [b"c" * 10], [b"d", b"e"], [b"f"]]

@@ -1,0 +1,54 @@
+"""Full loads in tests: opened on a real server, read into rows as everything behind the pumps sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from support.mariadb import MariaDb, MySql
+
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.codec import commit_binlog, decode_transaction
+from binlake.rows.schema import TableDef
+from pump_service.feeder.snapshot import structures
+from pump_service.feeder.snapshot.opening import Name, Snapshot, open_snapshot
+from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.snapshot.reading import SnapshotReader, SourceTable
+
+
+def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:
+    """A snapshot of a server of either family."""
+    flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
+    return open_snapshot(server.connect, flavor, sessions, tables)
+
+
+def reader_of(server: MariaDb, snapshot: Snapshot, table: TableDef, **limits: int) -> tuple[SnapshotReader, Progress]:
+    """A reader of one table, with the structure that it has now, and its progress."""
+    name = (table.db, table.name)
+    with server.connect() as link:
+        text = structures.table_text(link, name)
+    assert text is not None
+    progress = Progress.of({name: 1}, [name])
+    return SnapshotReader(snapshot, [SourceTable(name, table, text)], 7, progress, **limits), progress
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    of: TableDef
+
+    def table(self, _table_id: int) -> TableDef:
+        return self.of
+
+    def is_gone(self, _table_id: int) -> bool:
+        return False
+
+
+def images(reader: SnapshotReader, table: TableDef) -> list[dict[str, str | None]]:
+    """The rows that the reader's values hold."""
+    read: list[dict[str, str | None]] = []
+    for value in reader.values():
+        changes = list(decode_transaction(commit_binlog(1, 2, b"k", value.value), 2, 1, _Lookup(table)))
+        assert len(changes) == value.rows
+        assert all(change.op == "insert" for change in changes)
+        read.extend(change.after or {} for change in changes)
+    return read
