@@ -52,10 +52,10 @@ class _Rule:
 
 
 class Routes:
-    """The rules of one replication; `source` is its name, for `extract-source`. Raises ConfigError."""
+    """The rules of one replication; `replication` is its name. Raises ConfigError."""
 
-    def __init__(self, rules: Sequence[RouteRule], source: str = "") -> None:
-        self._source = source
+    def __init__(self, rules: Sequence[RouteRule], replication: str = "") -> None:
+        self._replication = replication
         self._rules = [_Rule(rule, compile_wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
         self._known: dict[tuple[str, str], _Rule | None] = {}
         _require_distinct(rules)
@@ -77,12 +77,15 @@ class Routes:
         rule = self._rule(db, "")
         return db if rule is None else rule.schema_at_target(db)
 
-    def extracted(self, db: str, table: str) -> tuple[Extracted, ...]:
-        """The further columns of `db`.`table`: of the table, the database, the source, in this order."""
+    def extracted(self, db: str, table: str, source: str = "") -> tuple[Extracted, ...]:
+        """The further columns of `db`.`table`: of the table, the database, the source, in this order.
+
+        `source`: the feeder's source that has it; empty, as for a TiDB: the replication's name stands for it.
+        """
         rule = self._rule(db, table)
         if rule is None:
             return ()
-        found = _extractors(rule.config, table, db, self._source)
+        found = _extractors(rule.config, table, db, source or self._replication)
         return tuple(Extracted(column, _captured_text(regex, text)) for regex, column, text in found)
 
     def _rule(self, db: str, table: str) -> _Rule | None:

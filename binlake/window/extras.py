@@ -43,7 +43,8 @@ def extras_of_window(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
 def _of_state(state: SchemaState, naming: Naming) -> Iterator[tuple[TableDef, _Values]]:
     shared = {source.id: group for group in TargetTables(state, naming).shared() for source in group}
     for table in naming.kept(state.tables()):
-        values = {e.column: e.value for e in naming.rules.routes.extracted(table.db, table.name)}
+        extracted = naming.rules.routes.extracted(table.db, table.name, table.source)
+        values = {e.column: e.value for e in extracted}
         if table.id in shared:
             values |= _values_it_lacks(table, merge_definitions(shared[table.id]))
         if values:

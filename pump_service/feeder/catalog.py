@@ -27,6 +27,7 @@ from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info, with_
 from binlake.mysqlbinlog.model import Flavor, Session, Statement, TableMap
 from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema.forms import Json, database_json, job_json
+from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import qualified, quote_name
 from pump_service.feeder.tracker import Tracker
@@ -260,7 +261,7 @@ class Catalog:
         job = job_json(
             self._new_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.version + 1, start_ts=0,
-            finished_ts=0, db_info=db_info, table_info=None if info is None else dict(info),
+            finished_ts=0, db_info=db_info, table_info=None if info is None else {**info, SOURCE_KEY: names.name},
         )  # fmt: skip
         body = {**job, "feeder": {"source": names.name, **(more or {})}}
         self.state = self.state.apply(DdlJob.from_dict(body))

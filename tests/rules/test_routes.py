@@ -79,3 +79,26 @@ def test_of_many_rules_of_equal_rank_the_first_two_are_named() -> None:
 def test_rules_are_true_when_there_is_one() -> None:
     assert bool(routes({"schema-pattern": "s", "target-schema": "a"})) is True
     assert bool(routes()) is False
+
+
+def test_the_source_is_the_feeders_or_else_the_replication() -> None:  # S4-03
+    rule = {"schema-pattern": "s*", "target-schema": "all",
+            "extract-source": {"source-regexp": "^(.*)-[0-9]$", "target-column": "c_source"}}  # fmt: skip
+    found = routes(rule, source="replica-7")
+    assert [e.value for e in found.extracted("s1", "t", "shard-2")] == ["shard"]
+    assert [e.value for e in found.extracted("s1", "t")] == ["replica"]
+    assert [e.value for e in found.extracted("s1", "t", "other")] == [""]
+
+
+def test_a_rule_with_a_group_gives_names_back_where_no_other_rule_is() -> None:  # S4-05
+    found = routes(
+        {"schema-pattern": "~^(?:a|b)_(.*)$", "target-schema": "{1}"},
+        {"schema-pattern": "a_x", "target-schema": "x_of_a"},
+        {"schema-pattern": "b_*", "table-pattern": "t", "target-schema": "b", "target-table": "u"},
+    )
+    assert [found.database(name) for name in ("a_x", "b_x", "A_Y", "c_x", "ab")] == ["x_of_a", "x", "Y", "c_x", "ab"]
+    assert found.table("b_x", "t") == ("b", "u")
+    assert found.table("b_x", "v") == ("x", "v")
+    for pattern in ("a_*", "~^a_", "~^(a)_(b)"):
+        with pytest.raises(ConfigError, match="one group"):
+            routes({"schema-pattern": pattern, "target-schema": "x{1}"})

@@ -269,6 +269,17 @@ def test_extract_columns_end_the_row_and_every_unique_key() -> None:  # S4-03
         TargetTables(state, Naming(rules(routes=[clash]))).find("all", "t")
 
 
+def test_an_extract_column_takes_the_name_of_the_feeders_source() -> None:  # S4-03
+    w = two_shards()
+    for job, source in zip(w.jobs[2:], ("shard-1", "shard-2"), strict=True):
+        job["binlog"]["TableInfo"]["source_name"] = source
+    rule = {**SHARDS, "extract-source": {"source-regexp": "shard-(.*)", "target-column": "c_source"}}
+    found = extras_of_window(window_schemas(SchemaState(), *logged(w)), Naming(rules(routes=[rule])))
+    assert {(extra.db, extra.values["c_source"]) for extra in found} == {("s1", "1"), ("s2", "2")}
+    plain = extras_of_window(window_schemas(SchemaState(), *logged(two_shards())), Naming(rules(routes=[rule])))
+    assert {extra.values["c_source"] for extra in plain} == {""}
+
+
 def test_dropped_changes_of_a_table_with_two_unique_keys_need_consent() -> None:
     w = Workload()
     w.create_database("s1")

@@ -67,7 +67,7 @@ class ExtractSchema(Section):
 
 
 class ExtractSource(Section):
-    """The same of the replication's name, which stands for DM's source-id."""
+    """The same of the source's name: that of feeder.toml (DM's source-id), of a TiDB the replication's."""
 
     source_regexp: str = Field(description="its capture groups, joined, are the value; no match = empty text")
     target_column: str = Field(min_length=1, description="column of the target")
@@ -86,7 +86,7 @@ class RouteRule(Section):
     target_table: str = Field("", description="table at the target; empty = the source's name")
     extract_table: ExtractTable | None = Field(None, description="a column for the source table")
     extract_schema: ExtractSchema | None = Field(None, description="a column for the source database")
-    extract_source: ExtractSource | None = Field(None, description="a column for the replication")
+    extract_source: ExtractSource | None = Field(None, description="a column for the source")
 
 
 class DdlReplacement(Section):

@@ -17,6 +17,9 @@ from binlake.rows.schema.reorganized import Reorganized
 
 Json = Mapping[str, Any]
 
+SOURCE_KEY = "source_name"
+"""The key of a TableInfo under which a feeder says which of its sources has the table; TiDB has no such key."""
+
 _LENGTHS = {t.VARCHAR, t.VARSTRING, t.STRING, t.BIT}
 _DEFAULT_LENGTH = {t.STRING: 1, t.BIT: 1}
 _SIGNED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
@@ -246,6 +249,11 @@ class TableDef:
             raise SchemaError(
                 f"a TableInfo cannot be read: {error!r}", where={"db": db.name, "table_id": _id_of(data)}
             ) from error
+
+    @property
+    def source(self) -> str:
+        """The feeder's source that has the table; empty where the source is a TiDB."""
+        return str(self.raw.get(SOURCE_KEY) or "")
 
     @cached_property
     def columns(self) -> tuple[ColumnInfo, ...]:

@@ -165,6 +165,7 @@ def test_first_definitions_are_adopted_and_followed_from_there(followed: Followe
     table = followed.catalog.table("one", "shop", "child")
     assert table is not None
     assert "binlake_tracker" not in table.raw[CREATE_KEY]
+    assert table.source == followed.source
 
 
 @pytest.mark.parametrize(
