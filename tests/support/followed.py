@@ -91,14 +91,12 @@ class Followed:
             self._ts += 10
             body = change.job(self._ts - 5, self._ts)
             self.jobs.append(dict(body))
-            if not change.is_published:
-                continue
             job = DdlJob.from_dict(body)
             binlog = WindowDdl(self._ts, self._ts - 5, job.id, change.schema_state, change.query, job)
             planned = plan_ddls(self.state, [binlog], [(self._ts, job)], Rules())
             self.state = self.state.apply(job, self._ts)
             for ddl in planned:
-                for sql in map_ddl(ddl, self._dialect).sql if self._published else ():
+                for sql in map_ddl(ddl, self._dialect).sql if self._published and ddl.decision == "apply" else ():
                     self._execute_at_target(sql)
 
     def described(self, db: str, table: str) -> TableDescription | None:

@@ -1,7 +1,8 @@
 """One change of the catalog as a DDL job of TiDB: its text, its ids, and the definitions after it.
 
-A job says in `feeder` what TiDB's has no place for: the source, and what is known of tables that are not followed yet
-(`note`). Jobs are the whole state: who folds them in order has the catalog, its next id and its next version.
+A job says in `feeder` what TiDB's has no place for: the source, and what is remembered of an online-DDL tool's tables
+(such a job did not take effect). Jobs are the whole state: who folds them in order has the catalog, its next id and its
+next version.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LEAVE = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, A
 
 @dataclass(frozen=True)
 class SchemaChange:
-    """`body`: the job without its times; `query`: the text of its binlog ("" = it has none and no one else sees it)."""
+    """`body`: the job without its times; `query`: the text of its binlog."""
 
     source: str
     query: str
@@ -34,11 +35,6 @@ class SchemaChange:
     def version(self) -> int:
         """The SchemaVersion after it."""
         return int(self.body["binlog"]["SchemaVersion"])
-
-    @property
-    def is_published(self) -> bool:
-        """False for a note, which belongs into the journal only: not into the history, not into a pump."""
-        return bool(self.query)
 
     @property
     def schema_state(self) -> int:

@@ -7,7 +7,7 @@ speaks utf8mb4 (`SESSION`): so literals are standard and moments are in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from binlake.mysqlbinlog.model import Flavor
@@ -64,6 +64,11 @@ class TableDescription:
     indexes: tuple[IndexRow, ...]
     create: str
 
+    @classmethod
+    def of_text(cls, flavor: Flavor, db: str, name: str, create: str) -> TableDescription:
+        """A table of which only its CREATE is known: enough to make it again."""
+        return cls(flavor, db, name, "", "", (), (), create)
+
 
 @dataclass(frozen=True)
 class DatabaseDescription:
@@ -117,6 +122,18 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     return TableDescription(
         flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes, create
     )
+
+
+def describe_all(query: Query, flavor: Flavor, leaves_out: Callable[[str, str], bool]) -> list[DatabaseDescription]:
+    """Everything that a server has but what `leaves_out(db, table)` says (table "": a database)."""
+    visibility, found = visible_column(query), list[DatabaseDescription]()
+    for database in describe_databases(query):
+        if leaves_out(database.name, ""):
+            continue
+        names = [name for name in list_tables(query, database.name) if not leaves_out(database.name, name)]
+        tables = [describe_table(query, flavor, database.name, name, visibility) for name in names]
+        found.append(replace(database, tables=tuple(table for table in tables if table is not None)))
+    return found
 
 
 def visible_column(query: Query) -> str:

@@ -166,8 +166,7 @@ def _singles(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
         yield SingleStatement(kind, name, "", tuple(tokens))
     elif kind is Kind.DROP_TABLE:
         for db, table in statement.tables:
-            full = (db or default_db, table)
-            yield SingleStatement(kind, *full, tuple(tokenize(f"DROP TABLE {qualified(*full)}")))
+            yield drop_table((db or default_db, table))
     elif kind is Kind.RENAME_TABLE:
         yield from _renames(tokens[statement.rest :], default_db)
     else:
@@ -209,6 +208,19 @@ def rename_table(old: NameRef, new: NameRef) -> SingleStatement:
     """RENAME TABLE of one table."""
     text = f"RENAME TABLE {qualified(*old)} TO {qualified(*new)}"
     return SingleStatement(Kind.RENAME_TABLE, *old, tuple(tokenize(text)), new)
+
+
+def drop_table(name: NameRef) -> SingleStatement:
+    """DROP TABLE of one table."""
+    return SingleStatement(Kind.DROP_TABLE, *name, tuple(tokenize(f"DROP TABLE {qualified(*name)}")))
+
+
+def single_alter(db: str, table: str, text: str) -> SingleStatement:
+    """`text`, a single ALTER TABLE, of another table."""
+    tokens = tokenize(text)
+    at = classify_tokens(tokens).rest
+    head = tokenize(f"ALTER TABLE {qualified(db, table)}")
+    return SingleStatement(Kind.ALTER_TABLE, db, table, (*head, *tokens[at:]))
 
 
 def _alters(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:

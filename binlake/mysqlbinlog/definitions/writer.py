@@ -1,0 +1,204 @@
+"""Writes the DDL jobs of all sources, one after the other: each with the next ids, the state being the fold so far.
+
+Names are those that everything behind sees (`SourceNames.database`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.dialect.source import restored_text
+from binlake.dialect.tokens import Token, render, tokenize
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.changes import SchemaChange, greatest_id, source_of
+from binlake.mysqlbinlog.definitions.columns import tidb_charset
+from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
+from binlake.mysqlbinlog.definitions.described import SYSTEM_DATABASES, DatabaseDescription, TableDescription
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
+from binlake.rows.schema.forms import Json, database_json, job_json
+from binlake.rows.schema.info import SOURCE_KEY
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import qualified
+
+_FIRST_ID = 102
+"""TiDB's ids below are its own tables'."""
+
+
+def _as_it_is(db: str) -> str:
+    return db
+
+
+def _nothing(_db: str, _table: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class SourceNames:
+    """A source as the catalog knows it. `database`: what its databases are called here (`SourceFile.database_name`).
+
+    `ignores(db, table)`: True for a table (table "": a database) that is left out, definitions and rows.
+    """
+
+    name: str
+    flavor: Flavor
+    database: Callable[[str], str] = _as_it_is
+    ignores: Callable[[str, str], bool] = _nothing
+
+    def leaves_out(self, db: str, table: str) -> bool:
+        """True for what is the server's own or ignored."""
+        return db.lower() in SYSTEM_DATABASES or self.ignores(db, table)
+
+
+class JobWriter:
+    """`state` is the schema after the jobs so far; `owners`: (source, database there) by each database here, folded."""
+
+    def __init__(self, jobs: Iterable[Json]) -> None:
+        ordered = sorted(jobs, key=lambda job: int(job["id"]))
+        self.owners: dict[str, tuple[str, str]] = {}
+        for job in ordered:
+            self._note_owner(job)
+        parsed = [DdlJob.from_dict(job) for job in ordered]
+        self.state = SchemaState().fold((0, job) for job in parsed)
+        self._next_id = max(greatest_id(parsed), _FIRST_ID - 1) + 1
+
+    def saved(self) -> Callable[[], None]:
+        """What takes everything back to now."""
+        state, next_id, owners = self.state, self._next_id, dict(self.owners)
+
+        def restore() -> None:
+            self.state, self._next_id, self.owners = state, next_id, owners
+
+        return restore
+
+    def new_id(self) -> int:
+        """The next id of a job, database or table."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    def table(self, names: SourceNames, db: str, table: str) -> TableDef | None:
+        """A table by its name at the source; None where there is none."""
+        return self.state.find(names.database(db), table)
+
+    def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
+        """As `table`; raises SchemaError where there is none."""
+        found = self.table(names, db, table)
+        if found is None:
+            raise SchemaError(
+                "the log names a table that the catalog does not have",
+                hint="its definition was not read at the start, or its DDL did not reach the log (sql_log_bin = 0):"
+                " take a new snapshot of the source (binlake bootstrap), or leave the table out",
+                where={"source": names.name, "table": f"{db}.{table}"},
+            )
+        return found
+
+    def known_database(self, names: SourceNames, db: str) -> DbInfo:
+        """A database by its name at the source; raises SchemaError where there is none."""
+        found = self.state.database(names.database(db))
+        if found is None:
+            raise SchemaError(
+                "the log names a database that the catalog does not have",
+                hint="take a new snapshot of the source (binlake bootstrap), or leave the database out",
+                where={"source": names.name, "database": db},
+            )
+        return found
+
+    def home(self, table: TableDef) -> DbInfo:
+        """The database of a table."""
+        return next(db for db in self.state.databases() if db.id == table.db_id)
+
+    def create_database(self, names: SourceNames, database: DatabaseDescription) -> SchemaChange:
+        """CREATE DATABASE. Raises SchemaError where another source has it."""
+        name = names.database(database.name)
+        taken = self.owners.get(fold_name(name))
+        if taken is not None and taken[0] != names.name:
+            raise SchemaError(
+                f"two sources have a database that is {name} here: {taken[0]} and {names.name}",
+                hint='give one of them rename-schema = "{source}_{schema}" in feeder.toml, and route it from there',
+                where={"database": name},
+            )
+        info = database_info(self.new_id(), name, database)
+        text = tokenize(create_database_text(name, info["charset"], info["collate"]))
+        self.owners[fold_name(name)] = (names.name, database.name)
+        home, more = DbInfo.from_json(info), {"db": database.name}
+        return self.change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
+
+    def create_table(self, names: SourceNames, described: TableDescription) -> SchemaChange:
+        """CREATE TABLE. Raises SchemaError for what cannot be carried."""
+        home = self.known_database(names, described.db)
+        info = table_info(described, self.new_id(), described.name)
+        text = create_text(described).statement(home.name, described.name)
+        return self.change(names, Action.CREATE_TABLE, text, home, TableDef.from_json(info, home), info)
+
+    def drop_table(self, names: SourceNames, former: TableDef) -> SchemaChange:
+        """DROP TABLE."""
+        text = tokenize(f"DROP TABLE {qualified(former.db, former.name)}")
+        return self.change(names, Action.DROP_TABLE, text, self.home(former), former, former.raw)
+
+    def change(
+        self,
+        names: SourceNames,
+        action: Action,
+        text: Sequence[Token],
+        home: DbInfo,
+        table: TableDef | None = None,
+        info: Mapping[str, Any] | None = None,
+        *,
+        db_info: Json | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> SchemaChange:
+        """The next change; the state is the one behind it when this returns."""
+        job = job_json(
+            self.new_id(), action, render(text), schema=(home.id, home.name),
+            table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
+            finished_ts=0, db_info=db_info, table_info=None if info is None else {**info, SOURCE_KEY: names.name},
+        )  # fmt: skip
+        body = {**job, "feeder": {"source": names.name, **(more or {})}}
+        self.state = self.state.apply(DdlJob.from_dict(body))
+        if action is Action.DROP_SCHEMA:
+            self.owners.pop(fold_name(home.name), None)
+        return SchemaChange(names.name, restored_text(text), body)
+
+    def note(self, names: SourceNames, text: str, home: DbInfo, table: str, more: Mapping[str, Any]) -> SchemaChange:
+        """A statement that changes nothing for anyone behind, to be remembered: a job that did not take effect."""
+        job = job_json(
+            self.new_id(), Action.TABLE_COMMENT, text, schema=(home.id, home.name), table=(0, table), version=0,
+            start_ts=0, finished_ts=0,
+        )  # fmt: skip
+        body = {**job, "state": int(JobState.CANCELLED), "feeder": {"source": names.name, **more}}
+        return SchemaChange(names.name, restored_text(tokenize(text)), body)
+
+    def described(self, names: SourceNames) -> list[DatabaseDescription]:
+        """What a tracker is made of again: the databases of a source with the texts of their tables."""
+        found = []
+        for db in self.state.databases():
+            source, own = self.owners.get(fold_name(db.name), ("", ""))
+            if source == names.name:
+                mine = [table for table in self.state.tables() if table.db_id == db.id]
+                tables = tuple(
+                    TableDescription.of_text(names.flavor, own, table.name, table.raw[CREATE_KEY]) for table in mine
+                )
+                found.append(DatabaseDescription(own, db.charset, db.collate, tables))
+        return found
+
+    def _note_owner(self, job: Json) -> None:
+        if job["type"] == Action.CREATE_SCHEMA:
+            self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (source_of(job), job["feeder"]["db"])
+        elif job["type"] == Action.DROP_SCHEMA:
+            self.owners.pop(fold_name(job["schema_name"]), None)
+
+
+def database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:
+    """The DBInfo of a database under the name `name`."""
+    charset, collate = tidb_charset(described.charset), tidb_charset(described.collate)
+    return {**database_json(db_id, name), "charset": charset, "collate": collate}
+
+
+def create_text(described: TableDescription) -> CreateText:
+    """The CREATE of a described table in parts."""
+    charsets = {c.name: (tidb_charset(c.charset), tidb_charset(c.collate)) for c in described.columns if c.charset}
+    collate = tidb_charset(described.collate)
+    return CreateText(described.create, described.flavor, charsets, (collate.partition("_")[0], collate))

@@ -1,0 +1,251 @@
+"""One statement of a source as changes of the catalog: carried out at the tracker, then described, then written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from binlake.dialect.classify import Kind
+from binlake.dialect.tokens import Token, tokenize
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standard_specs
+from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription
+from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, is_tool_log, shadow_base, trash_base
+from binlake.mysqlbinlog.definitions.statements import SingleStatement, drop_table, single_alter
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info, with_origin_defaults
+from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, create_text, database_info
+from binlake.mysqlbinlog.model import Session
+from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema.forms import Json
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified, quote_name
+from pump_service.feeder.tracker import Tracker
+
+_SPECS_AT = len(tokenize("ALTER TABLE `d`.`t`"))
+"""Where the first clause of a single ALTER TABLE stands."""
+
+
+class Follower:
+    """Follows one source. `online`: the tables of its online-DDL tools, by (db, table) folded."""
+
+    def __init__(self, names: SourceNames, tracker: Tracker, writer: JobWriter, jobs: Iterable[Json]) -> None:
+        self._names, self._tracker, self._writer = names, tracker, writer
+        self.online: dict[tuple[str, str], OnlineTable] = {}
+        self._stale = True
+        for job in jobs:
+            if job["feeder"]["source"] == names.name and KEY in job["feeder"]:
+                self._remember(OnlineTable.from_json(job["feeder"][KEY]))
+
+    def forget_tracker(self) -> None:
+        """Make the tracker's databases again before the next statement."""
+        self._stale = True
+
+    def follow(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
+        """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then it has changed nothing."""
+        restore, online = self._writer.saved(), dict(self.online)
+        try:
+            if singles and self._stale:
+                self._tracker.rebuild(self._writer.described(self._names))
+                self._stale = False
+            return [change for single in singles for change in self._follow_one(single, session)]
+        except BaseException:
+            restore()
+            self.online, self._stale = online, True
+            raise
+
+    def _follow_one(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        of_tool = self._follow_online(single, session) if single.table else None
+        return _FOLLOW[single.kind](self, single, session) if of_tool is None else of_tool
+
+    # Databases.
+
+    def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        if self._writer.state.database(self._names.database(single.db)) is not None:
+            return []
+        self._tracker.run(single, session)
+        return [self._writer.create_database(self._names, self._tracked_database(single.db))]
+
+    def _alter_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        db = self._writer.known_database(self._names, single.db)
+        self._tracker.run(single, session)
+        info = database_info(db.id, db.name, self._tracked_database(single.db))
+        if (db.charset, db.collate) == (info["charset"], info["collate"]):
+            return []
+        text = f"ALTER DATABASE {quote_name(db.name)} CHARACTER SET {info['charset']} COLLATE {info['collate']}"
+        return [self._writer.change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
+
+    def _drop_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        db = self._writer.state.database(self._names.database(single.db))
+        if db is None:
+            return []
+        self._tracker.run(single, session)
+        self.online = {key: one for key, one in self.online.items() if fold_name(one.db) != fold_name(single.db)}
+        text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
+        return [self._writer.change(self._names, Action.DROP_SCHEMA, text, db)]
+
+    # Tables.
+
+    def _create_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        former = self._writer.table(self._names, single.db, single.table)
+        replaces = any(token.is_word("REPLACE") for token in single.tokens[:3])
+        if former is not None and not replaces:
+            return []
+        self._tracker.run(single, session)
+        described = self._tracked(single.db, single.table)
+        base = self._base_of_copy(described)
+        if base is not None:
+            self._tracker.run(drop_table((single.db, single.table)), session)
+            return [self._note(OnlineTable(single.db, single.table, base, "shadow"), single)]
+        dropped = [] if former is None else [self._writer.drop_table(self._names, former)]
+        return [*dropped, self._writer.create_table(self._names, described)]
+
+    def _drop_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        former = self._writer.table(self._names, single.db, single.table)
+        if former is None:
+            return []
+        self._tracker.run(single, session)
+        return [self._writer.drop_table(self._names, former)]
+
+    def _truncate_table(self, single: SingleStatement, _session: Session) -> list[SchemaChange]:
+        former = self._writer.known_table(self._names, single.db, single.table)
+        text = tokenize(f"TRUNCATE TABLE {qualified(former.db, former.name)}")
+        info = {**former.raw, "id": self._writer.new_id()}
+        return [self._change(Action.TRUNCATE_TABLE, text, former, info)]
+
+    def _rename_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        former = self._writer.known_table(self._names, single.db, single.table)
+        db, name = single.to or ("", "")
+        home = self._writer.known_database(self._names, db)
+        self._tracker.run(single, session)
+        described = self._tracked(db, name)
+        info = {**former.raw, "name": {"O": name, "L": fold_name(name)}, CREATE_KEY: described.create}
+        text = tokenize(f"RENAME TABLE {qualified(former.db, former.name)} TO {qualified(home.name, name)}")
+        return [self._writer.change(self._names, Action.RENAME_TABLE, text, home, former, info)]
+
+    def _alter_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        former = self._writer.known_table(self._names, single.db, single.table)
+        specs = single.tokens[_SPECS_AT:]
+        refuse_unlogged_rows(specs)
+        self._tracker.run(single, session)
+        described = self._tracked(single.db, single.table)
+        altered = standard_specs(specs, former, create_text(described))
+        if not altered.specs:
+            return []
+        info = table_info(described, former.id, former.name, former, altered.renamed)
+        info = with_origin_defaults(info, former, _moments(session))
+        clauses = altered.tokens()
+        head = tokenize(f"ALTER TABLE {qualified(former.db, former.name)}")
+        return [self._change(altered.action, [*head, replace(clauses[0], space=True), *clauses[1:]], former, info)]
+
+    def _change(self, action: Action, text: Sequence[Token], former: TableDef, info: Json) -> SchemaChange:
+        return self._writer.change(self._names, action, text, self._writer.home(former), former, info)
+
+    # Tables of online-DDL tools.
+
+    def _follow_online(self, single: SingleStatement, session: Session) -> list[SchemaChange] | None:
+        """What a statement on a tool's table changes; None for one on any other table."""
+        known = self.online.get(fold_pair((single.db, single.table)))
+        if known is None:
+            return self._begins_trash(single)
+        if single.kind is Kind.RENAME_TABLE and single.to is not None:
+            return self._rename_online(known, single, single.to)
+        if single.kind is Kind.DROP_TABLE:
+            return [self._note(replace(known, role="gone"), single)]
+        if single.kind is Kind.ALTER_TABLE and known.role == "shadow":
+            refuse_unlogged_rows(single.tokens[_SPECS_AT:])
+            return [self._note(known.altered(single.text, session), single)]
+        return []
+
+    def _begins_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
+        """A tool's log or sentry is created, or its table makes way for the shadow."""
+        if single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE) and self._is_trash_of(single.db, single.table):
+            return [self._note(OnlineTable(single.db, single.table, trash_base(single.table) or "", "trash"), single)]
+        if single.kind is Kind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
+            base = trash_base(single.to[1])
+            if base is not None and fold_name(base) == fold_name(single.table):
+                return [self._note(OnlineTable(*single.to, single.table, "trash"), single)]
+        return None
+
+    def _rename_online(self, known: OnlineTable, single: SingleStatement, to: tuple[str, str]) -> list[SchemaChange]:
+        is_base = fold_pair(to) == fold_pair((known.db, known.base))
+        gone = [self._note(replace(known, role="gone"), single)]
+        if known.role == "trash" and is_base:
+            return gone  # the tool takes its swap back
+        if known.role == "trash":
+            return [*gone, self._note(replace(known, db=to[0], table=to[1]), single)]
+        if not is_base:
+            raise SchemaError(
+                "the shadow table of an online-DDL tool gets a name that is not its table's: its rows were left out",
+                hint="take a new snapshot of the source behind this statement (binlake bootstrap)",
+                where={"table": f"{known.db}.{known.table}", "to": ".".join(to)},
+            )
+        alters = [(single_alter(known.db, known.base, text), session) for text, session in known.alters]
+        return [*gone, *(change for alter, session in alters for change in self._alter_table(alter, session))]
+
+    def _is_trash_of(self, db: str, table: str) -> bool:
+        """A log (`_ghc`) comes before the shadow; any other table of trash's name is one only beside a shadow."""
+        base = trash_base(table)
+        if base is None:
+            return False
+        is_log = is_tool_log(table) and self._writer.table(self._names, db, base) is not None
+        return is_log or self._has_shadow(db, base)
+
+    def _has_shadow(self, db: str, base: str) -> bool:
+        wanted = fold_pair((db, base))
+        return any(one.role == "shadow" and fold_pair((one.db, one.base)) == wanted for one in self.online.values())
+
+    def _base_of_copy(self, described: TableDescription) -> str | None:
+        """The table of which a new one is the shadow: of that name, and with the same columns."""
+        name = shadow_base(described.name)
+        base = self._writer.table(self._names, described.db, name) if name else None
+        if base is None:
+            return None
+        copied = self._tracked(described.db, base.name)
+        return base.name if copied.columns == described.columns else None
+
+    def _note(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
+        self._remember(table)
+        home = self._writer.known_database(self._names, table.db)
+        return self._writer.note(self._names, single.text, home, table.table, {KEY: table.to_json()})
+
+    def _remember(self, table: OnlineTable) -> None:
+        if table.role == "gone":
+            self.online.pop(fold_pair(table.name), None)
+        else:
+            self.online[fold_pair(table.name)] = table
+
+    # What the tracker has.
+
+    def _tracked(self, db: str, table: str) -> TableDescription:
+        found = self._tracker.table(db, table)
+        if found is None:
+            raise SchemaError("a statement left no table at the tracker", where={"table": f"{db}.{table}"})
+        return found
+
+    def _tracked_database(self, db: str) -> DatabaseDescription:
+        found = self._tracker.database(db)
+        if found is None:
+            raise SchemaError("a statement left no database at the tracker", where={"database": db})
+        return found
+
+
+_FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[SchemaChange]]] = {
+    Kind.CREATE_DATABASE: Follower._create_database,
+    Kind.ALTER_DATABASE: Follower._alter_database,
+    Kind.DROP_DATABASE: Follower._drop_database,
+    Kind.CREATE_TABLE: Follower._create_table,
+    Kind.CREATE_TABLE_LIKE: Follower._create_table,
+    Kind.DROP_TABLE: Follower._drop_table,
+    Kind.TRUNCATE_TABLE: Follower._truncate_table,
+    Kind.RENAME_TABLE: Follower._rename_table,
+    Kind.ALTER_TABLE: Follower._alter_table,
+}
+
+
+def _moments(session: Session) -> dict[str, str]:
+    """The statement's time as the text of a column that takes it: a TIMESTAMP in UTC, others in the session's zone."""
+    at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=session.timestamp_us or 0)
+    text = at.isoformat(sep=" ", timespec="microseconds")[:26]
+    return {"timestamp": text, "datetime": text}
