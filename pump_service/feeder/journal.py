@@ -45,14 +45,14 @@ _FORMAT_FACT, _ID, _FORGOTTEN = "format", "id", "forgotten_ts"
 class Batch:
     """Transactions that were prewritten together: start_ts `first_start` and the next ones, in the source's order.
 
-    `keys`: the tail of each prewrite_key; `pumps`: the node id that acknowledged each prewrite; `ddls`: statement and
-    job id by start_ts of those that change the schema.
+    `keys`: the tail of each prewrite_key; `pumps`: the node id that acknowledged each prewrite; `ddls`: statement,
+    job id and schema state by start_ts of those that change the schema.
     """
 
     first_start: int
     keys: tuple[str, ...]
     pumps: tuple[str, ...]
-    ddls: Mapping[int, tuple[str, int]] = field(default_factory=dict)
+    ddls: Mapping[int, tuple[str, int, int]] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -72,7 +72,12 @@ class Batch:
     def from_json(cls, first_start: int, text: str) -> Batch:
         """As `to_json` gave it."""
         keys, pumps, ddls = json.loads(text)
-        return cls(first_start, tuple(keys), tuple(pumps), {int(start): (ddl[0], int(ddl[1])) for start, ddl in ddls})
+        return cls(
+            first_start,
+            tuple(keys),
+            tuple(pumps),
+            {int(start): (ddl[0], int(ddl[1]), int(ddl[2])) for start, ddl in ddls},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,13 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ddl:
-    """A change of the schema: its statement, and its job for the history by (start_ts, finished_ts)."""
+    """A change of the schema: its statement, the state of the schema that its binlog names, and its job for the
+    history by (start_ts, finished_ts)."""
 
     query: str
     job_id: int
     job: Callable[[int, int], Json]
+    schema_state: int = PUBLIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class Publisher:
         self._lock = threading.Lock()
         self._waiting: dict[int, int] = {}
         self._batch_of: dict[int, int] = {}
+        self._fenced = False
         self.blocked: dict[str, str] = {}
         self.retries = 0
 
@@ -134,7 +137,7 @@ class Publisher:
             self._journal.abandon(first)
             raise
         ddls = {first + n: one.ddl for n, one in enumerate(transactions) if one.ddl is not None}
-        named = {start_ts: (ddl.query, ddl.job_id) for start_ts, ddl in ddls.items()}
+        named = {start_ts: (ddl.query, ddl.job_id, ddl.schema_state) for start_ts, ddl in ddls.items()}
         held.batches.append(Batch(first, keys, tuple(pumps), named))
         held.jobs += [(start_ts, ddl.job) for start_ts, ddl in ddls.items()]
         held.last = transactions[-1]
@@ -150,6 +153,8 @@ class Publisher:
             firsts.append((one, first))
             first += one.count
         jobs = [job(start_ts, finished) for start_ts, job in held.jobs]
+        if self._fenced:
+            raise Stopped
         place = Place(end, held.last.id, held.last.time_ms, finished - 1)
         self._journal.commit(firsts, {held.source: place}, jobs=jobs, facts=facts)
         for batch, first_commit in firsts:
@@ -160,6 +165,14 @@ class Publisher:
         """Roll back all of `held`: the pumps ask, and are told so."""
         for one in held.batches:
             self._journal.abandon(one.first_start)
+
+    def fence(self) -> None:
+        """Commit nothing from now on: another process has the name."""
+        self._fenced = True
+
+    def fetch_ts(self, source: str) -> int:
+        """A fresh timestamp, as soon as PD answers."""
+        return self._wait(source, lambda: self._fetch_ts(1))
 
     def resume(self) -> int:
         """Send again the commits that a process before this one may not have sent; how many."""
@@ -192,8 +205,7 @@ class Publisher:
             self._waiting[batch.first_start] = batch.count
             self._batch_of.update(dict.fromkeys(batch.start_ts, batch.first_start))
         for n, start_ts in enumerate(batch.start_ts):
-            query, job_id = batch.ddls.get(start_ts, ("", 0))
-            prewrite = _prewrite(start_ts, batch.keys[n], query=query, job_id=job_id)
+            prewrite = _prewrite(start_ts, batch.keys[n], b"", *batch.ddls.get(start_ts, ()))
             self._client.send_commit(build.commit(prewrite, first_commit + n), batch.pumps[n])
 
     def _wait(self, source: str, call: Callable[[], Answer]) -> Answer:
@@ -216,15 +228,15 @@ class Publisher:
             return answer
 
 
-def _prewrite(start_ts: int, tail: str, value: bytes = b"", query: str = "", job_id: int = 0) -> pb.Binlog:
+def _prewrite(start_ts: int, tail: str, value: bytes, query: str = "", job_id: int = 0, state: int = 0) -> pb.Binlog:
     key = make_key(start_ts, tail)
     if not job_id:
         return build.prewrite(start_ts, key, value)
-    return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=PUBLIC)
+    return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
 
 
 def _prewrite_of(start_ts: int, tail: str, one: Outgoing) -> pb.Binlog:
     ddl = one.ddl
-    return (
-        _prewrite(start_ts, tail, one.value) if ddl is None else _prewrite(start_ts, tail, b"", ddl.query, ddl.job_id)
-    )
+    if ddl is None:
+        return _prewrite(start_ts, tail, one.value)
+    return _prewrite(start_ts, tail, b"", ddl.query, ddl.job_id, ddl.schema_state)

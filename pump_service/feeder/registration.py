@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from binlake.cluster.placement import EtcdClient
-from binlake.errors import Fenced, Permanent, SourceUnavailable
+from binlake.errors import Fenced, Permanent
 from pump_service.feeder.journal import Journal
 
 log = structlog.get_logger()
@@ -95,14 +94,6 @@ class Registration:
     def end(self) -> None:
         """The feeder was stopped."""
         self._change(last_commit_ts=str(self._journal.last_commit_ts()), clean=True)
-
-    def keep(self, stopped: threading.Event) -> None:
-        """Renew until `stopped`. Raises Fenced."""
-        while not stopped.wait(HEARTBEAT_S):
-            try:
-                self.renew()
-            except SourceUnavailable as error:
-                log.warning("feeder_not_renewed", name=self._name, error=str(error))
 
     def _change(self, **values: object) -> None:
         known = self._entry

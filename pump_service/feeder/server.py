@@ -28,16 +28,10 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
 
     Raises SourceUnavailable, SourceRefused.
     """
-    host, port = address or (server.host, server.port)
-    where = {"server": f"{host}:{port}"}
-    own = {"host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4"}
-    tls = Tls.of(*server.security.files())
-    if tls is not None:
-        own["ssl"] = tls.http_context()
-    elif host in _LOOPBACK:
-        own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
+    own = connect_arguments(server, address)
+    where = {"server": f"{own['host']}:{own['port']}"}
     try:
-        return pymysql.connect(**{**own, "autocommit": True, "connect_timeout": _CONNECT_S, **arguments})
+        return pymysql.connect(**{**own, "autocommit": True, **arguments})
     except pymysql.err.Error as error:
         if error.args and error.args[0] in _CREDENTIALS:
             raise SourceRefused(
@@ -46,6 +40,21 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
                 where=where,
             ) from None
         raise SourceUnavailable(f"the server cannot be reached: {error.args[-1:]}", where=where) from None
+
+
+def connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
+    """pymysql's arguments for a session at `address` (none: the server's own). Raises ConfigError."""
+    host, port = address or (server.host, server.port)
+    own = {
+        "host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4",
+        "connect_timeout": _CONNECT_S,
+    }  # fmt: skip
+    tls = Tls.of(*server.security.files())
+    if tls is not None:
+        own["ssl"] = tls.http_context()
+    elif host in _LOOPBACK:
+        own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
+    return own
 
 
 def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -46,7 +46,7 @@ def test_the_topology_is_that_of_a_deployment(services: dict[str, Any]) -> None:
     assert always == OURS
 
 
-@pytest.mark.parametrize("profile", ["embedded", "tidb"])
+@pytest.mark.parametrize("profile", ["embedded", "tidb", "mysql"])
 def test_each_profile_brings_a_pd_and_a_status_port(services: dict[str, Any], profile: str) -> None:
     names = set()
     for name, service in services.items():
@@ -114,7 +114,7 @@ def test_binlake_commands_are_understood(services: dict[str, Any]) -> None:
             parser = argparse.ArgumentParser(exit_on_error=False)
             command.add_arguments(parser)
             parser.parse_args([_resolved(word) for word in words[2:]])
-    assert seen == {"pd", "pump", "capture"}
+    assert seen == {"pd", "pump", "capture", "feeder"}
 
 
 def test_module_commands_exist(services: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ def asked(profile: str, *words: str, without: str = "") -> subprocess.CompletedP
     return subprocess.run(calling, env={**around, **dict(secrets)}, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("profile", ["embedded", "tidb"])
+@pytest.mark.parametrize("profile", ["embedded", "tidb", "mysql"])
 def test_compose_itself_takes_the_file(services: dict[str, Any], profile: str) -> None:
     done = asked(profile, "--format", "json")
     assert (done.returncode, done.stderr) == (0, "")

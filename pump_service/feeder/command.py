@@ -1,0 +1,92 @@
+"""`binlake feeder`: runs the feeder of MySQL and MariaDB sources, or shows how far it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from binlake.base.arguments import add_output
+from binlake.errors import ConfigError
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.service import STATUS_PATH, Feeder, describe_place
+from pump_service.feeder.settings import FeederFile, read_settings
+
+_ASK_S = 5.0
+_SHOWN = (
+    "server", "file", "offset", "gtids", "last_id", "last_commit_ts", "lag_s", "transactions", "ddls", "left_out",
+    "trouble",
+)  # fmt: skip
+
+
+class FeederCommand:
+    """The command; needs PD, at least one pump, and the servers named in feeder.toml."""
+
+    name = "feeder"
+    help = "read MySQL and MariaDB servers and give their transactions to the pumps"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The actions `run` and `status`."""
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        run = actions.add_parser("run", help="run until a signal ends it")
+        status = actions.add_parser("status", help="show each source: its server, file, position, GTIDs and lag")
+        add_output(status)
+        for one in (run, status):
+            one.add_argument("--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """0 after a clean end. Raises BinlakeError."""
+        settings = read_settings(args.config)
+        if args.action == "status":
+            return _show(settings, args.output)
+        feeder = Feeder(settings)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: feeder.stop())
+        feeder.run(lambda url: print(f"feeder {settings.name}: status port {url}", flush=True))
+        return 0
+
+
+def _show(settings: FeederFile, output: str) -> int:
+    status = _ask(settings) or _read(settings)
+    if output == "json":
+        print(json.dumps(status))
+        return 0
+    for source in status["sources"]:
+        print(f"{source['source']}: {source['state']}")
+        for name in _SHOWN:
+            if source.get(name) not in ("", None):
+                print(f"  {name.replace('_', '-')}: {source[name]}")
+    return 0
+
+
+def _ask(settings: FeederFile) -> dict[str, Any] | None:
+    """What the running feeder says; None where none answers."""
+    try:
+        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", timeout=_ASK_S, trust_env=False)
+        answer.raise_for_status()
+        status: dict[str, Any] = answer.json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    return status
+
+
+def _read(settings: FeederFile) -> dict[str, Any]:
+    """What the journal says while no feeder runs. Raises Permanent when one runs whose status port does not answer."""
+    if not settings.data_dir.exists():
+        raise ConfigError(
+            "there is no feeder", where={"data-dir": settings.data_dir}, hint="start it: binlake feeder run"
+        )
+    with closing(Journal(settings.data_dir)) as journal:
+        places = journal.places()
+    return {
+        "name": settings.name,
+        "sources": [
+            {"source": one.name, "state": "not running", **describe_place(places.get(one.name))}
+            for one in settings.source
+        ],
+    }

@@ -1,0 +1,45 @@
+"""The feeder's metrics, read from its workers when the page is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.worker import Worker
+from pump_service.prometheus import CONTENT_TYPE, Instrument, Reading, render_page
+
+_LABEL = "source"
+
+
+def metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, str]:
+    """The page and its content type."""
+    instruments: list[Instrument] = [
+        Reading(f"binlake_feeder_{name}", text, _by_source(workers, read), _LABEL, kind)
+        for name, text, kind, read in _READINGS
+    ]
+    instruments += [
+        Reading(
+            "binlake_feeder_retries_total", "Calls to PD and pumps that were made again.",
+            lambda: publisher.retries, kind="counter",
+        ),
+        Reading(
+            "binlake_feeder_unsent_batches", "Batches with commits that are not on their pumps yet.",
+            lambda: publisher.unsent,
+        ),
+    ]  # fmt: skip
+    return render_page(instruments).decode(), CONTENT_TYPE
+
+
+def _by_source(workers: Sequence[Worker], read: Callable[[Worker], float]) -> Callable[[], Mapping[str, float]]:
+    return lambda: {worker.source.name: read(worker) for worker in workers}
+
+
+_READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
+    ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.lag_s),
+    ("up", "1 while nothing is in the way of this source.", "gauge", lambda one: float(not one.trouble)),
+    ("transactions_total", "Published transactions with rows.", "counter", lambda one: one.counts.transactions),
+    ("ddls_total", "Published changes of the schema.", "counter", lambda one: one.counts.ddls),
+    ("left_out_total", "Transactions without anything to publish.", "counter", lambda one: one.counts.left_out),
+    ("log_bytes_total", "Bytes of the source's log that were published.", "counter", lambda one: one.counts.log_bytes),
+    ("connections_total", "Connections made to the source.", "counter", lambda one: one.connections),
+)  # fmt: skip

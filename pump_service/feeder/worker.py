@@ -1,0 +1,281 @@
+"""Reads one source and publishes it: rows in batches, each statement alone, all in the order of the source's commits.
+
+One thread reads the log ahead, another encodes and publishes. A source that cannot be read on stops alone, by name;
+one that is away, and a tracker, PD or pumps that are away, are waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import structlog
+
+from binlake.errors import SourceUnavailable
+from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.model import SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.rows.schema import TableDef
+from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
+from pump_service.feeder.settings import SourceFile
+
+log = structlog.get_logger()
+
+_AHEAD = 2  # batches that are read ahead
+_IDLE_S = 0.5
+_AGAIN_S = 0.5  # before the tracker is asked again
+
+
+class Log(Protocol):
+    """The log of a source (`SourceLog`)."""
+
+    trouble: str
+    server: tuple[str, int]
+    connections: int
+
+    def read(self, max_transactions: int, max_bytes: int, wait_s: float) -> list[SourceTransaction]:
+        """The next transactions; none when none came in time or it was closed. Raises Permanent."""
+
+    def close(self) -> None:
+        """End reading, from any thread."""
+
+    def end(self) -> None:
+        """Close the connection; by the thread that reads."""
+
+
+class Definitions(Protocol):
+    """The catalog (`Catalog`)."""
+
+    lock: threading.RLock
+
+    @property
+    def version(self) -> int:
+        """The SchemaVersion behind the last change."""
+
+    def definition_of(self, source: str, event: TableMap) -> TableDef | None:
+        """The definition by which rows are read; None where the table is left out."""
+
+    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
+        """What a statement changes. Raises SourceUnavailable when the tracker is away."""
+
+
+@dataclass
+class Parts:
+    """What the workers of a feeder share. `version`: the SchemaVersion of the last DDL that is published."""
+
+    journal: Journal
+    publisher: Publisher
+    catalog: Definitions
+    stopped: threading.Event
+    version: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a worker published since it was started."""
+
+    transactions: int = 0
+    ddls: int = 0
+    left_out: int = 0
+    log_bytes: int = 0
+
+
+class Worker:
+    """One source. `begin`: gives the log at the source's place, after a first load if need be; `ended`: called once,
+    from its thread, with why it ended: None = it was asked to."""
+
+    def __init__(
+        self, source: SourceFile, parts: Parts, begin: Callable[[], Log], ended: Callable[[BaseException | None], None]
+    ) -> None:
+        self.source = source
+        self._parts = parts
+        self._begin = begin
+        self._ended = ended
+        self._log: Log | None = None
+        self._ready: queue.Queue[list[SourceTransaction] | BaseException] = queue.Queue(_AHEAD)
+        self._over = threading.Event()
+        self._oldest_ms = 0
+        self._heard = time.time()
+        self._thread = threading.Thread(target=self._run, name=f"feeder-{source.name}", daemon=True)
+        self.counts = Counts()
+        self.failure = ""
+        self.state = "starting"
+        self.tracker_trouble = ""
+
+    def start(self) -> None:
+        """Run in its own thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let it see that it was asked to stop."""
+        if self._log is not None:
+            self._log.close()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing moves, for people; "" = nothing is in the way."""
+        blocked = self._parts.publisher.blocked.get(self.source.name, "")
+        return self.failure or blocked or self.tracker_trouble or (self._log.trouble if self._log else "")
+
+    @property
+    def connections(self) -> int:
+        """How often the source was connected to."""
+        return self._log.connections if self._log else 0
+
+    @property
+    def server(self) -> str:
+        """The server that is read, `host:port`; "" before the first connection."""
+        return ":".join(map(str, self._log.server)) if self._log else ""
+
+    def lag_s(self) -> float:
+        """Seconds since the commit of the oldest transaction that was read and is not published; while the source
+        cannot be read, since it was last heard."""
+        now, oldest = time.time(), self._oldest_ms
+        if oldest:
+            return max(0.0, now - oldest / 1000)
+        return now - self._heard if self._log is None or self._log.trouble else 0.0
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._over.is_set() or self._parts.stopped.is_set()
+
+    def _run(self) -> None:
+        failure: BaseException | None = None
+        try:
+            self._log = self._begin()
+            self.state = "reading"
+            self._publish_all(self._log)
+            self.state = "stopped"
+        except Stopped:
+            self.state = "stopped"
+        except BaseException as error:  # noqa: BLE001 - carried to the feeder, which decides what ends with it
+            failure, self.failure, self.state = error, str(error) or repr(error), "failed"
+            log.error("source_stopped", source=self.source.name, error=self.failure)
+        self._ended(failure)
+
+    def _publish_all(self, source_log: Log) -> None:
+        reader = threading.Thread(
+            target=self._read_all, args=(source_log,), name=f"log-{self.source.name}", daemon=True
+        )
+        reader.start()
+        try:
+            while not self._parts.stopped.is_set():
+                try:
+                    batch = self._ready.get(timeout=_IDLE_S)
+                except queue.Empty:
+                    continue
+                if isinstance(batch, BaseException):
+                    raise batch
+                self._publish(batch)
+        finally:
+            self._over.set()
+            source_log.close()
+            reader.join()
+
+    def _read_all(self, source_log: Log) -> None:
+        try:
+            while not self._is_ending:
+                batch = source_log.read(self.source.max_transactions, self.source.max_bytes, _IDLE_S)
+                if not source_log.trouble:
+                    self._heard = time.time()
+                if batch and not self._hand_over(batch):
+                    break
+        except BaseException as error:  # noqa: BLE001 - carried to the thread that publishes, which raises it
+            self._hand_over(error)
+        finally:
+            source_log.end()
+
+    def _hand_over(self, item: list[SourceTransaction] | BaseException) -> bool:
+        while not self._is_ending:
+            try:
+                self._ready.put(item, timeout=_IDLE_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def _publish(self, batch: Sequence[SourceTransaction]) -> None:
+        for group in _split_at_statements(batch):
+            self._oldest_ms = group[0].time_ms
+            if group[0].statement is not None:
+                self._publish_statement(group[0], group[0].statement)
+            else:
+                self._publish_rows(group)
+            counts = self.counts
+            self.counts = replace(counts, log_bytes=counts.log_bytes + sum(one.size for one in group))
+        self._oldest_ms = 0
+
+    def _publish_rows(self, group: Sequence[SourceTransaction]) -> None:
+        parts, name = self._parts, self.source.name
+        definition_of = functools.partial(parts.catalog.definition_of, name)
+        values = encode_transactions([one.changes for one in group], definition_of, parts.version)
+        found = [Outgoing(one.id, one.time_ms, value) for one, value in zip(group, values, strict=True) if value]
+        if found:
+            parts.publisher.publish(name, found, group[-1].end)
+        else:
+            self._move(group[-1])
+        counts, left_out = self.counts, len(group) - len(found)
+        self.counts = replace(
+            counts, transactions=counts.transactions + len(found), left_out=counts.left_out + left_out
+        )
+
+    def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
+        parts = self._parts
+        with parts.catalog.lock:
+            changes = self._follow(statement)
+            if changes:
+                outgoing = [
+                    Outgoing(
+                        transaction.id, transaction.time_ms,
+                        ddl=Ddl(change.query, change.job_id, change.job, change.schema_state),
+                    )
+                    for change in changes
+                ]  # fmt: skip
+                commit_ts = parts.publisher.publish(self.source.name, outgoing, transaction.end)
+                for change in changes:
+                    log.info("feeder_ddl", source=self.source.name, query=change.query, commit_ts=str(commit_ts))
+            else:
+                self._move(transaction)
+            parts.version = parts.catalog.version
+        counts = self.counts
+        self.counts = replace(counts, ddls=counts.ddls + len(changes), left_out=counts.left_out + (not changes))
+
+    def _follow(self, statement: Statement) -> list[SchemaChange]:
+        while True:
+            try:
+                changes = self._parts.catalog.follow(self.source.name, statement)
+            except SourceUnavailable as error:
+                if not self.tracker_trouble:
+                    log.warning("tracker_away", source=self.source.name, error=str(error))
+                self.tracker_trouble = str(error)
+                if self._parts.stopped.wait(_AGAIN_S):
+                    raise Stopped from error
+                continue
+            self.tracker_trouble = ""
+            return changes
+
+    def _move(self, transaction: SourceTransaction) -> None:
+        """Nothing of it is wanted: only the position moves."""
+        name, journal = self.source.name, self._parts.journal
+        known = journal.places().get(name) or Place(transaction.end)
+        journal.move(name, replace(known, position=transaction.end))
+
+
+def _split_at_statements(batch: Sequence[SourceTransaction]) -> Iterator[list[SourceTransaction]]:
+    """Neighbours with rows together, each statement alone."""
+    for with_statement, group in groupby(batch, key=lambda one: one.statement is not None):
+        if with_statement:
+            yield from ([one] for one in group)
+        else:
+            yield list(group)

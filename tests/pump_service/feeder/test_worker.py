@@ -1,0 +1,220 @@
+"""A worker over a log in memory: batches, statements alone, what is waited for and what ends it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps, position
+
+from binlake.errors import SchemaError, SourceUnavailable
+from binlake.mysqlbinlog.definitions.changes import SchemaChange
+from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
+from binlake.rows.schema import Action, DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.forms import database_json, job_json, table_json
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.metrics import metrics_page
+from pump_service.feeder.publisher import Publisher, read_key
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.worker import Parts, Worker
+from pump_service.workload.definitions import Col, column_json
+
+SOURCE = "shard-1"
+TABLE_ID = 105
+
+
+class MemoryLog:
+    """What tests put into it, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: queue.Queue[list[SourceTransaction] | Exception] = queue.Queue()
+        self.trouble = ""
+        self.server = ("db1", 3306)
+        self.connections = 1
+        self.ended = threading.Event()
+        self._closed = threading.Event()
+
+    def read(self, *_: float) -> list[SourceTransaction]:
+        while not self._closed.is_set():
+            try:
+                item = self.batches.get(timeout=0.01)
+            except queue.Empty:
+                continue
+            if isinstance(item, Exception):
+                raise item
+            return item
+        return []
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+def table() -> TableDef:
+    columns = [column_json(Col("id", t.LONG), 1, 0, primary=True)]
+    info = table_json(TABLE_ID, "t", columns, [], pk_is_handle=True)
+    return TableDef.from_json(info, DbInfo.from_json(database_json(104, "app")))
+
+
+class MemoryCatalog:
+    """One table; each statement is one change, those that begin with `--` are none."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.version = 7
+        self.failures: list[Exception] = []
+        self.followed: list[str] = []
+
+    def definition_of(self, _: str, event: TableMap) -> TableDef | None:
+        return table() if event.table == "t" else None
+
+    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.followed.append(statement.text)
+        if statement.text.startswith("--"):
+            return []
+        self.version += 1
+        body = job_json(
+            1000 + self.version, Action.CREATE_TABLE, statement.text, schema=(104, "app"), table=(TABLE_ID, "t"),
+            version=self.version, start_ts=0, finished_ts=0,
+        )  # fmt: skip
+        return [SchemaChange(source, statement.text, {**body, "feeder": {"source": source}})]
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.journal = Journal(folder)
+        self.pumps = MemoryPumps()
+        self.stopped = threading.Event()
+        self.publisher = Publisher(self.journal, self.pumps, CountingClock(), self.stopped)
+        self.catalog = MemoryCatalog()
+        self.log = MemoryLog()
+        self.ended: queue.Queue[BaseException | None] = queue.Queue()
+        parts = Parts(self.journal, self.publisher, self.catalog, self.stopped, self.catalog.version)
+        source = SourceFile.model_validate({"name": SOURCE})
+        self.worker = Worker(source, parts, lambda: self.log, self.ended.put)
+        self.worker.start()
+
+    def feed(self, *transactions: SourceTransaction) -> None:
+        self.log.batches.put(list(transactions))
+
+    def stop(self) -> None:
+        self.stopped.set()
+        self.worker.wake()
+        self.worker.join()
+
+    def settle(self, offset: int) -> None:
+        """Wait until the position is at `offset`."""
+        for _ in range(6000):
+            place = self.journal.places().get(SOURCE)
+            if place is not None and place.position.offset == offset:
+                return
+            assert self.worker.state != "failed", self.worker.failure
+            threading.Event().wait(0.01)
+        raise AssertionError(f"the position stays at {self.journal.places()}")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.stop()
+    made.journal.close()
+
+
+def rows(number: int, ids: Sequence[int] = (1,), name: str = "t") -> SourceTransaction:
+    event = TableMap(9, "app", name, bytes([t.LONG]), (0,), (False,))
+    image = b"".join(b"\0" + one.to_bytes(4, "little") for one in ids)
+    changes = (RowsEvent(RowKind.INSERT, event, b"", b"\1", image),)
+    return SourceTransaction(f"0-1-{number}", 1000 + number, position(number), changes, size=100)
+
+
+def statement(number: int, text: str) -> SourceTransaction:
+    return SourceTransaction(
+        f"0-1-{number}", 1000 + number, position(number), statement=Statement("app", text, Session()), size=50
+    )
+
+
+def ids_of(binlogs: Sequence[pb.Binlog]) -> list[str]:
+    return [(read_key(one.prewrite_key) or (0, ""))[1].split("|")[1] for one in binlogs]
+
+
+def test_rows_travel_together_and_statements_alone_in_the_sources_order(world: World) -> None:
+    world.feed(rows(1), rows(2, (5, 6)), statement(3, "CREATE TABLE u (a INT)"), rows(4), rows(5))
+    world.settle(5)
+    commits = sorted(world.pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)
+    assert ids_of(commits) == [f"0-1-{n}" for n in range(1, 6)]
+    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in world.pumps.of_type(pb.Prewrite)]
+    # the version of the last DDL that is published: the rows of table ids come with it
+    assert [one.schema_version for one in values] == [7, 7, 0, 8, 8]
+    assert [len(value.mutations[0].inserted_rows) for value in values if value.mutations] == [1, 2, 1, 1]
+    assert [job["query"] for job in world.journal.jobs()] == ["CREATE TABLE u (a INT)"]
+    counts = world.worker.counts
+    assert (counts.transactions, counts.ddls, counts.left_out, counts.log_bytes) == (4, 1, 0, 450)
+
+
+def test_what_is_left_out_moves_the_position_only(world: World) -> None:
+    world.feed(rows(1), rows(2, name="other"))
+    world.feed(rows(3, name="other"), statement(4, "-- GRANT"))
+    world.settle(4)
+    assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
+    assert world.journal.places()[SOURCE].last_id == "0-1-1"
+    assert world.worker.counts.left_out == 3
+
+
+def test_a_tracker_that_is_away_is_waited_for(world: World) -> None:
+    world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")]
+    world.feed(statement(1, "CREATE TABLE u (a INT)"))
+    world.settle(1)
+    assert world.catalog.followed == ["CREATE TABLE u (a INT)"]
+    assert world.worker.trouble == ""
+
+
+def test_a_statement_that_cannot_be_followed_ends_it_by_name(world: World) -> None:
+    world.catalog.failures = [SchemaError("the tracker refuses a statement of the source")]
+    world.feed(rows(1), statement(2, "CREATE TABLE x"), rows(3))
+    assert isinstance(world.ended.get(timeout=60), SchemaError)
+    assert world.worker.state == "failed"
+    assert "refuses a statement" in world.worker.trouble
+    assert world.log.ended.is_set()
+    assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
+
+
+def test_what_the_log_raises_ends_it_behind_what_was_read(world: World) -> None:
+    world.feed(rows(1))
+    world.log.batches.put(SchemaError("purged"))
+    assert str(world.ended.get(timeout=60)) == "purged"
+    assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
+
+
+def test_it_stops_when_asked_also_while_it_waits(world: World) -> None:
+    world.pumps.failures = 1 << 30
+    world.feed(rows(1))
+    while not world.worker.trouble:
+        threading.Event().wait(0.01)
+    world.stop()
+    assert world.ended.get(timeout=60) is None
+    assert not world.journal.places()
+
+
+def test_the_page_of_metrics(world: World) -> None:
+    world.feed(rows(1), rows(2))
+    world.settle(2)
+    text, _ = metrics_page([world.worker], world.publisher)
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    shown: dict[str, Any] = {name.partition("{")[0]: value for name, value in lines.items()}
+    assert shown["binlake_feeder_transactions_total"] == "2"
+    assert shown["binlake_feeder_up"] == "1"
+    assert shown["binlake_feeder_retries_total"] == "0"
+    assert 'source="shard-1"' in text
+    world.log.trouble = "refused"
+    assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
