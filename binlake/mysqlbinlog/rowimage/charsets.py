@@ -18,6 +18,7 @@ _CODECS = {
     "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
 }  # fmt: skip
 """MySQL's charset to Python's codec."""
+_WIDE = frozenset(("ucs2", "utf16", "utf16le", "utf32"))
 
 
 def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
@@ -36,6 +37,11 @@ def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
             hint="convert the column to utf8mb4 at the source, or leave the table out at the feeder",
         )
     return lambda raw: raw.decode(codec).encode()
+
+
+def has_ascii(charset: str) -> bool:
+    """True when a text of ASCII letters is the same bytes in UTF-8."""
+    return charset not in _WIDE
 
 
 def no_text(charset: str, raw: bytes) -> str:

@@ -26,7 +26,8 @@ WriteDatum = Callable[[bytes], bytes]
 """A value as the log has it, without its length, to TiDB's datum."""
 _NULL = b"\x00"
 _ERRORS = (IndexError, ValueError, KeyError, TypeError, OverflowError, OSError, struct.error)
-_SIGNED = frozenset((t.YEAR, t.DURATION))
+SIGNED = frozenset((t.YEAR, t.DURATION))
+"""Types beside integers that TiDB stores as signed numbers."""
 _KNOWN_WRITERS = 1024
 _NO_DOCUMENTS: Mapping[int, bytes] = {}
 
@@ -70,7 +71,7 @@ def datum_writer(column: LoggedColumn) -> WriteDatum:
         head = bytes((d.DECIMAL, layout.first, layout.second))
         return lambda raw: head + raw
     read = number_reader(layout, info.unsigned)
-    signed = info.tp in _SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
+    signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
     return (lambda raw: d.write_int(read(raw))) if signed else (lambda raw: d.write_uint(read(raw)))
 
 

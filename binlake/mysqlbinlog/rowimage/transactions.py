@@ -5,37 +5,36 @@ A transaction's changes stay in their order: neighbours of one table are one mut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
-from binlake.mysqlbinlog.rowimage.plain import encode_rows
+from binlake.mysqlbinlog.rowimage.groups import Entries, Group
 from binlake.mysqlbinlog.rowimage.shape import Shape, shape_of
 from binlake.rows.schema.info import TableDef
 
 DefinitionOf = Callable[[TableMap], TableDef | None]
 """A table map to the definition of its place; None: the table is left out."""
 
-# Protobuf's tags of the fields, and of `sequence` also what an entry says.
+# Protobuf's tags of PrewriteValue and TableMutation, and of `sequence` also what an entry says.
 _VERSION, _MUTATION, _TABLE_ID = b"\x08", b"\x12", b"\x08"
-_INSERTED, _UPDATED, _DELETED = b"\x12", b"\x1a", b"\x32"
-_FIELDS = {
-    RowKind.INSERT: (_INSERTED, b"\x38\x00"),
-    RowKind.UPDATE: (_UPDATED, b"\x38\x01"),
-    RowKind.PARTIAL_UPDATE: (_UPDATED, b"\x38\x01"),
-    RowKind.DELETE: (_DELETED, b"\x38\x04"),
+_SEQUENCE = {
+    RowKind.INSERT: b"\x38\x00",
+    RowKind.UPDATE: b"\x38\x01",
+    RowKind.PARTIAL_UPDATE: b"\x38\x01",
+    RowKind.DELETE: b"\x38\x04",
 }
+# The lists of a mutation in their order.
+_LISTS = {RowKind.INSERT: 0, RowKind.UPDATE: 1, RowKind.PARTIAL_UPDATE: 1, RowKind.DELETE: 2}
+_KNOWN_NUMBERS = 1 << 16
 
-
-class EncodedRows(NamedTuple):
-    """The rows of an event as entries of their field, tags and lengths included; `rows`: how many."""
-
-    table_id: int
-    kind: RowKind
-    entries: bytes
-    rows: int
+_Part = tuple[int, RowKind, Entries]
+"""Table id, kind and rows of an event."""
 
 
 def encode_transactions(
@@ -46,8 +45,18 @@ def encode_transactions(
     All of them stand between the same two DDLs. Raises SchemaError where a definition and the log differ or a type
     cannot be replicated, WireError for rows that are not whole or are damaged.
     """
-    shapes = _Shapes(definition_of)
-    return [_value(schema_version, _encoded(events, shapes)) for events in batch]
+    shape_by_event = _Shapes(definition_of).of
+    found: list[tuple[RowsEvent, Shape]] = []
+    bounds = [0]
+    for events in batch:
+        for event in events:
+            shape = shape_by_event(event)
+            if shape is not None:
+                found.append((event, shape))
+        bounds.append(len(found))
+    parts = _encoded(found, bounds)
+    version = _VERSION + write_uvarint(schema_version)
+    return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
 
 class _Shapes:
@@ -55,52 +64,79 @@ class _Shapes:
 
     def __init__(self, definition_of: DefinitionOf) -> None:
         self._definition_of = definition_of
+        # By the object first: a table map has many fields, and is that of many events.
+        self._by_object: dict[tuple[int, RowKind, bytes, bytes], Shape | None] = {}
+        self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape | None] = {}
         self._tables: dict[TableMap, TableDef | None] = {}
-        self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape] = {}
 
     def of(self, event: RowsEvent) -> Shape | None:
         """The shape of an event's rows; None where its table is left out."""
+        key = (id(event.table), event.kind, event.before, event.after)
+        if key in self._by_object:
+            return self._by_object[key]
+        shape = self._by_object[key] = self._by_content(event)
+        return shape
+
+    def _by_content(self, event: RowsEvent) -> Shape | None:
         key = (event.table, event.kind, event.before, event.after)
-        shape = self._shapes.get(key)
-        if shape is None:
+        if key not in self._shapes:
             if event.table not in self._tables:
                 self._tables[event.table] = self._definition_of(event.table)
             table = self._tables[event.table]
-            if table is None:
-                return None
-            shape = self._shapes[key] = shape_of(event, table)
-        return shape
+            self._shapes[key] = None if table is None else shape_of(event, table)
+        return self._shapes[key]
 
 
-def _encoded(events: Iterable[RowsEvent], shapes: _Shapes) -> list[EncodedRows]:
-    encoded: list[EncodedRows] = []
-    number = 1
-    for event in events:
-        shape = shapes.of(event)
-        if shape is None:
-            continue
-        rows = encode_rows(event, shape, number)
-        tag = _FIELDS[event.kind][0]
-        entries = b"".join([tag + write_uvarint(len(row)) + row for row in rows])
-        encoded.append(EncodedRows(shape.table.id, event.kind, entries, len(rows)))
-        number += len(rows)
-    return encoded
+def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[_Part]:
+    """The rows of each event; `bounds`: of the transactions."""
+    places: dict[Shape, list[int]] = {}
+    for place, (_, shape) in enumerate(found):
+        places.setdefault(shape, []).append(place)
+    groups = {shape: Group(shape, [found[place][0] for place in own]) for shape, own in places.items()}
+    rows = np.zeros(len(found) + 1, np.int64)
+    for shape, own in places.items():
+        rows[1:][own] = groups[shape].rows
+    # The number of an event's first row in its transaction: what keeps handles of rows without a key apart.
+    before = rows.cumsum()[:-1]
+    firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
+    numbers = before - before[firsts] + 1
+    parts: list[_Part] = [(0, RowKind.INSERT, Entries(b"", 0))] * len(found)
+    for shape, own in places.items():
+        table_id, kind = shape.table.id, shape.kind
+        for place, entries in zip(own, groups[shape].encode(numbers[own]), strict=True):
+            parts[place] = (table_id, kind, entries)
+    return parts
 
 
-def _value(schema_version: int, encoded: list[EncodedRows]) -> bytes:
-    if not encoded:
+def _value(version: bytes, parts: list[_Part]) -> bytes:
+    if not parts:
         return b""
-    mutations = [_mutation(table_id, list(group)) for table_id, group in groupby(encoded, key=lambda e: e.table_id)]
-    return _VERSION + write_uvarint(schema_version) + b"".join(mutations)
+    if len(parts) == 1:
+        return b"".join((version, *_mutation(parts[0][0], parts)))
+    pieces: list[memoryview | bytes] = [version]
+    for table_id, group in groupby(parts, key=itemgetter(0)):
+        pieces += _mutation(table_id, list(group))
+    return b"".join(pieces)
 
 
-def _mutation(table_id: int, encoded: list[EncodedRows]) -> bytes:
-    fields: dict[bytes, list[bytes]] = {_INSERTED: [], _UPDATED: [], _DELETED: []}
-    sequence: list[bytes] = []
-    for part in encoded:
-        tag, entry = _FIELDS[part.kind]
-        fields[tag].append(part.entries)
-        sequence.append(entry * part.rows)
-    parts = [_TABLE_ID, write_uvarint(table_id), *(entry for field in fields.values() for entry in field), *sequence]
-    body = b"".join(parts)
-    return _MUTATION + write_uvarint(len(body)) + body
+def _mutation(table_id: int, parts: list[_Part]) -> list[memoryview | bytes]:
+    """The pieces of a mutation, its tag and length in front."""
+    if len(parts) == 1:
+        _, kind, entries = parts[0]
+        pieces: list[memoryview | bytes] = [entries.data, _SEQUENCE[kind] * entries.rows]
+    else:
+        pieces = [part[2].data for part in sorted(parts, key=lambda part: _LISTS[part[1]])]
+        pieces += [_SEQUENCE[kind] * entries.rows for _, kind, entries in parts]
+    head = _table_head(table_id)
+    size = len(head) + sum(map(len, pieces))
+    return [_MUTATION, _number(size), head, *pieces]
+
+
+@lru_cache(_KNOWN_NUMBERS)
+def _number(value: int) -> bytes:
+    return write_uvarint(value)
+
+
+@lru_cache(_KNOWN_NUMBERS)
+def _table_head(table_id: int) -> bytes:
+    return _TABLE_ID + write_uvarint(table_id)

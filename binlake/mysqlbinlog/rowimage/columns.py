@@ -1,0 +1,179 @@
+"""Numbers and times of many rows at once: what `numbers.py` reads one by one, from words of the rows' bytes.
+
+A reader's answer holds for every place that has a value; at others, NULLs, it may be any number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from binlake.mysqlbinlog.rowimage.lanes import Ints, Uints
+from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, Layout
+from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, fraction_bytes
+from binlake.rows.schema import mysqltypes as t
+
+LaneReader = Callable[[NDArray[Any], Ints], Ints]
+"""(words, places) -> numbers; unsigned ones as the signed ones of the same bits."""
+
+_DAY, _LAST_DAY = 86_400, 49_711
+"""Seconds of a day; the days from 1970 that 32 bits of seconds reach."""
+
+
+def lane_reader_of(layout: Layout, unsigned: bool) -> LaneReader | None:
+    """The reader of `layout`'s numbers for many rows; None where only the plain one can."""
+    if layout.tp in t.INTEGERS and not unsigned:
+        return _signed(8 * layout.size)
+    if layout.tp in t.INTEGERS | {t.ENUM, t.SET}:
+        return _unsigned(8 * layout.size)
+    if layout.tp == t.BIT:
+        return _big_endian(8 * layout.size)
+    if layout.tp == t.YEAR:
+        return _years
+    if layout.tp in t.DATES:
+        return _dates
+    if layout.tp in (t.TIMESTAMP, t.DATETIME, t.DURATION) and layout.first:
+        return None
+    return _TEMPORALS[layout.tp](layout)
+
+
+def comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
+    """FLOATs of 4 or DOUBLEs of 8 bytes as TiDB writes them, a word each."""
+    raw = words[at]
+    if size == 4:
+        single = raw.astype(np.uint32).view(np.float32)
+        # What stands at a NULL's place may be no number.
+        with np.errstate(invalid="ignore"):
+            raw = single.astype(np.float64).view(np.uint64)
+    sign = np.uint64(1 << 63)
+    found: Uints = np.where(raw >= sign, ~raw, raw | sign).byteswap()
+    return found
+
+
+def _unsigned(bits: int) -> LaneReader:
+    mask = np.uint64((1 << bits) - 1)
+    return lambda words, at: (words[at] & mask).view(np.int64)
+
+
+def _signed(bits: int) -> LaneReader:
+    spare = 64 - bits
+    return lambda words, at: (words[at] << np.uint64(spare)).view(np.int64) >> spare
+
+
+def _big_endian(bits: int) -> LaneReader:
+    spare = np.uint64(64 - bits)
+    return lambda words, at: (words[at].byteswap() >> spare).view(np.int64)
+
+
+def _years(words: NDArray[Any], at: Ints) -> Ints:
+    year = (words[at] & np.uint64(0xFF)).view(np.int64)
+    return np.where(year == 0, 0, year + 1900)
+
+
+def _dates(words: NDArray[Any], at: Ints) -> Ints:
+    number = (words[at] & np.uint64(0xFFFFFF)).view(np.int64)
+    months = (number >> 9) * 13 + (number >> 5 & 15)
+    return (months << 5 | number & 31) << 41
+
+
+def _datetimes2(layout: Layout) -> LaneReader:
+    size = fraction_bytes(layout)
+    unit, spare, mask = FRACTION_UNITS[size], 24 - 8 * size, (1 << 8 * size) - 1
+
+    def read(words: NDArray[Any], at: Ints) -> Ints:
+        number = words[at].byteswap()
+        whole = (number >> np.uint64(24)).view(np.int64) - (1 << 39) << 24
+        return whole | (number.view(np.int64) >> spare & mask) * unit if size else whole
+
+    return read
+
+
+def _timestamps2(layout: Layout) -> LaneReader:
+    size = fraction_bytes(layout)
+    unit, spare, mask = FRACTION_UNITS[size], 32 - 8 * size, (1 << 8 * size) - 1
+
+    def read(words: NDArray[Any], at: Ints) -> Ints:
+        number = words[at].byteswap()
+        seconds = (number >> np.uint64(32)).view(np.int64)
+        return _moments(seconds, (number.view(np.int64) >> spare & mask) * unit)
+
+    return read
+
+
+def _moments(seconds: Ints, micro: Ints) -> Ints:
+    days = seconds // _DAY
+    second = seconds - days * _DAY
+    minute = second // 60
+    hour = minute // 60
+    clock = hour << 12 | (minute - hour * 60) << 6 | second - minute * 60
+    packed = (_days()[days] << 17 | clock) << 24 | micro
+    return np.where(seconds | micro == 0, 0, packed)
+
+
+@cache
+def _days() -> Ints:
+    """The date part of TiDB's packed time, by days from 1970."""
+    days = np.arange(_LAST_DAY).astype("datetime64[D]")
+    months = days.astype("datetime64[M]")
+    years = days.astype("datetime64[Y]")
+    month = (months - years.astype("datetime64[M]")).astype(np.int64) + 1
+    day = (days - months.astype("datetime64[D]")).astype(np.int64) + 1
+    ordinals: Ints = ((years.astype(np.int64) + 1970) * 13 + month) << 5 | day
+    return ordinals
+
+
+def _times2(layout: Layout) -> LaneReader:
+    size = fraction_bytes(layout)
+    bits, unit = 8 * size, FRACTION_UNITS[size]
+    spare, offset, mask = np.uint64(64 - 24 - bits), 1 << 23 + bits, (1 << bits) - 1
+
+    def read(words: NDArray[Any], at: Ints) -> Ints:
+        number = (words[at].byteswap() >> spare).view(np.int64) - offset
+        size_of = np.abs(number)
+        clock, micro = size_of >> bits, (size_of & mask) * unit
+        return _durations(number, clock >> 12 & 0x3FF, clock >> 6 & 63, clock & 63, micro)
+
+    return read
+
+
+def _durations(sign: Ints, hours: Ints, minutes: Ints, seconds: Ints, micro: Ints | int) -> Ints:
+    nanos = (((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micro) * 1000
+    return np.where(sign < 0, -nanos, nanos)
+
+
+def _old_timestamps(_layout: Layout) -> LaneReader:
+    return lambda words, at: _moments((words[at] & np.uint64(0xFFFFFFFF)).view(np.int64), np.zeros_like(at))
+
+
+def _old_datetimes(_layout: Layout) -> LaneReader:
+    def read(words: NDArray[Any], at: Ints) -> Ints:
+        date, clock = np.divmod(words[at].view(np.int64), 1_000_000)
+        months = date // 10_000 * 13 + date // 100 % 100
+        packed = clock // 10_000 << 12 | clock // 100 % 100 << 6 | clock % 100
+        found: Ints = ((months << 5 | date % 100) << 17 | packed) << 24
+        return found
+
+    return read
+
+
+def _old_times(_layout: Layout) -> LaneReader:
+    def read(words: NDArray[Any], at: Ints) -> Ints:
+        number = (words[at] << np.uint64(40)).view(np.int64) >> 40
+        digits = np.abs(number)
+        return _durations(number, digits // 10_000, digits // 100 % 100, digits % 100, 0)
+
+    return read
+
+
+_TEMPORALS: dict[int, Callable[[Layout], LaneReader]] = {
+    TIMESTAMP2: _timestamps2,
+    DATETIME2: _datetimes2,
+    TIME2: _times2,
+    t.TIMESTAMP: _old_timestamps,
+    t.DATETIME: _old_datetimes,
+    t.DURATION: _old_times,
+}
