@@ -1,10 +1,9 @@
-"""Character sets of MySQL and MariaDB by collation id, as the log names them, and how Python reads them."""
+"""Character sets of MySQL and MariaDB by collation id, as the log names them."""
 
 from __future__ import annotations
 
-import codecs
-
 from binlake.errors import WireError
+from binlake.mysqlbinlog.rowimage.charsets import no_text, utf8_writer
 
 BINARY = 63
 
@@ -51,37 +50,6 @@ _UCA1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
 _NOPAD = 1024
 """What MariaDB adds to a collation's id for the one without padding."""
 
-_CODECS = {
-    "utf8mb3": "utf-8",
-    "utf8mb4": "utf-8",
-    "ascii": "ascii",
-    "latin1": "cp1252",
-    "latin2": "iso8859-2",
-    "latin5": "iso8859-9",
-    "latin7": "iso8859-13",
-    "greek": "iso8859-7",
-    "hebrew": "iso8859-8",
-    "tis620": "tis-620",
-    "koi8r": "koi8-r",
-    "koi8u": "koi8-u",
-    "macce": "mac-latin2",
-    "macroman": "mac-roman",
-    "gbk": "gbk",
-    "gb2312": "gb2312",
-    "gb18030": "gb18030",
-    "big5": "big5",
-    "sjis": "shift_jis",
-    "cp932": "cp932",
-    "ujis": "euc_jp",
-    "eucjpms": "euc_jp",
-    "euckr": "cp949",
-    "ucs2": "utf-16-be",
-    "utf16": "utf-16-be",
-    "utf16le": "utf-16-le",
-    "utf32": "utf-32-be",
-    **{name: name for name in ("cp850", "cp852", "cp866", "cp1250", "cp1251", "cp1256", "cp1257")},
-}
-
 
 def charset_of(collation: int) -> str:
     """The character set's name (`utf8mb4`, `binary`) of a collation id. Raises WireError for an unknown one."""
@@ -95,17 +63,13 @@ def charset_of(collation: int) -> str:
 
 
 def decode_text(data: bytes, collation: int) -> str:
-    """A text of the server, `collation` being of its character set; binary is read as UTF-8. Raises WireError."""
+    """A text of the server, `collation` being of its character set; binary is read as UTF-8.
+
+    Raises WireError, and SchemaError for a character set that cannot be read.
+    """
     name = charset_of(collation)
+    to_utf8 = utf8_writer(name)
     try:
-        return _decode_latin1(data) if name == "latin1" else data.decode(_CODECS.get(name, "utf-8"))
-    except UnicodeDecodeError as error:
-        raise WireError(f"a text is not of its character set {name}: {error}") from None
-
-
-def _decode_latin1(data: bytes) -> str:
-    # The servers' latin1 is Windows' cp1252, with its five holes as the control characters of those numbers.
-    return codecs.charmap_decode(data, "strict", _LATIN1)[0]
-
-
-_LATIN1 = "".join(bytes([one]).decode("cp1252", "ignore") or chr(one) for one in range(256))
+        return (to_utf8(data) if to_utf8 else data).decode("utf-8")
+    except UnicodeDecodeError:
+        raise WireError(f"a statement has {no_text(name, data)}") from None

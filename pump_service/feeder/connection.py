@@ -14,7 +14,7 @@ import pymysql
 import structlog
 
 from binlake.errors import LostRange, SourceUnavailable
-from binlake.mysqlbinlog.events.transactions import TransactionReader
+from binlake.mysqlbinlog.events.transactions import Gtids, TransactionReader
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
 from pump_service.feeder.dump import Dump, Place
@@ -159,7 +159,7 @@ class SourceLog:
         def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
             return self._find_prepared(flavor, address, xid, before)
 
-        return TransactionReader(flavor, start.position, find, uses_gtids=start.uses_gtids, skip_below=start.skip_below)
+        return TransactionReader(flavor, start.position, find, gtids=start.gtids, skip_below=start.skip_below)
 
     def _make_dump(self, link: Link, flavor: Flavor, server_id: int) -> Dump:
         return Dump(
@@ -213,7 +213,7 @@ class SourceLog:
         self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position
     ) -> tuple[RowsEvent, ...] | None:
         dump = self._make_dump(connect(self._source, address), flavor, server_id=0)
-        reader = TransactionReader(flavor, Position(file, _FIRST_EVENT), lambda *_: (), uses_gtids=False)
+        reader = TransactionReader(flavor, Position(file, _FIRST_EVENT), lambda *_: (), gtids=Gtids.NONE, refuses=False)
         try:
             dump.begin(Place(file, _FIRST_EVENT))
             while not dump.is_at_end:

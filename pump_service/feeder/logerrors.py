@@ -23,6 +23,7 @@ _BY_TEXT = (
     (r"has more GTIDs than|not in the (master|source|primary)'s binlog|position > file size|has been reset", "reset"),
     (r"same server_(uuid|id)", "twin"),
     (r"max_allowed_packet", "packet"),
+    (r"anonymous transaction", "anonymous"),
 )
 
 
@@ -51,6 +52,11 @@ def _fatal(kind: str, text: str) -> BinlakeError:
         return SourceRefused(
             f"another replica has the feeder's server id: {text}",
             hint="`server-id` of the source in feeder.toml must be its own; is a second feeder running?",
+        )
+    if kind == "anonymous":
+        return SourceRefused(
+            f"transactions without GTIDs are still to be read: {text}",
+            hint="SET GLOBAL gtid_mode = ON_PERMISSIVE until the feeder has read them, then ON",
         )
     return SourceRefused(
         f"an event is larger than the server sends: {text}", hint="SET GLOBAL max_allowed_packet = 1073741824"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.events.transactions import Gtids
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.dump import Place
@@ -19,12 +20,12 @@ _FIRST_EVENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`place`: what to ask for; `position`: of the first event, with the set of what is done; `skip_below`: offset in
-    the first file below which transactions were read before; `uses_gtids`: whether positions have GTIDs."""
+    """`place`: what to ask for; `position`: of the first event; `gtids`: where its set comes from; `skip_below`: offset
+    in the first file below which transactions were read before."""
 
     place: Place
     position: Position
-    uses_gtids: bool
+    gtids: Gtids
     skip_below: int = 0
 
 
@@ -59,11 +60,21 @@ def start_of(link: Link, flavor: Flavor, position: Position, identity: Identity,
             hint="SET GLOBAL gtid_mode = ON, step by step (OFF_PERMISSIVE, ON_PERMISSIVE, ON)",
         )
     _check_file(link, position, identity, last_uuid)
-    if mode == "ON":
-        # The file's head tells the set of what is before it; from there on every GTID is seen.
-        head = Position(position.file, _FIRST_EVENT)
-        return Start(Place(head.file, head.offset), head, True, skip_below=position.offset)
-    return Start(Place(position.file, position.offset), position, False)
+    place = Place(position.file, position.offset)
+    if mode != "ON":
+        return Start(place, position, Gtids.NONE)
+    if _is_anonymous(link, position.file):
+        # A server with GTIDs sends nothing of such a file, and its next one begins with the set.
+        return Start(place, position, Gtids.FROM_FILE)
+    # The file's head tells the set of what is before it; from there on every GTID is seen.
+    head = Position(position.file, _FIRST_EVENT)
+    return Start(Place(head.file, head.offset), head, Gtids.FROM_FILE, skip_below=position.offset)
+
+
+def _is_anonymous(link: Link, file: str) -> bool:
+    """Whether the file's transactions have no GTIDs: the server turns the log over when that changes."""
+    events = ask(link, "SHOW BINLOG EVENTS IN %s FROM 4 LIMIT 3", (file,))
+    return any(row[2] == "Anonymous_Gtid" for row in events)
 
 
 def _start_by_gtids(link: Link, position: Position, identity: Identity) -> Start:
@@ -76,20 +87,20 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> Start
     lost = done.missing_of(gone)
     if lost:
         raise purged(lost)
-    return Start(Place("", _FIRST_EVENT, done), position, True)
+    return Start(Place("", _FIRST_EVENT, done), position, Gtids.KNOWN)
 
 
 def _start_mariadb(link: Link, position: Position, identity: Identity) -> Start:
     if position.gtids or not position.file:
         _check_mariadb_state(link, position, identity)
-        return Start(Place("", _FIRST_EVENT, position.gtids), position, True)
+        return Start(Place("", _FIRST_EVENT, position.gtids), position, Gtids.KNOWN)
     _check_file(link, position, identity, last_uuid="")
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
         raise was_reset(f"there is no position {position.offset} in {position.file}")
     done = MariaDbGtidSet.parse(str(gtids)).text()
     at = Position(position.file, position.offset, done)
-    return Start(Place(at.file, at.offset), at, True)
+    return Start(Place(at.file, at.offset), at, Gtids.KNOWN)
 
 
 def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> None:

@@ -7,66 +7,30 @@ big-endian, as the servers write them; all others have one byte or none.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from binlake.errors import WireError
 from binlake.mysqlbinlog.events.header import HEADER_BYTES
 from binlake.mysqlbinlog.events.numbers import read_length, read_text
-from binlake.mysqlbinlog.model import TableMap
+from binlake.mysqlbinlog.model import Flavor, TableMap
+from binlake.rows.schema import mysqltypes as t
 
+TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
+BLOB_COMPRESSED, VARCHAR_COMPRESSED, VECTOR, GEOMETRY = 140, 141, 242, 255
+"""Types that the log has and no definition of TiDB."""
 
-class ColumnType(IntEnum):
-    """MySQL's and MariaDB's type numbers in the log."""
-
-    DECIMAL = 0
-    TINY = 1
-    SHORT = 2
-    LONG = 3
-    FLOAT = 4
-    DOUBLE = 5
-    NULL = 6
-    TIMESTAMP = 7
-    LONGLONG = 8
-    INT24 = 9
-    DATE = 10
-    TIME = 11
-    DATETIME = 12
-    YEAR = 13
-    NEWDATE = 14
-    VARCHAR = 15
-    BIT = 16
-    TIMESTAMP2 = 17
-    DATETIME2 = 18
-    TIME2 = 19
-    BLOB_COMPRESSED = 140
-    VARCHAR_COMPRESSED = 141
-    VECTOR = 242
-    JSON = 245
-    NEWDECIMAL = 246
-    ENUM = 247
-    SET = 248
-    TINY_BLOB = 249
-    MEDIUM_BLOB = 250
-    LONG_BLOB = 251
-    BLOB = 252
-    VAR_STRING = 253
-    STRING = 254
-    GEOMETRY = 255
-
-
-_T = ColumnType
-_ONE_BYTE = frozenset({
-    _T.FLOAT, _T.DOUBLE, _T.BLOB, _T.TINY_BLOB, _T.MEDIUM_BLOB, _T.LONG_BLOB, _T.GEOMETRY, _T.JSON, _T.VECTOR,
-    _T.TIMESTAMP2, _T.DATETIME2, _T.TIME2, _T.BLOB_COMPRESSED,
-})  # fmt: skip
-_TWO_LITTLE = frozenset({_T.VARCHAR, _T.VAR_STRING, _T.BIT, _T.VARCHAR_COMPRESSED})
-_TWO_BIG = frozenset({_T.STRING, _T.NEWDECIMAL, _T.ENUM, _T.SET})
-_NUMERIC = frozenset({_T.TINY, _T.SHORT, _T.INT24, _T.LONG, _T.LONGLONG, _T.NEWDECIMAL, _T.FLOAT, _T.DOUBLE})
-_TEXT = frozenset({
-    _T.STRING, _T.VAR_STRING, _T.VARCHAR, _T.BLOB, _T.TINY_BLOB, _T.MEDIUM_BLOB, _T.LONG_BLOB, _T.BLOB_COMPRESSED,
-    _T.VARCHAR_COMPRESSED,
-})  # fmt: skip
+_ONE_BYTE = t.BLOBS | {
+    t.FLOAT, t.DOUBLE, t.JSON, TIMESTAMP2, DATETIME2, TIME2, BLOB_COMPRESSED, VECTOR, GEOMETRY,
+}  # fmt: skip
+_TWO_LITTLE = frozenset({t.VARCHAR, t.VARSTRING, t.BIT, VARCHAR_COMPRESSED})
+_TWO_BIG = frozenset({t.STRING, t.NEWDECIMAL, t.ENUM, t.SET})
+_CHOICES = frozenset({t.ENUM, t.SET})
+_NUMERIC = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE, t.YEAR}
+_TEXT = t.STRINGS | {BLOB_COMPRESSED, VARCHAR_COMPRESSED}
+_LIKE_TEXT = {Flavor.MYSQL: VECTOR, Flavor.MARIADB: GEOMETRY}
+"""What each family also tells a charset of, though it has none."""
 
 
 class _Field(IntEnum):
@@ -95,15 +59,15 @@ class _Optional:
     primary_key: tuple[int, ...] | None = None
 
 
-def read_table_map(event: bytes) -> TableMap:
+def read_table_map(event: bytes, flavor: Flavor) -> TableMap:
     """The table map that an event without checksum is. Raises WireError."""
     try:
-        return _read(event)
-    except IndexError:
-        raise WireError("a table map ends before its columns do") from None
+        return _read(event, flavor)
+    except (IndexError, ValueError) as error:
+        raise WireError(f"a table map does not fit its own columns: {error}") from None
 
 
-def _read(event: bytes) -> TableMap:
+def _read(event: bytes, flavor: Flavor) -> TableMap:
     at = HEADER_BYTES + 8
     db, at = event[at + 1 : at + 1 + event[at]], at + event[at] + 2
     table, at = event[at + 1 : at + 1 + event[at]], at + event[at] + 2
@@ -112,7 +76,8 @@ def _read(event: bytes) -> TableMap:
     raw, at = read_text(event, at)
     metadata = _metadata(types, raw)
     nulls, at = event[at : at + (count + 7) // 8], at + (count + 7) // 8
-    more = _read_optional(event, at, types, metadata)
+    kinds = [real_type(kind, number) for kind, number in zip(types, metadata, strict=True)]
+    more = _read_optional(event, at, kinds, _TEXT | {_LIKE_TEXT[flavor]})
     return TableMap(
         table_id=int.from_bytes(event[HEADER_BYTES : HEADER_BYTES + 6], "little"),
         db=db.decode("utf-8"),
@@ -149,13 +114,12 @@ def _metadata(types: bytes, raw: bytes) -> tuple[int, ...]:
 
 def real_type(kind: int, metadata: int) -> int:
     """The type of a column: ENUM and SET travel as STRING, with their own number in the metadata."""
-    return metadata >> 8 if kind == _T.STRING and metadata >> 8 in (_T.ENUM, _T.SET) else kind
+    return metadata >> 8 if kind == t.STRING and metadata >> 8 in _CHOICES else kind
 
 
-def _read_optional(event: bytes, at: int, types: bytes, metadata: tuple[int, ...]) -> _Optional:
-    kinds = [real_type(kind, number) for kind, number in zip(types, metadata, strict=True)]
-    texts = [place for place, kind in enumerate(kinds) if kind in _TEXT]
-    choices = [place for place, kind in enumerate(kinds) if kind in (_T.ENUM, _T.SET)]
+def _read_optional(event: bytes, at: int, kinds: list[int], with_charset: Set[int]) -> _Optional:
+    texts = [place for place, kind in enumerate(kinds) if kind in with_charset]
+    choices = [place for place, kind in enumerate(kinds) if kind in _CHOICES]
     found = _Optional()
     while at < len(event):
         number, at = event[at], at + 1
@@ -173,7 +137,7 @@ def _read_optional(event: bytes, at: int, types: bytes, metadata: tuple[int, ...
         elif number == _Field.COLUMN_NAME:
             found.names = tuple(name.decode("utf-8") for name in _texts(value))
         elif number in (_Field.SET_VALUES, _Field.ENUM_VALUES):
-            kind = _T.SET if number == _Field.SET_VALUES else _T.ENUM
+            kind = t.SET if number == _Field.SET_VALUES else t.ENUM
             places = [place for place in choices if kinds[place] == kind]
             found.elements |= dict(zip(places, _element_lists(value), strict=True))
             found.has_elements = True
@@ -185,7 +149,7 @@ def _read_optional(event: bytes, at: int, types: bytes, metadata: tuple[int, ...
 
 
 def _read_signs(value: bytes, kinds: list[int]) -> list[bool]:
-    """A bit for each number column, the first in the highest bit; a server that counts YEAR among them has one more."""
+    """A bit for each column of a number, YEAR among them, the first in the highest bit."""
     numeric = [kind in _NUMERIC for kind in kinds]
     signs, bit = [], 0
     for is_number in numeric:

@@ -6,9 +6,11 @@ What cannot be followed is refused by name; nothing is left out but events that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
-from binlake.errors import LostRange, SourceRefused, WireError
-from binlake.mysqlbinlog.events import gtids, query, rows, tablemap, xa
+from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
+from binlake.mysqlbinlog.events import gtids as gtidevents
+from binlake.mysqlbinlog.events import query, rows, tablemap, xa
 from binlake.mysqlbinlog.events.compressed import events_of_payload
 from binlake.mysqlbinlog.events.gtids import Gtid
 from binlake.mysqlbinlog.events.header import (
@@ -46,22 +48,39 @@ FindPrepared = Callable[[Xid, Position], tuple[RowsEvent, ...]]
 """The rows of a prepared transaction that this log was not read from: it was prepared before the position."""
 
 
+class Gtids(Enum):
+    """What the GTID set of a position comes from."""
+
+    NONE = "the log has none, or they do not matter"
+    KNOWN = "the start's set, and what is read behind it"
+    FROM_FILE = "the head of the next file; until then positions have none"
+
+
 class TransactionReader:
     """Takes event by event; `position` is behind the last whole transaction.
 
-    `start`: where the events begin; with `gtids` "" no set is kept until the log tells one (`done`). Transactions of
-    the first file that begin below `skip_below` are noted as done and not given.
+    `start`: where the events begin. Transactions of the first file that begin below `skip_below` are noted as done and
+    not given. `refuses`: whether what cannot be followed is an error; who looks for a prepared transaction only wants
+    no other.
     """
 
     def __init__(
-        self, flavor: Flavor, start: Position, find_prepared: FindPrepared, *, uses_gtids: bool, skip_below: int = 0
+        self,
+        flavor: Flavor,
+        start: Position,
+        find_prepared: FindPrepared,
+        *,
+        gtids: Gtids,
+        skip_below: int = 0,
+        refuses: bool = True,
     ) -> None:
         self._flavor = flavor
         self._find_prepared = find_prepared
-        self._done: GtidSet | None = parse_gtid_set(flavor, start.gtids) if uses_gtids else None
-        self._knows_done = bool(start.gtids)
+        self._done: GtidSet | None = parse_gtid_set(flavor, start.gtids) if gtids is Gtids.KNOWN else None
+        self._learns_done = gtids is Gtids.FROM_FILE
         self._file, self._offset = start.file, start.offset
         self._first = (start.file, skip_below)
+        self._refuses = refuses
         self.position = start
         self._has_checksums = False
         self._maps: dict[int, TableMap] = {}
@@ -140,32 +159,25 @@ class TransactionReader:
         if kind in (_E.PREVIOUS_GTIDS, _E.MARIADB_GTID_LIST):
             self._begin_file(kind, event)
         elif kind == _E.INCIDENT:
-            raise LostRange(
-                "the server wrote an incident into its log: changes before it may be missing",
-                hint="its error log says what happened; load the tables anew (`binlake bootstrap`)",
-            )
+            self._refuse(_incident())
         elif kind in (_E.BEGIN_LOAD_QUERY, _E.EXECUTE_LOAD_QUERY):
-            raise _as_text("LOAD DATA")
+            self._refuse(_as_text("LOAD DATA"))
         elif kind not in _PASSED_OVER and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
-            raise SourceRefused(
-                f"the log has an event that is not known: {name_of(kind)}",
-                hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is read",
-            )
+            self._refuse(_unknown_event(kind))
 
     def _begin_file(self, kind: int, event: bytes) -> None:
         """The set of what is in earlier files counts where none was given: a position of file and offset."""
-        if self._done is None or self._knows_done:
-            return
-        read = gtids.read_previous_gtids if kind == _E.PREVIOUS_GTIDS else gtids.read_gtid_list
-        self._done, self._knows_done = read(event), True
+        if self._learns_done:
+            read = gtidevents.read_previous_gtids if kind == _E.PREVIOUS_GTIDS else gtidevents.read_gtid_list
+            self._done, self._learns_done = read(event), False
 
     def _begin_group(self, header: Header, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
-            gtid = gtids.read_mariadb_gtid(event, header.server_id)
+            gtid = gtidevents.read_mariadb_gtid(event, header.server_id)
         elif header.type == _E.GTID_TAGGED:
-            gtid = gtids.read_tagged_gtid(event)
+            gtid = gtidevents.read_tagged_gtid(event)
         else:
-            gtid = gtids.read_mysql_gtid(event)
+            gtid = gtidevents.read_mysql_gtid(event)
         if header.type == _E.ANONYMOUS_GTID:
             gtid = gtid._replace(text="")
         self._start(gtid, header.size, before)
@@ -190,7 +202,7 @@ class TransactionReader:
         if table is None:
             if len(self._known_maps) >= _MAPS:
                 self._known_maps.clear()
-            table = self._known_maps[body] = tablemap.read_table_map(event)
+            table = self._known_maps[body] = tablemap.read_table_map(event, self._flavor)
         self._maps[table.table_id] = table
 
     def _row(self, kind: int, event: bytes) -> None:
@@ -223,11 +235,11 @@ class TransactionReader:
         elif role is Role.ROLLBACK:
             return self._roll_back(header)
         elif role is Role.ROLLBACK_TO:
-            raise _half_rolled_back()
+            self._refuse(_half_rolled_back())
         elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
             return self._end_prepared(header, role, sent.text, before)
         elif role is Role.ROWS_AS_TEXT:
-            raise _as_text(sent.text)
+            self._refuse(_as_text(sent.text))
         elif role is Role.DEFINITION:
             return self._define(header, sent, before)
         return None
@@ -252,9 +264,7 @@ class TransactionReader:
         if query.is_of_temporary_table(sent.text):
             return None
         if self._changes:
-            raise SourceRefused(
-                "a definition changes behind rows of the same transaction", where={"statement": sent.text[:80]}
-            )
+            self._refuse(_definition_behind_rows(sent.text))
         if self._is_skipped:
             return None
         text = sent.text.removesuffix(_START_TRANSACTION)
@@ -265,7 +275,7 @@ class TransactionReader:
 
     def _roll_back(self, header: Header) -> SourceTransaction | None:
         if self._changes:
-            raise _half_rolled_back()
+            self._refuse(_half_rolled_back())
         return self._end(header)
 
     def _prepare(self, header: Header, event: bytes) -> SourceTransaction | None:
@@ -300,12 +310,36 @@ class TransactionReader:
             return None
         return SourceTransaction(name, time, self.position, changes, statement, self._size)
 
+    def _refuse(self, error: BinlakeError) -> None:
+        if self._refuses and not self._is_skipped:
+            raise error
+
     def _id(self) -> str:
         return (self._gtid.text if self._gtid else "") or self._begin
 
     def _time(self, header: Header) -> int:
         exact = self._gtid.time_us // 1000 if self._gtid else 0
         return exact or header.time * 1000
+
+
+def _unknown_event(kind: int) -> SourceRefused:
+    return SourceRefused(
+        f"the log has an event that is not known: {name_of(kind)}",
+        hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is read",
+    )
+
+
+def _incident() -> LostRange:
+    return LostRange(
+        "the server wrote an incident into its log: changes before it may be missing",
+        hint="its error log says what happened; load the tables anew (`binlake bootstrap`)",
+    )
+
+
+def _definition_behind_rows(statement: str) -> SourceRefused:
+    return SourceRefused(
+        "a definition changes behind rows of the same transaction", where={"statement": statement[:80]}
+    )
 
 
 def _as_text(statement: str) -> SourceRefused:
