@@ -1,0 +1,109 @@
+"""Sharded MariaDB into one table by one feeder, configured by DM's own files (S4-03, S4-53, S4-52, R-15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fedshards import FIRST_IDS, SHARDS, FedShards
+from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
+
+from binlake.errors import SchemaError
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
+
+SAME_IDS = dict.fromkeys(SHARDS, 0)
+
+
+@pytest.fixture(scope="module")
+def sources(mariadb_source: MariaDb) -> Iterator[tuple[MariaDb, MariaDb]]:
+    """The servers of two shards, each with a log of its own."""
+    with mariadb_in_memory(MariaDb.source_options(2)) as second:
+        yield mariadb_source, second
+
+
+@pytest.fixture
+def shards(sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path) -> Iterator[FedShards]:
+    """A feeder of both, empty; the target is empty, too."""
+    for server in sources:
+        server.wipe()
+    with FedShards(tmp_path, sources, empty_mariadb) as fed:
+        yield fed
+
+
+def sales(server: MariaDb, table: str, columns: str = "id, customer, amount, state, at") -> list[tuple[Any, ...]]:
+    """The rows of a table of sales, by id."""
+    return rows(server, f"SELECT {columns} FROM store.{table} ORDER BY id")
+
+
+def union(shards: FedShards, columns: str = "id, customer, amount, state, at") -> list[tuple[Any, ...]]:
+    """The rows of all shards."""
+    return [row for shard, server in shards.servers.items() for row in sales(server, f"sale_{shard[-1]}", columns)]
+
+
+def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03 S4-53 R-15 R-25
+    shards.start()
+    for step in ("base", "load"):
+        shards.run_step(step)
+    shards.run_windows()
+    assert len(union(shards)) == 8
+    assert sales(shards.target, "sale") == union(shards)
+    # A table that no route names has at the target the database that it has on its shard.
+    for shard, server in shards.servers.items():
+        items = f"SELECT * FROM store.item_{shard[-1]} ORDER BY sale, line"
+        assert len(rows(server, items)) == 4
+        assert rows(shards.target, items) == rows(server, items)
+
+    shards.run_step("widen", "shard-1")
+    shards.run_step("after", "shard-1")
+    execute(shards.servers["shard-2"], "UPDATE store.sale_2 SET amount = 99 WHERE id = 1001")
+    shards.run_windows()
+    # Rows of the shard that lacks the column have its default.
+    assert {row[0] for row in sales(shards.target, "sale", "note")} == {"none"}
+    assert sales(shards.target, "sale") == union(shards)
+
+    shards.run_step("widen", "shard-2")
+    shards.run_step("after", "shard-2")
+    shards.run_windows()
+    assert sales(shards.target, "sale", "*") == union(shards, "*")
+
+
+def test_one_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None:  # S4-03
+    shards.start()
+    shards.run_step("base")
+    shards.run_step("load", "shard-1")
+    shards.run_windows()
+    before = sales(shards.target, "sale")
+    execute(shards.servers["shard-2"], "INSERT INTO store.sale_2 VALUES (1, 'Eve', 1, 'new', '2026-11-01')")
+    with pytest.raises(SchemaError, match=r"sources=shard-1_store\.sale_1,shard-2_store\.sale_2"):
+        shards.run_windows()
+    assert sales(shards.target, "sale") == before
+
+
+def test_a_column_for_the_source_keeps_equal_ids_apart(
+    sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
+) -> None:  # S4-03
+    for server in sources:
+        server.wipe()
+    sale = {"schema-pattern": "store", "table-pattern": "sale_*", "target-schema": "store", "target-table": "sale",
+            "extract-source": {"source-regexp": "shard-(.*)", "target-column": "shard"}}  # fmt: skip
+    execute(
+        empty_mariadb,
+        "CREATE DATABASE store CHARACTER SET utf8mb4",
+        "CREATE TABLE store.sale (id BIGINT NOT NULL, customer VARCHAR(40) NOT NULL, amount DECIMAL(12,2) NOT NULL,"
+        " state ENUM('new','paid','sent') NOT NULL DEFAULT 'new', at DATETIME(3) NOT NULL,"
+        " shard VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, PRIMARY KEY (id, shard))",
+    )
+    with FedShards(tmp_path, sources, empty_mariadb, routes={"sale": sale}) as shards:
+        shards.start()
+        for step in ("base", "load"):
+            shards.run_step(step, first=SAME_IDS)
+        shards.run_windows()
+        found = rows(empty_mariadb, "SELECT shard, id, customer, amount, state, at FROM store.sale ORDER BY shard, id")
+        expected = [
+            (shard[-1], *row) for shard in FIRST_IDS for row in sales(shards.servers[shard], f"sale_{shard[-1]}")
+        ]
+        assert len(expected) == 8
+        assert found == expected
