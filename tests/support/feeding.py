@@ -1,0 +1,200 @@
+"""A feeder between real servers for tests: the embedded placement driver, real pumps, and the feeder in a thread."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pymysql.connections import Connection
+from support.mariadb import MariaDb, rows
+
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpReader
+from binlake.config.model import Replication
+from binlake.wire import binlog_pb2 as pb
+from deploy.local.ports import free_port
+from pump_service.feeder.publisher import read_key
+from pump_service.feeder.service import STATUS_PATH, Feeder
+from pump_service.feeder.settings import FeederFile
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+
+WAIT_S = 120.0
+
+
+class FedCluster:
+    """Placement driver and pumps below `folder`, for a feeder of `sources` (sections of feeder.toml, as dicts)."""
+
+    def __init__(self, folder: Path, tracker: MariaDb, sources: Sequence[dict[str, Any]], pumps: int = 2) -> None:
+        self.folder = folder
+        self.status_addr = f"127.0.0.1:{free_port()}"
+        self._tracker = tracker
+        self._sources = sources
+        self._stack = ExitStack()
+        self.driver = self._stack.enter_context(PlacementDriver(folder / "pd"))
+        self.pd = self._stack.enter_context(closing(PdClient([self.driver.url])))
+        self.registry = Registry(self._stack.enter_context(closing(EtcdClient([self.driver.url]))))
+        self.pumps: dict[str, PumpServer] = {}
+        for number in range(1, pumps + 1):
+            self.start_pump(f"pump{number}")
+        self._feeder: Feeder | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> FedCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_feeder()
+        for name in list(self.pumps):
+            self.stop_pump(name)
+        self._stack.close()
+
+    def start_pump(self, name: str) -> None:
+        """Start (again) the pump `name` on its directory."""
+        self.pumps[name] = PumpServer(PumpConfig(
+            pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / name, node_id=name,
+            status_urls=(f"http://{self.status_addr}",), gen_binlog_interval_s=0.1, heartbeat_interval_s=0.1,
+            resolve_interval_s=0.1, stop_write_at_available_space=1 << 20,
+        ))  # fmt: skip
+        self.pumps[name].start()
+
+    def stop_pump(self, name: str) -> None:
+        """Stop it; it is paused in the registry."""
+        self.pumps.pop(name).stop("paused")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of feeder.toml."""
+        server = {"host": self._tracker.host, "port": self._tracker.port}
+        return {
+            "pd-urls": [self.driver.url], "data-dir": str(self.folder / "feeder"), "status-addr": self.status_addr,
+            "tracker": server, "source": list(self._sources),
+        }  # fmt: skip
+
+    def start_feeder(self) -> None:
+        """Start it in a thread, and return when every source is read."""
+        feeder = self._feeder = Feeder(FeederFile.model_validate(self.settings))
+
+        def run() -> None:
+            try:
+                feeder.run()
+            except BaseException as error:  # noqa: BLE001 - raised by stop_feeder
+                self._failure = error
+
+        self._thread = threading.Thread(target=run, name="feeder")
+        self._thread.start()
+        self.until(lambda status: all(one["state"] == "reading" for one in status["sources"]) and status["sources"])
+
+    def stop_feeder(self) -> None:
+        """Stop it; raises what ended it."""
+        feeder, self._feeder = self._feeder, None
+        if feeder is not None and self._thread is not None:
+            feeder.stop()
+            self._thread.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def status(self) -> dict[str, Any]:
+        """The page /feeder; {} while none serves it."""
+        try:
+            answer: dict[str, Any] = httpx.get(f"http://{self.status_addr}{STATUS_PATH}", trust_env=False).json()
+        except httpx.HTTPError:
+            return {}
+        return answer
+
+    def until(self, reached: Any) -> dict[str, Any]:
+        """Wait until `reached(status)`; that status."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            status = self.status()
+            if status and reached(status):
+                return status
+            if self._failure is not None:
+                raise self._failure
+            assert time.monotonic() < deadline, f"the feeder does not get there: {status}"
+            time.sleep(0.02)
+
+    def follow(self, *servers: MariaDb) -> None:
+        """Wait until all that these MariaDB servers (in the order of sources) have committed is published."""
+        ends = [str(rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]) for server in servers]
+
+        def reached(status: dict[str, Any]) -> bool:
+            return status["unsent_batches"] == 0 and all(
+                one.get("gtids") == end for one, end in zip(status["sources"], ends, strict=True)
+            )
+
+        self.until(reached)
+
+    def settle(self) -> int:
+        """Wait until every pump's registered watermark has passed now; that ts."""
+        ts = self.pd.tso()
+        deadline = time.monotonic() + WAIT_S
+        while any(pump.max_commit_ts < ts for pump in self.registry.pumps() if pump.state == "online"):
+            assert time.monotonic() < deadline, f"a pump's watermark stands below {ts}: {self.registry.pumps()}"
+            time.sleep(0.02)
+        return ts
+
+    def published(self) -> list[tuple[int, str, pb.Binlog]]:
+        """(commit_ts, source's identity, binlog) of all that the pumps give, by commit_ts."""
+        until, found = self.settle(), list[tuple[int, str, pb.Binlog]]()
+        for pump in self.pumps.values():
+            for commit_ts, start_ts, payload in PumpReader(pump.addr, self.driver.cluster_id).pull(0, until):
+                if commit_ts != start_ts and commit_ts <= until:
+                    binlog = pb.Binlog.FromString(payload)
+                    _, tail = read_key(binlog.prewrite_key) or (0, "")
+                    found.append((commit_ts, tail, binlog))
+        return sorted(found, key=lambda one: one[0])
+
+    def replication(self, **more: Any) -> Replication:
+        """A replication of this cluster into a lake of this folder."""
+        return Replication.model_validate({
+            "name": "fed", "initial-commit-ts": "0",
+            "source": {"pd-urls": [self.driver.url], "status-url": f"http://{self.status_addr}", "timeout-s": 5},
+            "lake": {"path": str(self.folder / "lake")}, "mirror": {"enabled": False}, **more,
+        })  # fmt: skip
+
+
+def mixed_transactions(connection: Connection[Any], db: str, seed: int, count: int) -> None:
+    """`count` transactions of inserts, updates, moved keys, swapped unique values and deletes in DB.t (id, u, v) and
+    the keyless DB.log (n, what); doubles in `log`."""
+    draw = random.Random(seed)
+    connection.autocommit(False)
+    with connection.cursor() as cursor:
+        for number in range(count):
+            for _ in range(draw.randint(1, 3)):
+                _change(cursor, db, draw, f"{seed}-{number}")
+            connection.commit() if draw.random() < 0.9 else connection.rollback()
+    connection.autocommit(True)
+
+
+def _change(cursor: Any, db: str, draw: random.Random, mark: str) -> None:
+    key, kind = draw.randrange(400), draw.randrange(6)
+    if kind == 0:
+        cursor.execute(f"INSERT IGNORE INTO {db}.t (id, u, v) VALUES (%s, %s, %s)", (key, f"u{mark}", draw.random()))
+    elif kind == 1:
+        cursor.execute(f"UPDATE {db}.t SET v = v + 1 WHERE id BETWEEN %s AND %s", (key, key + 5))
+    elif kind == 2:
+        cursor.execute(f"UPDATE IGNORE {db}.t SET id = %s WHERE id > %s ORDER BY id LIMIT 1", (key, key))
+    elif kind == 3:
+        cursor.execute(f"DELETE FROM {db}.t WHERE id = %s", (key,))
+    elif kind == 4:
+        cursor.executemany(f"INSERT INTO {db}.log VALUES (%s, %s)", [(key % 5, "same")] * 2 + [(key, mark)])
+    else:
+        cursor.execute(f"DELETE FROM {db}.log WHERE n = %s LIMIT 1", (key % 5,))
+
+
+def contents(server: MariaDb, db: str) -> dict[str, list[str]]:
+    """The rows of every table of `db`, as sorted texts."""
+    found = {}
+    for (table,) in rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (db,)):
+        found[table] = sorted(map(repr, rows(server, f"SELECT * FROM `{db}`.`{table}`")))
+    return found
