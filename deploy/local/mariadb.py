@@ -12,6 +12,7 @@ from typing import Any, Self
 import pymysql
 from pymysql.connections import Connection
 
+from binlake.base.dialects import Dialect
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 from deploy.setup.common import SetupError, run
@@ -26,11 +27,12 @@ _SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 class MariaDb:
     """One server. `folder`: where it keeps everything (None: a temporary folder, removed by `stop`).
 
-    `user` root without a password, reachable at (`host`, `port`) and `socket`. `options` are added to the server's
-    command line, such as `--general-log=1`; `source_options` makes it a source of binlogs.
+    `name` is also the dialect that it speaks, as in `target.db-type`. `user` root without a password, reachable at
+    (`host`, `port`) and `socket`. `options` are added to the server's command line, such as `--general-log=1`;
+    `source_options` makes it a source of binlogs.
     """
 
-    name = "mariadb"
+    name: Dialect = "mariadb"
     user = "root"
     password = ""
     host = HOST

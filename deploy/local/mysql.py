@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from binlake.base.dialects import Dialect
 from deploy.local.mariadb import ROW_BINLOG, MariaDb, run_as_root
 from deploy.local.process import ProcessError
 from deploy.setup import mysql
@@ -13,7 +14,7 @@ from deploy.setup.common import SetupError, run
 class MySql(MariaDb):
     """One MySQL server; folder, user and options as of MariaDb. Without `source_options` it writes no binlog."""
 
-    name = "mysql"
+    name: Dialect = "mysql"
 
     @classmethod
     def source_options(cls, server_id: int = 1) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""All user DDL of the captures in the repository, in order on a real MariaDB: accepted, and with the right result."""
+"""All user DDL of the captures in the repository, in order on real servers: accepted, and with the right result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from support.mariadb import MariaDb
+from support.windows import target_of
 
 from binlake.compare.capture import Capture
-from binlake.config.model import Target
 from binlake.dialect import map_ddl
 from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
@@ -40,20 +40,20 @@ def ddls(capture: Capture) -> Iterator[LandedDdl]:
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("name", ["bank", "keys", "shard", "shard_mixed", "sysbench_like"])
-def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_mariadb: MariaDb, name: str) -> None:
-    target = Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port)
+def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_server: MariaDb, name: str) -> None:
+    target, dialect = target_of(empty_server), empty_server.name
     session = Session(target)
     try:
         count = 0
         for row in ddls(Capture(CAPTURES / name)):
-            found = map_ddl(row, "mariadb")
+            found = map_ddl(row, dialect)
             assert found.sql, (row.query, found.reason)
-            expected = expect_after_ddl(row.before, row.after, "mariadb")
+            expected = expect_after_ddl(row.before, row.after, dialect)
             before = read_evidence(session, target, expected.names, expected)
             for statement in found.sql:
                 session.execute(statement)
             assert (
-                compare_definitions(expected, read_definitions(session, expected.names, "mariadb"), indexes=True) == []
+                compare_definitions(expected, read_definitions(session, expected.names, dialect), indexes=True) == []
             ), row.query
             # a restart at the intent tells by this whether the DDL has run (R-04)
             truncated = row.query.upper().startswith("TRUNCATE")

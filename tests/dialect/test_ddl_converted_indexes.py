@@ -47,21 +47,21 @@ def sides(before: dict[str, str], after: dict[str, str]) -> tuple[TableDef, Tabl
     ],
 )
 def test_what_an_alter_does_to_indexes_of_a_converted_column_goes_through(
-    mariadb: MariaDb, clauses: str, before: dict[str, str], after: dict[str, str]
+    server: MariaDb, clauses: str, before: dict[str, str], after: dict[str, str]
 ) -> None:
-    mariadb.wipe()
+    server.wipe()
     former, now = sides(before, after)
     keys = "".join(f", {'UNIQUE ' if k.startswith('u') else ''}KEY `{k}` (`{v}`)" for k, v in before.items())
     query = f"ALTER TABLE `t` MODIFY `v` INT, {clauses}"
-    said = map_ddl(DdlText(7, "d", "t", query, Definitions((), (former,)), Definitions((), (now,))), "mariadb").sql
+    said = map_ddl(DdlText(7, "d", "t", query, Definitions((), (former,)), Definitions((), (now,))), server.name).sql
     assert any("_binlake_cast_" in sql for sql in said)
-    with closing(Session(target_of(mariadb))) as session:
+    with closing(Session(target_of(server))) as session:
         session.execute("CREATE DATABASE d")
         session.execute(f"CREATE TABLE d.t (id INT PRIMARY KEY, v VARCHAR(9), w INT{keys})")
         session.execute("INSERT INTO d.t VALUES (1, '12.6', 5)")
         for sql in said:
             session.execute(sql)
-    shown = rows(mariadb, "SELECT index_name, column_name, non_unique FROM information_schema.statistics"
+    shown = rows(server, "SELECT index_name, column_name, non_unique FROM information_schema.statistics"
                           " WHERE table_schema = 'd' AND index_name <> 'PRIMARY'")  # fmt: skip
     assert set(shown) == {(name, column, int(not name.startswith("u"))) for name, column in after.items()}
-    assert rows(mariadb, "SELECT id, v, w FROM d.t") == [(1, 13, 5)]
+    assert rows(server, "SELECT id, v, w FROM d.t") == [(1, 13, 5)]

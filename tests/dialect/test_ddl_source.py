@@ -8,10 +8,11 @@ import pytest
 from support.ddltext import DdlText
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
+from support.windows import target_of
 from support.workload import Workload, integer, text
 
+from binlake.base.dialects import Dialect
 from binlake.compare.capture import Capture
-from binlake.config.model import Target
 from binlake.dialect import Known, map_ddl, standard_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
@@ -136,9 +137,11 @@ def test_a_statement_that_names_no_table_is_refused_with_its_place() -> None:
         map_ddl(DdlText(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[Definitions((), ())] * 2), "mariadb")
 
 
-def mapped(query: str, after: TableDef, before: TableDef | None = None) -> tuple[str, ...]:
+def mapped(
+    query: str, after: TableDef, before: TableDef | None = None, dialect: Dialect = "mariadb"
+) -> tuple[str, ...]:
     sides = Definitions((), (before,) if before else ()), Definitions((), (after,))
-    return map_ddl(DdlText(7, "d", after.name, query, *sides), "mariadb").sql
+    return map_ddl(DdlText(7, "d", after.name, query, *sides), dialect).sql
 
 
 def test_columns_in_one_parenthesis_become_specs_of_their_own() -> None:  # issue 13.13
@@ -174,25 +177,30 @@ def test_functions_named_like_clauses_stay() -> None:  # issue 13.13
 
 
 @pytest.mark.mariadb
-def test_what_a_server_shows_is_what_the_source_shows(empty_mariadb: MariaDb) -> None:
+def test_what_a_server_shows_is_what_the_source_shows(empty_server: MariaDb) -> None:
     """A generated column of a character beyond ASCII, and a foreign key named in another letter case."""
     column = col("g", t.VARCHAR, flen=20, generated_expr_string="concat(_utf8mb4'ö', `id`)")
     after = table("m", col("id", t.LONG), column)
     keys = [{"id": 1, "fk_name": {"O": "Fk_1", "L": "fk_1"}}]
     child = table("Kind", col("id", t.LONG), col("m", t.LONG), fk_info=keys)
-    execute(empty_mariadb, "CREATE DATABASE d", "CREATE TABLE d.m (id INT PRIMARY KEY)", "INSERT INTO d.m VALUES (1)",
+    execute(empty_server, "CREATE DATABASE d", "CREATE TABLE d.m (id INT PRIMARY KEY)", "INSERT INTO d.m VALUES (1)",
             "CREATE TABLE d.Kind (id INT, m INT, CONSTRAINT Fk_1 FOREIGN KEY (m) REFERENCES d.m (id))")  # fmt: skip
-    session = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+    session = Session(target_of(empty_server))
     try:
         added = "ALTER TABLE `m` ADD COLUMN `g` VARCHAR(20) GENERATED ALWAYS AS(CONCAT(_UTF8MB4'ö', `id`)) VIRTUAL;"
-        dropped = mapped("ALTER TABLE `Kind` DROP FOREIGN KEY `FK_1`", table("Kind", col("id", t.LONG)), child)
-        for statement in (*mapped(added, after), *dropped):
+        dropped = mapped(
+            "ALTER TABLE `Kind` DROP FOREIGN KEY `FK_1`",
+            table("Kind", col("id", t.LONG)),
+            child,
+            dialect=empty_server.name,
+        )
+        for statement in (*mapped(added, after, dialect=empty_server.name), *dropped):
             session.execute(statement)
         session.execute("FLUSH TABLES")
         assert session.rows("SELECT g FROM d.m") == [("ö1",)]
     finally:
         session.close()
-    assert "FOREIGN KEY" not in rows(empty_mariadb, "SHOW CREATE TABLE d.Kind")[0][1]
+    assert "FOREIGN KEY" not in rows(empty_server, "SHOW CREATE TABLE d.Kind")[0][1]
 
 
 def test_plain_strings_are_told_apart_from_those_that_escape() -> None:

@@ -1,4 +1,4 @@
-"""Every row that TiDB held at the end of the `keys` capture, through our text into MariaDB and back, is the same."""
+"""Every row that TiDB held at the end of the `keys` capture, through our text into the target and back, is the same."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from support.mariadb import MariaDb
+from support.windows import target_of
 
+from binlake.base.dialects import Dialect
 from binlake.compare.capture import Capture
-from binlake.config.model import Target
 from binlake.dialect import map_ddl
 from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
@@ -29,21 +30,21 @@ def canonical(value: Any) -> str | None:
     return value["hex"].upper() if isinstance(value, dict) else value
 
 
-def create_tables(session: Session, jobs: list[DdlJob]) -> SchemaState:
+def create_tables(session: Session, jobs: list[DdlJob], dialect: Dialect) -> SchemaState:
     """Run the history's own DDL texts; the schema at the end."""
     logged = [WindowDdl(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
     placed = [(job.finished_ts, job) for job in jobs]
     for row in plan_ddls(SchemaState(), logged, placed, Rules()):
         if not row.reason:
             source = replace(row, sql=row.query)
-            for statement in map_ddl(source, "mariadb").sql:
+            for statement in map_ddl(source, dialect).sql:
                 session.execute(statement)
     return SchemaState().fold(placed)
 
 
-def fill(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
+def fill(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
-        TableStatements(table, 0, limits=BatchLimits(7)),
+        TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
@@ -54,9 +55,9 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]])
             assert session.rows(batch.verify_sql) == [(batch.verify_rows,)]
 
 
-def empty(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
+def empty(session: Session, table: TableDef, images: list[dict[str, str | None]], dialect: Dialect) -> None:
     out, columns = (
-        TableStatements(table, 0, limits=BatchLimits(7)),
+        TableStatements(table, 0, limits=BatchLimits(7), dialect=dialect),
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
@@ -73,26 +74,27 @@ def shown(column: ColumnInfo) -> str:
 
 
 @pytest.mark.mariadb
-def test_rows_of_all_kinds_of_keys_come_back_as_they_were(empty_mariadb: MariaDb) -> None:
+def test_rows_of_all_kinds_of_keys_come_back_as_they_were(empty_server: MariaDb) -> None:
     # S0-22
     capture = Capture(KEYS)
-    session = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+    target = target_of(empty_server)
+    session = Session(target)
     try:
-        state = create_tables(session, [DdlJob.parse(text) for text in capture.job_texts()])
+        state = create_tables(session, [DdlJob.parse(text) for text in capture.job_texts()], target.db_type)
         last = list(capture.states())[-1]
         filled = 0
         for content in last.contents:
             table = state.find(content["schema"], content["name"])
             if table is None or table.kind != "table" or not content["rows"]:
                 continue
-            require_definitions(session, Target(db_type="mariadb"), [table])
+            require_definitions(session, target, [table])
             images = [dict(zip(content["columns"], map(canonical, row), strict=True)) for row in content["rows"]]
-            fill(session, table, images)
+            fill(session, table, images, target.db_type)
             columns = ", ".join(shown(column) for column in table.row_columns)
             back = session.rows(f"SELECT {columns} FROM {qualified(table.db, table.name)}")
             wanted = [tuple(image[c.name] for c in table.row_columns) for image in images]
             assert sorted(map(repr, back)) == sorted(map(repr, wanted)), table.name
-            empty(session, table, images)
+            empty(session, table, images, target.db_type)
             assert session.rows(f"SELECT COUNT(*) FROM {qualified(table.db, table.name)}") == [(0,)], table.name
             filled += 1
         assert filled > 15

@@ -1,6 +1,6 @@
 """INSERT … ON DUPLICATE KEY UPDATE leaves the same table as REPLACE where the identity is the only unique key.
 
-Both forms run on MariaDB over the same random rows, twice: columns with defaults that the statement overrides, columns
+Both forms run over the same random rows, twice: columns with defaults that the statement overrides, columns
 that would change by themselves, stored and virtual generated ones, keys that a collation takes for equal.
 """
 
@@ -59,14 +59,14 @@ ROW = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
-def link(mariadb: MariaDb) -> Iterator[pymysql.Connection[Any]]:
+@pytest.fixture
+def link(server: MariaDb) -> Iterator[pymysql.Connection[Any]]:
     """A connection as finalize has it, and four tables: each form by one column and by two."""
-    execute(mariadb, "DROP DATABASE IF EXISTS d", "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    execute(server, "DROP DATABASE IF EXISTS d", "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
     for name, key in (("one", "k"), ("two", "k, n")):
         for form in ("safe", "plain"):
-            execute(mariadb, f"CREATE TABLE d.{name}_{form} ({COLUMNS}, PRIMARY KEY ({key}))")
-    connection = mariadb.connect()
+            execute(server, f"CREATE TABLE d.{name}_{form} ({COLUMNS}, PRIMARY KEY ({key}))")
+    connection = server.connect()
     with connection, connection.cursor() as cursor:
         cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', innodb_strict_mode = 1")
         yield connection

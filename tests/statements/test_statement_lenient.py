@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.mariadb import MariaDb, execute
+from support.mariadb import MariaDb, dialect_of, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
@@ -28,12 +28,12 @@ KEYLESS = table("odd", E, col("v", t.VARCHAR, flen=3), db="app")
 
 
 @pytest.fixture
-def session(mariadb: MariaDb) -> Iterator[Session]:
-    execute(mariadb, "CREATE DATABASE IF NOT EXISTS app", "DROP TABLE IF EXISTS app.odd")
-    found = Session(target_of(mariadb))
+def session(server: MariaDb) -> Iterator[Session]:
+    execute(server, "CREATE DATABASE IF NOT EXISTS app", "DROP TABLE IF EXISTS app.odd")
+    found = Session(target_of(server))
     yield found
     found.close()
-    execute(mariadb, "DROP TABLE IF EXISTS app.odd")
+    execute(server, "DROP TABLE IF EXISTS app.odd")
 
 
 def rows(of: TableDef, *values: tuple[str | None, ...]) -> dict[str, object]:
@@ -45,12 +45,17 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYED, ("1", "", "x"), ("2", "a", "y"), ("3", None, "z"))
     for plain in (False, True, False):
-        for batch in TableStatements(KEYED, 0, plain=plain).render_writes(images):
+        for batch in TableStatements(KEYED, 0, dialect=dialect_of(session), plain=plain).render_writes(images):
             session.execute(batch.sql[0])
             assert session.rows(batch.verify_sql) == [(3,)]
     assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 0.0), (2, 1.0), (3, None)]
-    assert "sql_mode" not in next(TableStatements(KEYED, 0).render_writes(rows(KEYED, ("2", "b", "y")))).sql[0]
-    [long] = TableStatements(KEYED, 0).render_writes(rows(KEYED, ("4", "a", "too long")))
+    assert (
+        "sql_mode"
+        not in next(
+            TableStatements(KEYED, 0, dialect=dialect_of(session)).render_writes(rows(KEYED, ("2", "b", "y")))
+        ).sql[0]
+    )
+    [long] = TableStatements(KEYED, 0, dialect=dialect_of(session)).render_writes(rows(KEYED, ("4", "a", "too long")))
     with pytest.raises(TargetRefused):
         session.execute(long.sql[0])
 
@@ -58,10 +63,10 @@ def test_rows_of_a_table_with_a_key(session: Session) -> None:
 def test_rows_of_a_table_without_a_key(session: Session) -> None:
     session.execute("CREATE TABLE app.odd (e ENUM('a', 'b'), v VARCHAR(3))")
     images = rows(KEYLESS, ("", "x"), ("a", "x"))
-    for batch in TableStatements(KEYLESS, 0).render_inserts(images, [2, 1]):
+    for batch in TableStatements(KEYLESS, 0, dialect=dialect_of(session)).render_inserts(images, [2, 1]):
         assert session.execute(batch.sql[0]) == 3
     assert session.rows("SELECT e + 0 FROM app.odd ORDER BY 1") == [(0.0,), (0.0,), (1.0,)]
-    for batch in TableStatements(KEYLESS, 0).render_image_deletes(images, [1, 1]):
+    for batch in TableStatements(KEYLESS, 0, dialect=dialect_of(session)).render_image_deletes(images, [1, 1]):
         assert [session.execute(sql) for sql in batch.sql] == [1, 1]
     assert session.rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
 
@@ -81,7 +86,7 @@ def test_an_element_without_a_name_is_no_error_value() -> None:
 @pytest.mark.parametrize("safe", [False, True])
 def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, safe: bool) -> None:  # issue 13.13
     session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
-    keyed, changed = (RowForms(KEYED, "mariadb"), ChangeKeys(KEYED, "mariadb")), []
+    keyed, changed = (RowForms(KEYED, dialect_of(session)), ChangeKeys(KEYED, dialect_of(session))), []
     ops = [(None, ("1", "", "x")), (None, ("2", "", "y")), (None, ("3", "a", "z")),
            (("3", "a", "z"), ("3", "", "z")), (("1", "", "x"), ("1", "b", "x")), (("2", "", "y"), ("9", "", "y")),
            (("3", "", "z"), None)]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Literals: plain and column-wise give the same text, and MariaDB reads it as the value that the source held."""
+"""Literals: plain and column-wise give the same text, and the target reads it as the value that the source held."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.mariadb import MariaDb, execute, rows
@@ -34,6 +34,8 @@ COLUMNS = {
         col("time", t.DATETIME, decimal=3),
     ).columns
 }
+# The fixture is the session's.
+ONE_SERVER = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 NUMBERS = st.one_of(
     st.none(), st.just("3.4028235e38"), st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr)
 )
@@ -102,23 +104,24 @@ def test_tuples() -> None:
 
 
 @pytest.mark.mariadb
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=ONE_SERVER)
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=30), min_size=1, max_size=20))
-def test_mariadb_reads_quoted_text_back(mariadb: MariaDb, texts: list[str]) -> None:
-    shown = rows(mariadb, "SELECT " + ", ".join(f"HEX({quote(text)})" for text in texts))
+def test_the_target_reads_quoted_text_back(server: MariaDb, texts: list[str]) -> None:
+    shown = rows(server, "SELECT " + ", ".join(f"HEX({quote(text)})" for text in texts))
     assert list(shown[0]) == [text.encode().hex().upper() for text in texts]
 
 
 @pytest.mark.mariadb
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=ONE_SERVER)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=20))
 @example([3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
-def test_mariadb_keeps_and_finds_every_float(mariadb: MariaDb, numbers: list[float]) -> None:
+def test_the_target_keeps_and_finds_every_float(server: MariaDb, numbers: list[float]) -> None:
     # hazards R-44: what was written is matched, for FLOAT and for DOUBLE
     texts = [float_text(number) for number in numbers]
-    execute(mariadb, "CREATE DATABASE IF NOT EXISTS lit", "CREATE OR REPLACE TABLE lit.f (n INT, f FLOAT, d DOUBLE)")
+    execute(server, "CREATE DATABASE IF NOT EXISTS lit", "DROP TABLE IF EXISTS lit.f")
+    execute(server, "CREATE TABLE lit.f (n INT, f FLOAT, d DOUBLE)")
     values = [(value_literal(x, LiteralKind.FLOAT), value_literal(x, LiteralKind.DOUBLE)) for x in texts]
-    execute(mariadb, "INSERT INTO lit.f VALUES " + ",".join(f"({n},{f},{d})" for n, (f, d) in enumerate(values)))
+    execute(server, "INSERT INTO lit.f VALUES " + ",".join(f"({n},{f},{d})" for n, (f, d) in enumerate(values)))
     for n, text in enumerate(texts):
         f, d = match_literal(text, LiteralKind.FLOAT), match_literal(text, LiteralKind.DOUBLE)
-        assert rows(mariadb, f"SELECT COUNT(*) FROM lit.f WHERE n = {n} AND f <=> {f} AND d <=> {d}") == [(1,)]
+        assert rows(server, f"SELECT COUNT(*) FROM lit.f WHERE n = {n} AND f <=> {f} AND d <=> {d}") == [(1,)]

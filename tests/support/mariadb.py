@@ -10,10 +10,12 @@ from typing import Any
 
 from support.memory_disk import memory_disk
 
+from binlake.base.dialects import Dialect
+from binlake.target.session.session import Session
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 
-__all__ = ["MariaDb", "MySql", "execute", "mariadb_in_memory", "mysql_in_memory", "rows"]
+__all__ = ["MariaDb", "MySql", "dialect_of", "execute", "mariadb_in_memory", "mysql_in_memory", "rows"]
 
 # Of one server's files; several workers have two each.
 _ENOUGH = 2 << 30
@@ -48,6 +50,11 @@ def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[
             return list(cursor.fetchall())
     finally:
         connection.close()
+
+
+def dialect_of(session: Session) -> Dialect:
+    """What the server of a session speaks."""
+    return "mariadb" if "MariaDB" in session.value("SELECT VERSION()") else "mysql"
 
 
 def execute(server: MariaDb, *statements: str) -> None:

@@ -1,4 +1,4 @@
-"""A table of a MariaDB in TiDB's JSON form: tests let a real server define what they log.
+"""A table of a MariaDB or MySQL in TiDB's JSON form: tests let a real server define what they log.
 
 Column ids are the ordinal positions, the table's id is 0.
 """

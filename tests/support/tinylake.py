@@ -203,7 +203,7 @@ def set_checkpoint(server: MariaDb, ts: int, *, consistent: bool = True, task: s
 
 def target_config(server: MariaDb, **more: Any) -> dict[str, Any]:
     """The section `target` for `server`."""
-    return {"db-type": "mariadb", "host": server.host, "port": server.port, "user": server.user, **more}
+    return {"db-type": server.name, "host": server.host, "port": server.port, "user": server.user, **more}
 
 
 def replication_toml(replication: Replication) -> str:

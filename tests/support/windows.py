@@ -169,7 +169,7 @@ def _batch(
 
 def target_of(server: MariaDb, **changes: object) -> Target:
     """The [target] of a test server."""
-    values = {"host": server.host, "port": server.port, "user": server.user, "db_type": "mariadb", "lease_s": 30}
+    values = {"host": server.host, "port": server.port, "user": server.user, "db_type": server.name, "lease_s": 30}
     return Target(**{**values, **changes})
 
 

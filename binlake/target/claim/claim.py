@@ -113,9 +113,7 @@ class TargetClaim:
     def _connect(self, worker: int) -> FencedWriter:
         session, fence = Session(self.target), self.writer.fence.of_worker(worker)
         self._shared.confirmed.require_all(session, fence)
-        session.begin()
-        fence.prove(session)
-        session.rollback()
+        fence.require_current(session)
         fence.register(session)
         return FencedWriter(session, fence, self._shared)
 

@@ -95,24 +95,36 @@ class Fence:
     def prove(self, session: Session) -> int:
         """The first statement of every transaction; how many transactions this connection has had, with this one.
 
-        Raises Fenced when another process took over.
+        In a transaction only behind `register`: a take-over waits for its lock, and must find who holds it. Raises
+        Fenced when another process took over.
         """
         table = qualified(self.schema, "binlake_fence")
         sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
         if session.write(sql, (self.replication, self.worker, self.epoch)) != 1:
-            raise Fenced(
-                "another process took over: this process has stopped writing",
-                where={"task": self.replication, "epoch": self.epoch},
-                hint="nothing is lost: the newer run continues from the checkpoint",
-            )
+            raise self._fenced()
         return session.last_insert_id()
+
+    def require_current(self, session: Session) -> None:
+        """Wait for a take-over that is under way, outside of a transaction: no lock stays. Raises Fenced."""
+        table = qualified(self.schema, "binlake_fence")
+        sql = f"SELECT epoch FROM {table} WHERE task = %s AND worker = %s FOR UPDATE"
+        if session.value(sql, (self.replication, self.worker)) != self.epoch:
+            raise self._fenced()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            "another process took over: this process has stopped writing",
+            where={"task": self.replication, "epoch": self.epoch},
+            hint="nothing is lost: the newer run continues from the checkpoint",
+        )
 
     def register(self, session: Session) -> None:
         """Lock the connection's name for `session`, so that a take-over can end it; an older one of it is ended first.
 
-        Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove`, or in `take_fence`.
+        Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove` or `require_current`, or
+        in `take_fence`.
         """
-        name = _lock_name(self.schema, self.replication, self.worker)
+        name = lock_name(self.schema, self.replication, self.worker)
         if session.value("SELECT GET_LOCK(%s, 0)", (name,)) != 1:
             _end_sessions(session, self.replication, [name])
             if session.value("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S)) != 1:
@@ -142,11 +154,11 @@ class Fence:
         session.begin()
         session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.replication, self.epoch))
         session.commit_repeatable()
-        session.rows("SELECT RELEASE_LOCK(%s)", (_lock_name(self.schema, self.replication),))
+        session.rows("SELECT RELEASE_LOCK(%s)", (lock_name(self.schema, self.replication),))
 
     def abandon(self) -> None:
         """Give up without the server: this process may claim again at once."""
-        _claimed_here.discard(_lock_name(self.schema, self.replication))
+        _claimed_here.discard(lock_name(self.schema, self.replication))
 
 
 def take_fence(session: Session, target: Target, replication: str) -> Fence:
@@ -169,7 +181,7 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
         (epoch, str(LeaseHolder.this_process()), replication),
     )
     session.commit_repeatable()
-    _claimed_here.add(_lock_name(schema, replication))
+    _claimed_here.add(lock_name(schema, replication))
     fence = Fence(schema, replication, epoch, target.lease_s)
     fence.register(session)
     return fence
@@ -203,7 +215,7 @@ def _require_free(session: Session, schema: str, replication: str) -> None:
     """Lock the lease. Raises LeaseHeld, and rolls back, while its holder lives."""
     sql = f"SELECT {_LEASE_COLUMNS} FROM {qualified(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
     (lease,) = session.records(_Lease, sql, (replication,))
-    if lease.holder and lease.running and not _is_gone(lease.holder, _lock_name(schema, replication)):
+    if lease.holder and lease.running and not _is_gone(lease.holder, lock_name(schema, replication)):
         session.rollback()
         raise LeaseHeld(
             f"{lease.holder} applies this replication until {lease.until} UTC",
@@ -253,7 +265,7 @@ def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
 def _lock_names(session: Session, schema: str, replication: str) -> list[str]:
     """The locks that connections of `replication` may hold, by the fence's rows (read without waiting for locks)."""
     workers = session.column(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (replication,))
-    return [_lock_name(schema, replication, int(worker)) for worker in workers]
+    return [lock_name(schema, replication, int(worker)) for worker in workers]
 
 
 def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
@@ -263,6 +275,6 @@ def _sessions_that_lock(session: Session, names: list[str]) -> set[int]:
     return {int(holder) for holder in holders if holder is not None} - {session.connection_id}
 
 
-def _lock_name(schema: str, replication: str, worker: int = 0) -> str:
-    # Names of user locks hold 64 characters at most.
+def lock_name(schema: str, replication: str, worker: int = 0) -> str:
+    """The user lock by which a take-over finds this connection of `replication`; such names hold 64 characters."""
     return f"binlake:{hashlib.sha256(qualified(schema, replication).encode()).hexdigest()[:48]}:{worker}"

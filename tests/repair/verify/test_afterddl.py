@@ -123,18 +123,18 @@ def test_a_comparison_that_breaks_fails_no_window(checked: Checked, monkeypatch:
 
 
 def test_of_a_table_that_the_lake_knows_in_part_it_is_said_that_it_cannot_be_compared(
-    tmp_path: Any, empty_mariadb: MariaDb
+    tmp_path: Any, empty_server: MariaDb
 ) -> None:
     work = Workload()
     work.create_database("shop")
     work.create_table("shop", "item", [integer("id"), text("name")], ["id"])
     work.begin().insert("shop", "item", id=1, name="old").commit()
-    lake = TinyLake(tmp_path, work, {"target": target_config(empty_mariadb)})
+    lake = TinyLake(tmp_path, work, {"target": target_config(empty_server)})
     lake.hi = work.clock()
     work.begin().insert("shop", "item", id=2, name="two").commit()
     lake.land()
-    fill(empty_mariadb, work)
-    checked = Checked(lake, empty_mariadb)
+    fill(empty_server, work)
+    checked = Checked(lake, empty_server)
     checked.note()
     assert checked.check() == [("shop.item", "not-comparable")]
     assert checked.told() == ["due", "not-comparable"]

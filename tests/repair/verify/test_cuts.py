@@ -42,26 +42,26 @@ TYPES = {
 
 
 @pytest.fixture
-def session(mariadb: MariaDb) -> Iterator[Session]:
-    mariadb.wipe()
-    execute(mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    opened = Session(target_of(mariadb))
+def session(server: MariaDb) -> Iterator[Session]:
+    server.wipe()
+    execute(server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    opened = Session(target_of(server))
     yield opened
     opened.close()
 
 
-def test_chunks_end_where_the_servers_index_has_it(mariadb: MariaDb, session: Session) -> None:
+def test_chunks_end_where_the_servers_index_has_it(server: MariaDb, session: Session) -> None:
     # S3-04: a wrong order would count a row here on one side and there on the other
     for name, (column, keys) in KEYS.items():
         definition = table(name, column, col("v"), keys=(primary("k"),))
-        execute(mariadb, f"CREATE TABLE d.{name} (k {TYPES[name]} PRIMARY KEY, v INT)")
-        put(mariadb, definition, [{"k": key, "v": None} for key in random.Random(1).sample(keys, len(keys))])
-        order = KeyOrder.of(definition, "mariadb")
+        execute(server, f"CREATE TABLE d.{name} (k {TYPES[name]} PRIMARY KEY, v INT)")
+        put(server, definition, [{"k": key, "v": None} for key in random.Random(1).sample(keys, len(keys))])
+        order = KeyOrder.of(definition, server.name)
         assert order is not None
         # A cut behind every key: so the order shows whole.
-        cuts = SqlTable(session, ChunkPlan(definition, "mariadb", Cuts()), [("d", name)]).cuts(1)
+        cuts = SqlTable(session, ChunkPlan(definition, server.name, Cuts()), [("d", name)]).cuts(1)
         assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.rank([key]))
-        plan = ChunkPlan(definition, "mariadb", cuts)
+        plan = ChunkPlan(definition, server.name, cuts)
         there = SqlTable(session, plan, [("d", name)])
         places = plan.places({"k": keys, "v": [None] * len(keys)})
         sums = plan.row_hashes({"k": keys, "v": [None] * len(keys)})
@@ -69,19 +69,19 @@ def test_chunks_end_where_the_servers_index_has_it(mariadb: MariaDb, session: Se
         assert {n: d for n, d in there.digests(range(cuts.count)) if d.rows} == expected
 
 
-def test_several_tables_of_the_source_are_read_as_one(mariadb: MariaDb, session: Session) -> None:
+def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: Session) -> None:
     # S4-03
     definition = table("t", col("id", not_null=True), col("v"), keys=(primary("id"),))
     for name in ("t", "t_0", "t_1"):
-        execute(mariadb, f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v INT)")
-    execute(mariadb, "INSERT INTO d.t SELECT seq, seq % 7 FROM d.seq_0_to_99")
-    execute(mariadb, "INSERT INTO d.t_0 SELECT * FROM d.t WHERE id % 2 = 0")
-    execute(mariadb, "INSERT INTO d.t_1 SELECT * FROM d.t WHERE id % 2 = 1")
-    plan = ChunkPlan(definition, "mariadb", Cuts(buckets=4))
+        execute(server, f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v INT)")
+    execute(server, "INSERT INTO d.t VALUES " + ", ".join(f"({n}, {n % 7})" for n in range(100)))
+    execute(server, "INSERT INTO d.t_0 SELECT * FROM d.t WHERE id % 2 = 0")
+    execute(server, "INSERT INTO d.t_1 SELECT * FROM d.t WHERE id % 2 = 1")
+    plan = ChunkPlan(definition, server.name, Cuts(buckets=4))
     whole, parts = (SqlTable(session, plan, [("d", n) for n in names]) for names in (["t"], ["t_0", "t_1"]))
     assert dict(whole.digests(range(4))) == dict(parts.digests(range(4)))
     assert whole.narrowed({0: 8}) == parts.narrowed({0: 8})
-    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.digests(range(4))),)]
+    assert rows(server, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.digests(range(4))),)]
 
 
 def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:

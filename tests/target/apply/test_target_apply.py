@@ -28,32 +28,32 @@ def table(server: MariaDb) -> list[tuple[int, str]]:
     return rows(server, "SELECT id, v FROM app.t ORDER BY id")
 
 
-def test_a_window_brings_its_rows_and_its_checkpoint(mariadb: MariaDb, target: Target) -> None:
+def test_a_window_brings_its_rows_and_its_checkpoint(server: MariaDb, target: Target) -> None:
     first = Window(100, 200).put((1, "a"), (2, "b")).log("x", "x")
     second = Window(200, 300).delete(1).put((2, "c")).unlog("x")
     result = apply(target, first)
     assert (result.state, result.rows, result.batches, result.segments) == ("applied", 4, 2, 1)
-    assert table(mariadb) == [(1, "a"), (2, "b")]
+    assert table(server) == [(1, "a"), (2, "b")]
     apply(target, second)
-    assert table(mariadb) == [(2, "c")]
-    assert rows(mariadb, "SELECT line FROM app.log") == [("x",)]
+    assert table(server) == [(2, "c")]
+    assert rows(server, "SELECT line FROM app.log") == [("x",)]
     # S3-06: the original's keys
-    assert checkpoint(mariadb) == {"consistent": True, "commitTS": 300, "ts-map": {}, "schema-version": 1}
+    assert checkpoint(server) == {"consistent": True, "commitTS": 300, "ts-map": {}, "schema-version": 1}
 
 
-def test_an_empty_window_moves_the_checkpoint(mariadb: MariaDb, target: Target) -> None:
+def test_an_empty_window_moves_the_checkpoint(server: MariaDb, target: Target) -> None:
     # U-05, DESIGN 4: an empty window still moves commitTS and consistent
     assert apply(target, Window(0, 50)).rows == 0
-    assert (checkpoint(mariadb)["commitTS"], checkpoint(mariadb)["consistent"]) == (50, True)
+    assert (checkpoint(server)["commitTS"], checkpoint(server)["consistent"]) == (50, True)
 
 
-def test_consistent_is_false_while_a_window_runs(mariadb: MariaDb, target: Target) -> None:
+def test_consistent_is_false_while_a_window_runs(server: MariaDb, target: Target) -> None:
     # S3-05, R-22: committed on its own before the first write, true with the new commitTS
     seen: list[tuple[str, object, object, int]] = []
 
     def look(step: str) -> None:
-        now = checkpoint(mariadb)
-        seen.append((step, now["consistent"], now["commitTS"], len(table(mariadb))))
+        now = checkpoint(server)
+        seen.append((step, now["consistent"], now["commitTS"], len(table(server))))
 
     apply(target, Window(100, 200).put((1, "a")))
     # Before its own COMMIT the opening is not visible: still the clean end of the window before.
@@ -68,92 +68,92 @@ def test_consistent_is_false_while_a_window_runs(mariadb: MariaDb, target: Targe
         ("after_commit", True, 300, 2),
         ("closed", True, 300, 2),
     ]
-    assert rows(mariadb, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, None)]
+    assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, None)]
 
 
-def test_an_old_window_is_not_applied_again(mariadb: MariaDb, target: Target) -> None:
+def test_an_old_window_is_not_applied_again(server: MariaDb, target: Target) -> None:
     # rerun every finalize of a history in any order: nothing is written
     history = [Window(n, n + 1).put((7, f"v{n}")).log(str(n)) for n in range(5)]
     for window in history:
         apply(target, window)
-    before = rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")
+    before = rows(server, "SELECT * FROM tidb_binlog.binlake_fence")
     for number in (3, 0, 4, 1, 2):
         assert apply(target, history[number]).state == "already"
-    assert table(mariadb) == [(7, "v4")]
-    assert len(rows(mariadb, "SELECT line FROM app.log")) == 5
-    assert rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence") == before
+    assert table(server) == [(7, "v4")]
+    assert len(rows(server, "SELECT line FROM app.log")) == 5
+    assert rows(server, "SELECT * FROM tidb_binlog.binlake_fence") == before
 
 
-def test_a_window_that_does_not_start_at_the_checkpoint_is_refused(mariadb: MariaDb, target: Target) -> None:
+def test_a_window_that_does_not_start_at_the_checkpoint_is_refused(server: MariaDb, target: Target) -> None:
     apply(target, Window(100, 200).put((1, "a")))
     for window in (Window(150, 300).put((1, "b")), Window(250, 300).put((1, "b"))):
         with pytest.raises(CheckpointConflict, match="does not start at the checkpoint 200"):
             apply(target, window)
-    assert table(mariadb) == [(1, "a")]
+    assert table(server) == [(1, "a")]
 
 
 @pytest.mark.parametrize("hi", [150, 200, 300])
-def test_an_open_window_is_retried_with_its_own_manifest_only(mariadb: MariaDb, target: Target, hi: int) -> None:
+def test_an_open_window_is_retried_with_its_own_manifest_only(server: MariaDb, target: Target, hi: int) -> None:
     # shorter, longer, and the same bounds with other statements
     opened = Window(100, 200).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     with pytest.raises(TargetRefused):
         apply(target, opened)
     with pytest.raises(CheckpointConflict, match="100-200 is open"):
         apply(target, Window(100, hi).put((1, "a")))
-    assert (checkpoint(mariadb)["commitTS"], checkpoint(mariadb)["consistent"]) == (100, False)
-    execute(mariadb, "CREATE TABLE app.nowhere (a INT)")
+    assert (checkpoint(server)["commitTS"], checkpoint(server)["consistent"]) == (100, False)
+    execute(server, "CREATE TABLE app.nowhere (a INT)")
     assert apply(target, opened).state == "applied"
 
 
-def test_a_refused_row_leaves_the_checkpoint_at_the_last_whole_segment(mariadb: MariaDb, target: Target) -> None:
+def test_a_refused_row_leaves_the_checkpoint_at_the_last_whole_segment(server: MariaDb, target: Target) -> None:
     # S0-72: too long for the column; the rerun after the fix completes
     window = Window(100, 300).put((1, "a"))
     window.ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).put((2, "b" * 30), (3, "c"))
     with pytest.raises(TargetRefused, match="too long"):
         apply(target, window)
-    assert checkpoint(mariadb)["commitTS"] == 200
-    assert checkpoint(mariadb)["consistent"] is False
-    assert table(mariadb) == [(1, "a")]
-    execute(mariadb, "ALTER TABLE app.t MODIFY v VARCHAR(40)")
+    assert checkpoint(server)["commitTS"] == 200
+    assert checkpoint(server)["consistent"] is False
+    assert table(server) == [(1, "a")]
+    execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(40)")
     assert apply(target, window).rows == 2
-    assert checkpoint(mariadb)["commitTS"] == 300
+    assert checkpoint(server)["commitTS"] == 300
 
 
-def test_a_statement_that_touches_other_rows_than_it_must_fails(mariadb: MariaDb, target: Target) -> None:
+def test_a_statement_that_touches_other_rows_than_it_must_fails(server: MariaDb, target: Target) -> None:
     # a keyless delete that finds nothing is noticed
     with pytest.raises(TargetRefused, match="touched 0 rows instead of 1"):
         apply(target, Window(0, 1).put((1, "a")).unlog("never there"))
-    assert table(mariadb) == []
+    assert table(server) == []
 
 
-def test_a_written_key_that_is_gone_fails_the_segment(mariadb: MariaDb, target: Target) -> None:
+def test_a_written_key_that_is_gone_fails_the_segment(server: MariaDb, target: Target) -> None:
     # a unique key that only the target has swallows a row, and REPLACE says nothing
-    execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
+    execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     with pytest.raises(Drift, match="1 of 2 written rows are on the target"):
         apply(target, Window(0, 1).put((1, "same"), (2, "same"), verify=True))
-    assert table(mariadb) == []
-    assert checkpoint(mariadb)["commitTS"] == 0
+    assert table(server) == []
+    assert checkpoint(server)["commitTS"] == 0
 
 
-def test_a_missing_table_is_drift_before_the_first_write(mariadb: MariaDb, target: Target) -> None:
+def test_a_missing_table_is_drift_before_the_first_write(server: MariaDb, target: Target) -> None:
     # definitions are compared per segment
     window = Window(0, 1).put((1, "a"))
-    window.plans[0] = replace(window.plans[0], expected=expect_tables([], "mariadb", absent=[("app", "t")]))
+    window.plans[0] = replace(window.plans[0], expected=expect_tables([], target.db_type, absent=[("app", "t")]))
     with pytest.raises(Drift, match="still there"):
         apply(target, window)
-    assert table(mariadb) == []
+    assert table(server) == []
 
 
-def test_too_many_rows_for_one_transaction_fail_clearly(mariadb: MariaDb, target: Target) -> None:
+def test_too_many_rows_for_one_transaction_fail_clearly(server: MariaDb, target: Target) -> None:
     # never a silent fall-back
     small = target.model_copy(update={"max_segment_rows": 2})
     with pytest.raises(Permanent, match="above 2: too many"):
         apply(small, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c")))
-    assert table(mariadb) == []
+    assert table(server) == []
     assert apply(target, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c"))).rows == 3
 
 
-def test_two_replications_do_not_share_a_checkpoint_row(mariadb: MariaDb, target: Target) -> None:
+def test_two_replications_do_not_share_a_checkpoint_row(server: MariaDb, target: Target) -> None:
     #
     apply(target, Window(0, 100).put((1, "a")))
     other = Window(100, 200).put((1, "b"))
@@ -164,59 +164,59 @@ def test_two_replications_do_not_share_a_checkpoint_row(mariadb: MariaDb, target
     try:
         assert apply_window(apart, theirs, other).state == "applied"
     finally:
-        execute(mariadb, "DROP DATABASE other_binlog")
-    assert checkpoint(mariadb)["commitTS"] == 100
+        execute(server, "DROP DATABASE other_binlog")
+    assert checkpoint(server)["commitTS"] == 100
 
 
-def test_a_writer_that_moves_our_checkpoint_is_noticed(mariadb: MariaDb, target: Target) -> None:
+def test_a_writer_that_moves_our_checkpoint_is_noticed(server: MariaDb, target: Target) -> None:
     # a real drainer at work on the same row
     moved = '{"consistent":true,"commitTS":150,"ts-map":{}}'
 
     def interfere(step: str) -> None:
         if step == "opened":
-            execute(mariadb, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{moved}'")
+            execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{moved}'")
 
     with pytest.raises(CheckpointConflict, match="another process moved the checkpoint"):
         apply(target, Window(100, 200).put((1, "a")), interfere)
-    assert table(mariadb) == []
-    assert checkpoint(mariadb)["commitTS"] == 150
+    assert table(server) == []
+    assert checkpoint(server)["commitTS"] == 150
 
 
-def test_a_drainers_row_is_resumed_with_its_keys(mariadb: MariaDb, target: Target) -> None:
+def test_a_drainers_row_is_resumed_with_its_keys(server: MariaDb, target: Target) -> None:
     # S3-06: the article's row, by hand; int64 exact
     ts = 414529105591271429
     by_hand = f'{{"consistent":false,"commitTS":{ts},"ts-map":{{}}}}'
     execute(
-        mariadb,
+        server,
         "CREATE DATABASE tidb_binlog",
         "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
         f"INSERT INTO tidb_binlog.checkpoint VALUES ({CLUSTER}, '{by_hand}')",
     )
     minute = 60_000 << 18
     apply(target, Window(ts, ts + 1).put((1, "a")))
-    text = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+    text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
     # S4-41: how far the drainer got is not known, so the target may be ahead of its checkpoint for a minute.
     assert text == f'{{"consistent":false,"commitTS":{ts + 1},"ts-map":{{}},"schema-version":1}}'
     apply(target, Window(ts + 1, ts + minute).put((1, "a")))
-    text = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+    text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
     assert text == f'{{"consistent":true,"commitTS":{ts + minute},"ts-map":{{}},"schema-version":1}}'
-    columns = rows(mariadb, "SHOW COLUMNS FROM tidb_binlog.checkpoint")
+    columns = rows(server, "SHOW COLUMNS FROM tidb_binlog.checkpoint")
     assert [column[0] for column in columns] == ["clusterID", "checkPoint"]
 
 
-def test_the_first_writes_are_safe_forms_and_the_checkpoint_comes_last(mariadb: MariaDb, target: Target) -> None:
+def test_the_first_writes_are_safe_forms_and_the_checkpoint_comes_last(server: MariaDb, target: Target) -> None:
     # C-03 by the target's general log; S0-03: statements are a matter of batches, not of rows
     apply(target, Window(0, 100))
-    execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
+    execute(server, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
     window = Window(100, 200).delete(1, 2)
     for start in range(0, 1000, 100):
         window.put(*((key, "v") for key in range(start, start + 100)), verify=True)
     try:
         apply(target, window)
     finally:
-        execute(mariadb, "SET GLOBAL general_log = 0")
+        execute(server, "SET GLOBAL general_log = 0")
     logged = rows(
-        mariadb,
+        server,
         "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log"
         " WHERE command_type = 'Query' AND argument NOT LIKE '%%general_log%%' ORDER BY event_time",
     )
@@ -233,17 +233,17 @@ def _release(texts: list[str]) -> int:
     return next(n for n, text in enumerate(texts) if "owner = ''" in text)
 
 
-def test_phase_1_is_over_before_phase_2(mariadb: MariaDb, target: Target) -> None:
+def test_phase_1_is_over_before_phase_2(server: MariaDb, target: Target) -> None:
     # Invariant 6: batches come in any order from the lake, phases do not
     window = Window(0, 1).put((1, "new")).statement("DELETE FROM app.t WHERE id = 1", Phase.DELETE)
     apply(target, window)
-    assert table(mariadb) == [(1, "new")]
+    assert table(server) == [(1, "new")]
 
 
-def test_a_wrong_password_is_refused_and_named(mariadb: MariaDb) -> None:
-    execute(mariadb, "CREATE USER IF NOT EXISTS 'reader'@'%' IDENTIFIED BY 'right'")
+def test_a_wrong_password_is_refused_and_named(server: MariaDb) -> None:
+    execute(server, "CREATE USER IF NOT EXISTS 'reader'@'%' IDENTIFIED BY 'right'")
     with pytest.raises(TargetRefused, match=r"login.*reader"):
-        apply(target_of(mariadb, user="reader", password="wrong"), Window(0, 1))
+        apply(target_of(server, user="reader", password="wrong"), Window(0, 1))
 
 
 def test_a_target_that_is_down_may_be_tried_again(target: Target) -> None:
@@ -252,23 +252,24 @@ def test_a_target_that_is_down_may_be_tried_again(target: Target) -> None:
         apply(nowhere, Window(0, 1))
 
 
-def test_segments_that_are_not_the_manifests_are_refused(mariadb: MariaDb, target: Target) -> None:
+def test_segments_that_are_not_the_manifests_are_refused(server: MariaDb, target: Target) -> None:
     # finalize executes the pinned plan and nothing else
     window = Window(0, 10).put((1, "a"))
     with pytest.raises(CheckpointConflict, match="not those of the manifest"):
         apply_window(target, replace(window.manifest(), segments=2), window)
-    assert table(mariadb) == []
+    assert table(server) == []
 
 
-def test_the_targets_own_timestamp_is_noted_after_the_last_row(mariadb: MariaDb, target: Target) -> None:
+@pytest.mark.servers("mariadb")  # it answers SHOW MASTER STATUS as a TiDB does
+def test_the_targets_own_timestamp_is_noted_after_the_last_row(server: MariaDb, target: Target) -> None:
     # S3-07: a TiDB answers SHOW MASTER STATUS with its own timestamp; here it answers nothing, and the map stays empty
     apply(target.model_copy(update={"db_type": "tidb"}), Window(0, 10))
-    assert checkpoint(mariadb)["ts-map"] == {}
+    assert checkpoint(server)["ts-map"] == {}
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_tidb_targets_timestamp_is_taken_behind_the_last_batch(
-    mariadb: MariaDb, target: Target, mode: str, monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: Target, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07: TiDB's form of the answer; all rows are visible when it is asked
     real, seen = Session.rows, []
@@ -276,14 +277,14 @@ def test_a_tidb_targets_timestamp_is_taken_behind_the_last_batch(
     def answer(self: Session, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
         if sql != "SHOW MASTER STATUS":
             return real(self, sql, arguments)
-        seen.append(len(table(mariadb)))
+        seen.append(len(table(server)))
         return [("tidb-binlog", 414529105591271430, "", "", "")]
 
     monkeypatch.setattr(Session, "rows", answer)
     like_tidb = target.model_copy(update={"db_type": "tidb", "mode": mode, "worker_count": 2})
     apply(like_tidb, Window(0, 10).put((1, "a")).put((2, "b")))
     assert seen == [2]
-    assert checkpoint(mariadb)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}
+    assert checkpoint(server)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}
     # Another target keeps the map as it is found.
     apply(target, Window(10, 20))
-    assert checkpoint(mariadb)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}
+    assert checkpoint(server)["ts-map"] == {"primary-ts": 10, "secondary-ts": 414529105591271430}

@@ -25,20 +25,20 @@ def three_batches() -> Window:
 
 @pytest.mark.parametrize(("limit", "most"), [("max_segment_rows", 2), ("max_segment_bytes", 80)])
 def test_a_segment_that_turns_out_to_be_too_large_leaves_nothing(
-    mariadb: MariaDb, target: Target, limit: str, most: int
+    server: MariaDb, target: Target, limit: str, most: int
 ) -> None:
     # nobody counted before; one row and 34 characters a batch, so the third one is too much
     steps: list[str] = []
     with pytest.raises(Permanent, match="too many for one transaction"):
         apply(target.model_copy(update={limit: most}), three_batches(), steps.append)
     assert steps.count("batch") == 2
-    assert rows(mariadb, "SELECT * FROM app.log") == []
+    assert rows(server, "SELECT * FROM app.log") == []
     assert apply(target, three_batches()).rows == 3
 
 
 @pytest.mark.parametrize("known", [{"rows": 4}, {"bytes": 101}])
 def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_batch(
-    mariadb: MariaDb, target: Target, known: dict[str, int]
+    server: MariaDb, target: Target, known: dict[str, int]
 ) -> None:
     # not behind minutes of work that rolls back
     window, steps = three_batches(), []
@@ -46,12 +46,10 @@ def test_a_segment_that_is_known_to_be_too_large_is_refused_before_its_first_bat
     with pytest.raises(Permanent, match="too many for one transaction"):
         apply(target.model_copy(update={"max_segment_rows": 3, "max_segment_bytes": 100}), window, steps.append)
     assert "batch" not in steps
-    assert rows(mariadb, "SELECT * FROM app.log") == []
+    assert rows(server, "SELECT * FROM app.log") == []
 
 
-def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(
-    mariadb: MariaDb, target: Target
-) -> None:
+def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(server: MariaDb, target: Target) -> None:
     # R-60, S4-35
     flag, window, steps = StopFlag(), three_batches(), []
     stop = at("batch", 2, flag.set)
@@ -63,11 +61,11 @@ def test_a_run_that_is_asked_to_stop_ends_at_the_next_batch_and_leaves_nothing(
     with pytest.raises(Transient, match="stopped on request"):
         apply_window(target, window.manifest(), window, hook=hook, stop=flag)
     assert steps.count("batch") == 2
-    assert rows(mariadb, "SELECT * FROM app.log") == []
+    assert rows(server, "SELECT * FROM app.log") == []
     assert apply(target, window).rows == 3
 
 
-def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(mariadb: MariaDb, target: Target) -> None:
+def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(server: MariaDb, target: Target) -> None:
     # behind a try in another mode a reader has seen the segment grow
     def crash() -> None:
         raise Crash
@@ -77,14 +75,14 @@ def test_the_ledger_says_what_came_there_as_a_whole_segment_and_what_did_not(mar
         apply(parallel, three_batches(), at("batch", 2, crash))
     result = apply(target, three_batches())
     assert (result.batches, result.modes) == (2, {"atomic": 1})
-    assert rows(mariadb, LEDGER) == [(2, 0, 0), (2, 1, 0), (2, 2, 0)]
+    assert rows(server, LEDGER) == [(2, 0, 0), (2, 1, 0), (2, 2, 0)]
     apply(target, Window(200, 300).log("four").log("five"))
-    assert rows(mariadb, LEDGER.replace("100", "200")) == [(2, 0, 1), (2, 1, 1)]
+    assert rows(server, LEDGER.replace("100", "200")) == [(2, 0, 1), (2, 1, 1)]
 
 
 @pytest.mark.parametrize(("mode", "applied_as"), [("atomic", 1), ("parallel", 0)])
 def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(
-    mariadb: MariaDb, target: Target, mode: str, applied_as: int
+    server: MariaDb, target: Target, mode: str, applied_as: int
 ) -> None:
     # U-16, invariant 11; its keys are not looked for either
     apply(target, Window(0, 100).put((1, "a")))
@@ -92,5 +90,5 @@ def test_batches_of_a_table_that_is_set_aside_are_passed_over_in_the_ledger(
     window = Window(100, 200).log("one").put((2, "b"), verify=True).log("two")
     result = apply(target.model_copy(update={"mode": mode, "worker_count": 1}), window)
     assert (result.rows, result.batches, result.passed_over) == (2, 2, 1)
-    assert rows(mariadb, LEDGER) == [(2, 0, applied_as), (2, 1, 2), (2, 2, applied_as)]
-    assert rows(mariadb, "SELECT id FROM app.t") == [(1,)]
+    assert rows(server, LEDGER) == [(2, 0, applied_as), (2, 1, 2), (2, 2, applied_as)]
+    assert rows(server, "SELECT id FROM app.t") == [(1,)]

@@ -60,7 +60,7 @@ def test_a_batch_that_does_not_say_of_each_statement_what_it_must_touch_is_not_c
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
 def test_a_batch_whose_commit_is_lost_is_there_once(
-    mariadb: MariaDb, target: Target, lose: Literal["request", "answer"]
+    server: MariaDb, target: Target, lose: Literal["request", "answer"]
 ) -> None:
     # R-61, invariant 9: the COMMITs before it are those of the fence, the opening and the first batch
     steps: list[str] = []
@@ -69,4 +69,4 @@ def test_a_batch_whose_commit_is_lost_is_there_once(
         assert apply(through, Window(0, 100).log("one").log("two").log("three"), steps.append).batches == 3
         assert proxy.cuts == 1
     assert steps.count("batch") == (4 if lose == "request" else 3)
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]

@@ -19,7 +19,7 @@ from binlake.errors import TargetBusy, TargetUnavailable
 from binlake.target import read_position
 from binlake.target.claim.writers import TRIES
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def window() -> Window:
@@ -69,19 +69,19 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, target: Target, step: str, number: int) -> None:
+def test_a_killed_process_is_continued_exactly(server: MariaDb, target: Target, step: str, number: int) -> None:
     # U-32, R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
     pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     if step != "closed" and (step, number) != ("after_commit", 5):
-        consistent = rows(mariadb, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint")
+        consistent = rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint")
         assert consistent in ([(0,)], [(None,)], [])
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_same_window_three_times_with_random_crashes(mariadb: MariaDb, target: Target, seed: int) -> None:
+def test_the_same_window_three_times_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
     # S4-36, S4-48
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
@@ -92,12 +92,12 @@ def test_the_same_window_three_times_with_random_crashes(mariadb: MariaDb, targe
             delivered += 1
         except Crash:
             continue
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", range(1, 9))
-def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, target: Target, commit: int, lose: str) -> None:
+def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, target: Target, commit: int, lose: str) -> None:
     # both outcomes of every COMMIT of an apply, the fence's and the opening's included
     with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
         through = target.model_copy(update={"port": proxy.port})
@@ -105,51 +105,51 @@ def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, target: Targ
         apply_in_runs(through, window)
         assert proxy.cuts == 1
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_killed_session_outside_commit_is_transient(mariadb: MariaDb, target: Target) -> None:
+def test_a_killed_session_outside_commit_is_transient(server: MariaDb, target: Target) -> None:
     # S0-03: the link is cut once; the retry ends with equal data
     def cut() -> None:
-        for (session,) in rows(mariadb, "SELECT id FROM information_schema.processlist WHERE info IS NULL"):
+        for (session,) in rows(server, "SELECT id FROM information_schema.processlist WHERE info IS NULL"):
             # Sessions of tests before end by themselves meanwhile.
             with contextlib.suppress(pymysql.err.OperationalError):
-                execute(mariadb, f"KILL {session}")
+                execute(server, f"KILL {session}")
 
     with pytest.raises(TargetUnavailable):
         apply(target, window(), at("batch", 2, cut))
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_sigterm_ends_between_batches_and_frees_the_lease(mariadb: MariaDb, target: Target) -> None:
+def test_sigterm_ends_between_batches_and_frees_the_lease(server: MariaDb, target: Target) -> None:
     # R-60, S4-35
     pid = apply_in_child(target, window(), at("batch", 1, signal_me(signal.SIGTERM)))
     assert ended(pid) == 1
-    assert rows(mariadb, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
-    assert rows(mariadb, "SELECT exit_ts, open_lo, segment FROM tidb_binlog.binlake_progress") == [(300, 100, 0)]
-    assert state(mariadb) == ([], [])
+    assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
+    assert rows(server, "SELECT exit_ts, open_lo, segment FROM tidb_binlog.binlake_progress") == [(300, 100, 0)]
+    assert state(server) == ([], [])
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_lock_wait_repeats_the_whole_segment(mariadb: MariaDb, target: Target) -> None:
+def test_a_lock_wait_repeats_the_whole_segment(server: MariaDb, target: Target) -> None:
     # the lock wait runs out twice, then the other transaction ends
-    execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
-    other = mariadb.connect(autocommit=False)
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
+    other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     # Two batches a try, up to the one that waits.
     try:
         apply(target, window(), at("batch", 5, other.rollback))
     finally:
         other.close()
-        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
-    assert_whole(mariadb)
+        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert_whole(server)
 
 
-def test_a_lock_that_stays_is_given_up_after_bounded_tries(mariadb: MariaDb, target: Target) -> None:
-    execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
-    other = mariadb.connect(autocommit=False)
+def test_a_lock_that_stays_is_given_up_after_bounded_tries(server: MariaDb, target: Target) -> None:
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
+    other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     begun: list[str] = []
     try:
@@ -157,25 +157,25 @@ def test_a_lock_that_stays_is_given_up_after_bounded_tries(mariadb: MariaDb, tar
             apply(target, window(), lambda step: begun.append(step))
     finally:
         other.close()
-        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
+        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
     assert begun.count("batch") == 2 * TRIES
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_killed_server_is_continued(mariadb: MariaDb, target: Target) -> None:
+def test_a_killed_server_is_continued(server: MariaDb, target: Target) -> None:
     # Durable on the target's side too: what was committed is there, what was not is not
     def die(restart: Callable[[], object]) -> Callable[[], None]:
         def act() -> None:
-            mariadb.kill9()
+            server.kill9()
             restart()
 
         return act
 
     with pytest.raises(TargetUnavailable):
-        apply(target, window(), at("batch", 4, die(mariadb.restart)))
+        apply(target, window(), at("batch", 4, die(server.restart)))
     apply(target, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
 def test_the_open_window_can_be_asked_for(target: Target) -> None:
@@ -188,7 +188,7 @@ def test_the_open_window_can_be_asked_for(target: Target) -> None:
     assert read_position(target, "shop", 0).window is None
 
 
-def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:
+def test_a_slow_link_costs_per_batch(server: MariaDb, target: Target) -> None:
     # S0-03: 10,000 rows in batches of 100 over a link with a delay
     big = Window(0, 100)
     for start in range(0, 10_000, 100):
@@ -198,4 +198,4 @@ def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:
         apply(target.model_copy(update={"port": proxy.port}), big)
         assert proxy.requests <= 250
         assert time.monotonic() - started < 300
-    assert rows(mariadb, "SELECT COUNT(*) FROM app.t") == [(10_000,)]
+    assert rows(server, "SELECT COUNT(*) FROM app.t") == [(10_000,)]

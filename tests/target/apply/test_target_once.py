@@ -26,25 +26,25 @@ def crash() -> None:
     raise Crash
 
 
-def test_a_retry_executes_what_is_not_stored_and_nothing_else(mariadb: MariaDb, target: Target) -> None:
+def test_a_retry_executes_what_is_not_stored_and_nothing_else(server: MariaDb, target: Target) -> None:
     # S4-32: progress is durable with every batch, so no interval is needed
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(Crash):
         apply(parallel, many(), at("batch", 21, crash))
-    [(stored,)] = rows(mariadb, "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger")
+    [(stored,)] = rows(server, "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger")
     assert stored == 20
     assert apply(parallel, many()).batches == 10
 
 
-def test_the_checkpoint_waits_for_the_slowest_connection(mariadb: MariaDb, target: Target) -> None:
+def test_the_checkpoint_waits_for_the_slowest_connection(server: MariaDb, target: Target) -> None:
     # S4-33, S4-34: what others have stored behind it moves nothing, and `consistent` is false
     slow, seen = threading.Lock(), []
 
     def hook(step: str) -> None:
         if step == "batch" and slow.acquire(blocking=False):
             done = "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger"
-            wait_until(lambda: rows(mariadb, done) == [(29,)])
-            seen.extend(rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"))
+            wait_until(lambda: rows(server, done) == [(29,)])
+            seen.extend(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"))
 
     apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), many(), hook)
     assert seen == [('{"consistent":false,"commitTS":0,"ts-map":{}}',)]

@@ -42,7 +42,7 @@ def test_a_checkpoint_that_another_tool_has_moved_past_the_window_needs_no_row_o
 
 
 def test_a_window_that_ends_with_a_ddl_is_open_until_its_last_segment_is_applied(
-    mariadb: MariaDb, target: Target
+    server: MariaDb, target: Target
 ) -> None:
     # the DDL has moved the checkpoint to hi
     window = Window(100, 200).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")]).log("behind")
@@ -51,8 +51,8 @@ def test_a_window_that_ends_with_a_ddl_is_open_until_its_last_segment_is_applied
     # Another window that ends before it was applied long ago, whatever is open now.
     assert apply(target, Window(50, 100).put((1, "old"))).state == "already"
     assert apply(target, window).state == "applied"
-    assert rows(mariadb, "SELECT line FROM app.log") == [("behind",)]
-    assert rows(mariadb, "SELECT checkPoint LIKE '%%\"consistent\":true%%' FROM tidb_binlog.checkpoint") == [(1,)]
+    assert rows(server, "SELECT line FROM app.log") == [("behind",)]
+    assert rows(server, "SELECT checkPoint LIKE '%%\"consistent\":true%%' FROM tidb_binlog.checkpoint") == [(1,)]
 
 
 def ordered(window: Window) -> Window:
@@ -69,33 +69,33 @@ def as_is(window: Window) -> Window:
 
 @pytest.mark.parametrize("derived", [as_is, ordered])
 def test_an_open_window_whose_ledger_lacks_a_batch_of_a_segment_passed_is_refused(
-    mariadb: MariaDb, target: Target, derived: Callable[[Window], Window]
+    server: MariaDb, target: Target, derived: Callable[[Window], Window]
 ) -> None:
     # a copy with a gap took the target's place between two runs
     window = Window(100, 300).log("one").log("two").ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")])
     window = derived(window.log("three"))
     with pytest.raises(Crash):
         apply(target, window, at("ddl_done", 1, crash))
-    stored = rows(mariadb, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch")
-    execute(mariadb, "CREATE TABLE app.saved AS SELECT * FROM tidb_binlog.binlake_ledger WHERE batch = 1")
-    execute(mariadb, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 1")
+    stored = rows(server, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch")
+    execute(server, "CREATE TABLE app.saved AS SELECT * FROM tidb_binlog.binlake_ledger WHERE batch = 1")
+    execute(server, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 1")
     with pytest.raises(CheckpointConflict, match="a copy with gaps") as refused:
         apply(target, window)
     assert refused.value.where["batch"] == "1"
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("two",)]
-    execute(mariadb, "INSERT INTO tidb_binlog.binlake_ledger SELECT * FROM app.saved")
-    assert rows(mariadb, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch") == stored
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("two",)]
+    execute(server, "INSERT INTO tidb_binlog.binlake_ledger SELECT * FROM app.saved")
+    assert rows(server, "SELECT batch FROM tidb_binlog.binlake_ledger ORDER BY batch") == stored
     assert apply(target, window).state == "applied"
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("one",), ("three",), ("two",)]
 
 
-def test_what_an_open_window_has_copied_is_kept_for_it_and_gone_with_the_next(mariadb: MariaDb, target: Target) -> None:
+def test_what_an_open_window_has_copied_is_kept_for_it_and_gone_with_the_next(server: MariaDb, target: Target) -> None:
     # a run that takes the window up reads the values from before its first write
     copy, window = f"{copy_prefix(NAME)}t", Window(100, 200).put((1, "a"))
     with pytest.raises(Crash):
         apply(target, window, at("opened", 1, crash))
-    execute(mariadb, f"CREATE TABLE tidb_binlog.{copy} (id INT)")
+    execute(server, f"CREATE TABLE tidb_binlog.{copy} (id INT)")
     apply(target, window)
-    assert tables_like(mariadb, copy)
+    assert tables_like(server, copy)
     apply(target, Window(200, 300))
-    assert not tables_like(mariadb, copy)
+    assert not tables_like(server, copy)

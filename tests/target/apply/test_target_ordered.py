@@ -33,11 +33,11 @@ SMALL = PlanOptions(workers=4, limits=BatchLimits(rows=3), round_rows=12)
 
 
 @pytest.fixture
-def ordered(target: Target, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Target:
+def ordered(target: Target, server: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Target:
     """The target with the tables of the histories, four connections, and a checkpoint that moves at every chance."""
     monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
     execute(
-        mariadb,
+        server,
         "DROP DATABASE IF EXISTS d",
         "CREATE DATABASE d",
         "CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, v INT, UNIQUE (v, u))",
@@ -70,17 +70,17 @@ def checkpoint(server: MariaDb) -> tuple[int, bool]:
 @pytest.mark.parametrize("safe", [False, True])
 @pytest.mark.parametrize("multiple_rows", [False, True])
 def test_the_target_ends_as_serial_execution_would(
-    mariadb: MariaDb, ordered: Target, safe: bool, multiple_rows: bool
+    server: MariaDb, ordered: Target, safe: bool, multiple_rows: bool
 ) -> None:
     # S3-20, S4-21, R-36: swaps of unique values, moved keys, delete and insert, equal rows without a key
     for seed, strategy in enumerate(("causality", "flush")):
-        execute(mariadb, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
+        execute(server, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
         history = History(seed, 60)
         options = replace(SMALL, multiple_rows=multiple_rows, strategy=strategy)
         result = apply(ordered, window(plan(history.events, options, safe)))
         assert (result.rows, result.modes) == (len(history.events), {"ordered": 1})
-        assert_model(mariadb, history)
-        assert checkpoint(mariadb) == (1000, True)
+        assert_model(server, history)
+        assert checkpoint(server) == (1000, True)
 
 
 STEPS = [
@@ -91,20 +91,20 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, ordered: Target, step: str, number: int) -> None:
+def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target, step: str, number: int) -> None:
     # S3-20, R-17, invariant 9: kill -9 inside and between the transactions of several connections; plain forms
     history = History(7, 60)
     found = window(plan(history.events, SMALL))
     assert ended(apply_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))) == -signal.SIGKILL
     if step != "closed":
-        assert checkpoint(mariadb)[1] is False
+        assert checkpoint(server)[1] is False
     apply(ordered, found)
-    assert_model(mariadb, history)
-    assert checkpoint(mariadb) == (1000, True)
+    assert_model(server, history)
+    assert checkpoint(server) == (1000, True)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_crashes_of_connections_lose_and_double_nothing(mariadb: MariaDb, ordered: Target, seed: int) -> None:
+def test_random_crashes_of_connections_lose_and_double_nothing(server: MariaDb, ordered: Target, seed: int) -> None:
     # S4-36
     chance, history = random.Random(seed), History(seed + 20, 40)
     found = window(plan(history.events, SMALL))
@@ -115,23 +115,23 @@ def test_random_crashes_of_connections_lose_and_double_nothing(mariadb: MariaDb,
             break
         except Crash:
             continue
-    assert_model(mariadb, history)
+    assert_model(server, history)
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
-def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, ordered: Target, lose: str) -> None:
+def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, ordered: Target, lose: str) -> None:
     # R-61: of a worker's batch, and of the checkpoint between two rounds
     history = History(3, 25)
     found = window(plan(history.events, SMALL))
     for commit in (4, 6, 9):
-        execute(mariadb, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
+        execute(server, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
         with CuttingProxy(ordered.host, ordered.port, at=commit, lose=lose) as proxy:
             apply(ordered.model_copy(update={"port": proxy.port}), found)
             assert proxy.cuts == 1
-        assert_model(mariadb, history)
+        assert_model(server, history)
 
 
-def test_the_checkpoint_moves_over_whole_transactions_only(mariadb: MariaDb, ordered: Target) -> None:
+def test_the_checkpoint_moves_over_whole_transactions_only(server: MariaDb, ordered: Target) -> None:
     # S0-72, S3-05, S4-33: at every moment, what the checkpoint says is downstream is downstream
     history = History(11, 50)
     batches = plan(history.events, SMALL)
@@ -139,8 +139,8 @@ def test_the_checkpoint_moves_over_whole_transactions_only(mariadb: MariaDb, ord
 
     def look(step: str) -> None:
         if step == "checkpoint":
-            commit_ts, consistent = checkpoint(mariadb)
-            done = rows(mariadb, "SELECT COALESCE(SUM(row_count), 0) FROM tidb_binlog.binlake_ledger")[0][0]
+            commit_ts, consistent = checkpoint(server)
+            done = rows(server, "SELECT COALESCE(SUM(row_count), 0) FROM tidb_binlog.binlake_ledger")[0][0]
             assert sum(1 for _, event in history.events if event.commit_ts <= commit_ts) <= done
             assert not consistent
             seen.append(commit_ts)
@@ -154,28 +154,28 @@ def insert(key: int, commit_ts: int = 1) -> tuple[object, RowEvent]:
     return KEYED, RowEvent(commit_ts, 0, key, "insert", None, {"id": str(key), "u": None, "v": None})
 
 
-def test_groups_run_side_by_side_and_a_group_in_order(mariadb: MariaDb, ordered: Target) -> None:
+def test_groups_run_side_by_side_and_a_group_in_order(server: MariaDb, ordered: Target) -> None:
     # S4-15: two unrelated groups are open at once
     together = threading.Barrier(2, timeout=120)
     options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
     batches = plan([insert(1), insert(3)], options)
     assert len({batch.queue for batch in batches}) == 2, "pick other keys"
     apply(ordered, window(batches), lambda step: step == "batch" and together.wait() and None)
-    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
+    assert rows(server, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
-def test_a_refused_row_leaves_the_checkpoint_before_it(mariadb: MariaDb, ordered: Target) -> None:
+def test_a_refused_row_leaves_the_checkpoint_before_it(server: MariaDb, ordered: Target) -> None:
     # S0-72: rows of later transactions may be there; the rerun after the fix completes
     options = PlanOptions(workers=2, limits=BatchLimits(rows=2), round_rows=2)
     batches = plan([insert(n, n) for n in range(1, 9)], options)
-    execute(mariadb, "INSERT INTO d.t VALUES (5, NULL, NULL)")
+    execute(server, "INSERT INTO d.t VALUES (5, NULL, NULL)")
     with pytest.raises(TargetRefused, match="Duplicate entry"):
         apply(ordered, window(batches))
-    commit_ts, consistent = checkpoint(mariadb)
+    commit_ts, consistent = checkpoint(server)
     assert (commit_ts, consistent) == (4, False)
-    execute(mariadb, "DELETE FROM d.t WHERE id = 5")
+    execute(server, "DELETE FROM d.t WHERE id = 5")
     apply(ordered, window(batches))
-    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(8,)]
+    assert rows(server, "SELECT COUNT(*) FROM d.t") == [(8,)]
 
 
 def test_a_keyless_delete_that_finds_nothing_is_noticed(ordered: Target) -> None:
@@ -213,21 +213,21 @@ def _values_shown() -> Iterator[None]:
     ],
 )
 def test_a_change_that_finds_no_row_outside_safe_mode_names_it(
-    mariadb: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
+    server: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
 ) -> None:
-    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)")
+    execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
     options = replace(SMALL, multiple_rows=multiple_rows)
     with pytest.raises(TargetRefused, match="touched 0 rows instead of 1") as stopped:
         apply(ordered, window(plan(events, options), 0, 1 << 60))
     where = stopped.value.where
     assert (where["table"], where["row"], where["commit_ts"]) == ("d.t", row, commit_ts)
-    execute(mariadb, "DROP DATABASE tidb_binlog")
+    execute(server, "DROP DATABASE tidb_binlog")
     # In safe mode a row that is not there is one that came ahead, or has gone already.
     apply(ordered, window(plan(events, options, safe=True), 0, 1 << 60))
 
 
-def test_deletes_of_several_rows_name_all_when_one_is_missing(mariadb: MariaDb, ordered: Target) -> None:
-    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)")
+def test_deletes_of_several_rows_name_all_when_one_is_missing(server: MariaDb, ordered: Target) -> None:
+    execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)")
     batches = plan([delete(1, 5), delete(7, 6)], replace(SMALL, multiple_rows=True, workers=1))
     with pytest.raises(TargetRefused, match="touched 1 rows instead of 2") as stopped:
         apply(ordered, window(batches))
@@ -235,15 +235,15 @@ def test_deletes_of_several_rows_name_all_when_one_is_missing(mariadb: MariaDb, 
     assert stopped.value.where["row"] == "(`id` = ?) OR (`id` = ?)"
     assert "7" not in stopped.value.where["statement"]
     assert stopped.value.where["commit_ts"] == "5 to 6"
-    assert rows(mariadb, "SELECT id FROM d.t") == [(1,)]
+    assert rows(server, "SELECT id FROM d.t") == [(1,)]
 
 
-def test_an_update_that_leaves_the_row_as_it_was_finds_it(mariadb: MariaDb, ordered: Target) -> None:
+def test_an_update_that_leaves_the_row_as_it_was_finds_it(server: MariaDb, ordered: Target) -> None:
     # Servers count changed rows unless they are asked for those that were found.
-    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)", "INSERT INTO d.log VALUES (3, 3)")
+    execute(server, "INSERT INTO d.t VALUES (1, NULL, 1)", "INSERT INTO d.log VALUES (3, 3)")
     same = RowEvent(2, 0, 1, "update", {"line": "3", "n": "3"}, {"line": "3", "n": "3"})
     apply(ordered, window(plan([update((1, 1), (1, 1), 2), (table("log", col("line"), col("n")), same)], SMALL)))
-    assert rows(mariadb, "SELECT id, v FROM d.t") == [(1, 1)]
+    assert rows(server, "SELECT id, v FROM d.t") == [(1, 1)]
 
 
 def test_batches_out_of_order_are_refused(ordered: Target) -> None:
@@ -253,9 +253,9 @@ def test_batches_out_of_order_are_refused(ordered: Target) -> None:
         apply(ordered, window(batches[::-1]))
 
 
-def test_the_documents_example_runs_clean(mariadb: MariaDb, ordered: Target) -> None:
+def test_the_documents_example_runs_clean(server: MariaDb, ordered: Target) -> None:
     # S0-21, S0-22: the six changes in their order, plain forms, on MariaDB
-    execute(mariadb, "CREATE TABLE d.test (id INT PRIMARY KEY, name INT)")
+    execute(server, "CREATE TABLE d.test (id INT PRIMARY KEY, name INT)")
     test = table("test", col("id"), col("name"), keys=(primary("id"),))
     images: list[tuple[tuple[int, int] | None, tuple[int, int] | None]] = [
         (None, (1, 10)),
@@ -271,10 +271,10 @@ def test_the_documents_example_runs_clean(mariadb: MariaDb, ordered: Target) -> 
         op = "insert" if before is None else "delete" if after is None else "update"
         events.append((test, RowEvent(1, 0, seq, op, *row)))
     apply(ordered, window(plan(events, PlanOptions())))
-    assert rows(mariadb, "SELECT * FROM d.test ORDER BY id") == [(1, 12), (2, 12)]
+    assert rows(server, "SELECT * FROM d.test ORDER BY id") == [(1, 12), (2, 12)]
 
 
-def test_the_itest_example_under_slow_workers(mariadb: MariaDb, ordered: Target) -> None:
+def test_the_itest_example_under_slow_workers(server: MariaDb, ordered: Target) -> None:
     # S0-69, S4-16: ends as {(4, 15), (5, 14)} whichever connection is slow
     itest = table("itest", col("id"), col("age"), keys=(primary("id"),))
     history = [((3, 2), (4, 15)), ((2, 1), (5, 14)), ((3, 2), None)]
@@ -285,15 +285,16 @@ def test_the_itest_example_under_slow_workers(mariadb: MariaDb, ordered: Target)
     ]
     for strategy in ("causality", "flush"):
         execute(
-            mariadb,
+            server,
             "DROP DATABASE IF EXISTS tidb_binlog",
-            "CREATE OR REPLACE TABLE d.itest (id INT PRIMARY KEY, age INT)",
+            "DROP TABLE IF EXISTS d.itest",
+            "CREATE TABLE d.itest (id INT PRIMARY KEY, age INT)",
             "INSERT INTO d.itest VALUES (2, 1), (3, 2)",
         )
         options = PlanOptions(workers=4, limits=BatchLimits(rows=1), strategy=strategy)
         # Safe: the article's row (3, 2) goes after it has moved.
         apply(ordered, window(plan(events, options, safe=True)), at("batch", 1, lambda: time.sleep(0.1)))
-        assert rows(mariadb, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
+        assert rows(server, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
 
 
 def test_statements_of_another_mode_are_applied_as_they_were_derived(ordered: Target) -> None:

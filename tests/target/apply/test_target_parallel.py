@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pymysql
 import pytest
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
@@ -34,7 +35,7 @@ from binlake.config.model import Target
 from binlake.errors import Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import Session, apply_window
-from binlake.target.claim.fence import take_fence
+from binlake.target.claim.fence import Fence, lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -78,7 +79,8 @@ def used(server: MariaDb) -> list[int]:
     return [int(val) for (val,) in found]
 
 
-def test_batches_run_on_all_connections_each_in_its_own_transaction(mariadb: MariaDb, parallel: Target) -> None:
+@pytest.mark.soak_on("mysql")
+def test_batches_run_on_all_connections_each_in_its_own_transaction(server: MariaDb, parallel: Target) -> None:
     # S3-01, S0-65, S0-66: three transactions are open at once; readers see consistent=false until the end (S3-05)
     together, seen = threading.Barrier(3, timeout=120), []
     big = Window(0, 100)
@@ -88,27 +90,27 @@ def test_batches_run_on_all_connections_each_in_its_own_transaction(mariadb: Mar
     def hook(step: str) -> None:
         if step == "batch":
             together.wait()
-            seen.append(checkpoint(mariadb))
+            seen.append(checkpoint(server))
 
     result = apply(parallel, big, hook)
     assert (result.rows, result.batches, result.modes) == (900, 9, {"parallel": 1})
-    assert used(mariadb) == [3, 3, 3]
+    assert used(server) == [3, 3, 3]
     assert set(seen) == {("0", 0)}
-    assert checkpoint(mariadb) == ("100", 1)
-    assert rows(mariadb, f"SELECT COUNT(*), MAX(atomic) FROM {LEDGER}") == [(9, 0)]
+    assert checkpoint(server) == ("100", 1)
+    assert rows(server, f"SELECT COUNT(*), MAX(atomic) FROM {LEDGER}") == [(9, 0)]
     assert apply(parallel, big).state == "already"
 
 
-def test_one_upstream_transaction_is_one_downstream_only_in_atomic_mode(mariadb: MariaDb, target: Target) -> None:
+def test_one_upstream_transaction_is_one_downstream_only_in_atomic_mode(server: MariaDb, target: Target) -> None:
     # S3-01, R-30: the ledger says which it was
     apply(target.model_copy(update={"mode": "atomic"}), Window(0, 1).put((1, "a")).put((2, "b")))
-    assert used(mariadb) == []
-    assert rows(mariadb, f"SELECT COUNT(*), MIN(atomic) FROM {LEDGER}") == [(2, 1)]
+    assert used(server) == []
+    assert rows(server, f"SELECT COUNT(*), MIN(atomic) FROM {LEDGER}") == [(2, 1)]
 
 
 @pytest.mark.parametrize("limits", [{"max_segment_rows": 2}, {"max_segment_bytes": 80}])
 def test_auto_is_atomic_up_to_the_limit_and_says_what_it_did(
-    mariadb: MariaDb, target: Target, limits: dict[str, int]
+    server: MariaDb, target: Target, limits: dict[str, int]
 ) -> None:
     # R-30: never a silent fall-back
     auto = target.model_copy(update={"mode": "auto", **limits})
@@ -117,8 +119,8 @@ def test_auto_is_atomic_up_to_the_limit_and_says_what_it_did(
     sizes = [(1, 45), (3, 100)]
     found.plans = [replace(p, rows=n, bytes=size) for p, (n, size) in zip(found.plans, sizes, strict=True)]
     assert apply(auto, found).modes == {"atomic": 1, "parallel": 1}
-    assert rows(mariadb, f"SELECT segment, atomic FROM {LEDGER} GROUP BY 1, 2 ORDER BY 1") == [(0, 1), (1, 0)]
-    assert checkpoint(mariadb) == ("300", 1)
+    assert rows(server, f"SELECT segment, atomic FROM {LEDGER} GROUP BY 1, 2 ORDER BY 1") == [(0, 1), (1, 0)]
+    assert checkpoint(server) == ("300", 1)
 
 
 class Watching(Window):
@@ -135,35 +137,35 @@ class Watching(Window):
         yield from super().batches(segment, phase)
 
 
-def test_deletes_are_stored_before_the_first_write(mariadb: MariaDb, parallel: Target) -> None:
+def test_deletes_are_stored_before_the_first_write(server: MariaDb, parallel: Target) -> None:
     # U-14, S0-67, S0-71, invariant 6. Mutants: the phases swapped; both phases in one call of `each`
-    execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
+    execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     apply(parallel, Window(0, 1).put(*((key, f"old{key}") for key in range(1, 6))))
     moves = Window(1, 2)
     for key in range(1, 6):
         # The value of a row that goes is taken by one that comes; the same key goes and comes.
         moves.delete(key).put((key + 5, f"old{key}"), verify=True)
     moves.statement("DELETE FROM app.t WHERE id = 9", Phase.DELETE)
-    watching = Watching(mariadb, moves)
+    watching = Watching(server, moves)
     apply_window(parallel, moves.manifest(), watching)
     assert watching.stored == [(len(moves.written) - 5, 1)]
-    assert rows(mariadb, "SELECT id, v FROM app.t ORDER BY id") == [(key + 5, f"old{key}") for key in range(1, 6)]
+    assert rows(server, "SELECT id, v FROM app.t ORDER BY id") == [(key + 5, f"old{key}") for key in range(1, 6)]
 
 
-def test_a_written_key_that_is_gone_fails_the_segment(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_written_key_that_is_gone_fails_the_segment(server: MariaDb, parallel: Target) -> None:
     # R-13. Mutant: `each(presence.groups…)` removed from parallel.apply_rows
-    execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
+    execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     lost = Window(0, 1).put((1, "same"), verify=True).put((2, "same"), verify=True)
     with pytest.raises(Drift, match="0 of 1 written rows are on the target"):
         apply(parallel, lost)
-    assert checkpoint(mariadb) == ("0", 0)
+    assert checkpoint(server) == ("0", 0)
     # A retry does no batch again, and looks again.
     with pytest.raises(Drift):
         apply(parallel, lost)
-    assert sum(used(mariadb)) == 2
+    assert sum(used(server)) == 2
 
 
-def test_statements_that_changed_after_they_were_applied_are_refused(mariadb: MariaDb, parallel: Target) -> None:
+def test_statements_that_changed_after_they_were_applied_are_refused(server: MariaDb, parallel: Target) -> None:
     # R-62. Mutant: the comparison of digests removed from progress.is_recorded
     found = Window(0, 10).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     single = parallel.model_copy(update={"worker_count": 1})
@@ -173,7 +175,7 @@ def test_statements_that_changed_after_they_were_applied_are_refused(mariadb: Ma
     other = Window(0, 10).put((1, "another")).put((2, "b"))
     with pytest.raises(Exception, match="another batch in this place"):
         apply_window(single, manifest, other)
-    assert rows(mariadb, "SELECT * FROM app.t") == [(1, "a")]
+    assert rows(server, "SELECT * FROM app.t") == [(1, "a")]
 
 
 STEPS = [
@@ -197,17 +199,17 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
-def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, parallel: Target, step: str, number: int) -> None:
+def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target, step: str, number: int) -> None:
     # R-17, S3-20, invariant 9: kill -9 around every kind of transaction, several in flight; the keyless table is exact
     pid = apply_in_child(parallel, window(), at(step, number, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
-    assert checkpoint(mariadb)[1] == (number == 12 and step == "after_commit") if step != "opened" else True
+    assert checkpoint(server)[1] == (number == 12 and step == "after_commit") if step != "opened" else True
     apply(parallel, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_window_in_any_mode_with_random_crashes(mariadb: MariaDb, target: Target, seed: int) -> None:
+def test_the_same_window_in_any_mode_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
     # S4-36, S4-48, R-17: a window begun in one mode may be finished in another
     chance = random.Random(seed)
     hook = crashing(chance, 0.12)
@@ -219,12 +221,12 @@ def test_the_same_window_in_any_mode_with_random_crashes(mariadb: MariaDb, targe
             delivered += 1
         except Crash:
             continue
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
 @pytest.mark.parametrize("commit", [3, 5, 6, 11])
-def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, parallel: Target, commit: int, lose: str) -> None:
+def test_a_connection_lost_at_commit_is_looked_at(server: MariaDb, parallel: Target, commit: int, lose: str) -> None:
     # R-61: whichever batch it is. Mutant: `_is_stored` of a batch says no
     with CuttingProxy(parallel.host, parallel.port, at=commit, lose=lose) as proxy:
         through = parallel.model_copy(update={"port": proxy.port, "worker_count": 2})
@@ -232,23 +234,48 @@ def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, parallel: Ta
         apply_in_runs(through, window)
         assert proxy.cuts == 1
     apply(parallel, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_who_was_taken_over_writes_no_further_batch(mariadb: MariaDb, parallel: Target) -> None:
+def test_only_a_connection_that_a_take_over_can_end_holds_the_fence(
+    server: MariaDb, parallel: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R-02: a process that is stopped there would hold a take-over until the server's lock timeout, again and again
+    real, unnamed, named = Fence.prove, [], []
+
+    def prove(self: Fence, session: Session) -> int:
+        count = real(self, session)
+        row = f"SELECT 1 FROM tidb_binlog.binlake_fence WHERE task = '{NAME}' AND worker = {self.worker}"
+        try:
+            rows(server, f"{row} FOR UPDATE NOWAIT")
+        except pymysql.err.OperationalError:
+            holder = session.value("SELECT IS_USED_LOCK(%s)", (lock_name("tidb_binlog", NAME, self.worker),))
+            (named if holder == session.connection_id else unnamed).append(self.worker)
+        return count
+
+    monkeypatch.setattr(Fence, "prove", prove)
+    with CuttingProxy(parallel.host, parallel.port, at=5, lose="answer") as proxy:
+        apply_in_runs(parallel.model_copy(update={"port": proxy.port, "worker_count": 2}), window)
+        assert proxy.cuts == 1
+    assert unnamed == []
+    assert {0, 1} <= set(named)
+    assert_whole(server)
+
+
+def test_who_was_taken_over_writes_no_further_batch(server: MariaDb, parallel: Target) -> None:
     # R-02: its sessions were not ended (a proxy hides them). Mutant: fence.prove removed from FencedWriter
     def taken_over() -> None:
-        execute(mariadb, "UPDATE tidb_binlog.binlake_fence SET epoch = epoch + 1")
+        execute(server, "UPDATE tidb_binlog.binlake_fence SET epoch = epoch + 1")
 
     single = parallel.model_copy(update={"worker_count": 1})
     with pytest.raises(Fenced, match="took over"):
         apply(single, Window(0, 1).log("first").log("second").log("third"), at("after_commit", 2, taken_over))
-    assert rows(mariadb, "SELECT line FROM app.log") == [("first",)]
+    assert rows(server, "SELECT line FROM app.log") == [("first",)]
     apply(single, Window(0, 1).log("first").log("second").log("third"))
-    assert len(rows(mariadb, "SELECT line FROM app.log")) == 3
+    assert len(rows(server, "SELECT line FROM app.log")) == 3
 
 
-def test_a_take_over_waits_for_every_connections_transaction(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_take_over_waits_for_every_connections_transaction(server: MariaDb, parallel: Target) -> None:
     # R-02: the claim raises the epoch in the rows of all workers, so each of them must be free
     one, two, three = Session(parallel), Session(parallel), Session(parallel)
     create_tables(one, "tidb_binlog")
@@ -257,7 +284,7 @@ def test_a_take_over_waits_for_every_connections_transaction(mariadb: MariaDb, p
     two.begin()
     worker.prove(two)
     fence.abandon()
-    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+    execute(server, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     three.execute("SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(TargetBusy):
         take_fence(three, parallel, NAME)
@@ -272,23 +299,23 @@ def test_a_take_over_waits_for_every_connections_transaction(mariadb: MariaDb, p
         session.close()
 
 
-def test_a_take_over_ends_the_sessions_of_all_workers(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_take_over_ends_the_sessions_of_all_workers(server: MariaDb, parallel: Target) -> None:
     # R-02: a stopped process holds transactions open on every connection
     stopped = apply_in_child(parallel, window(), at("batch", 2, signal_me(signal.SIGSTOP)))
     wait_until(lambda: is_stopped(stopped), 60)
-    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+    execute(server, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     apply(parallel, window())
     os.kill(stopped, signal.SIGCONT)
     assert ended(stopped) == 1
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_deadlock_repeats_the_one_batch(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_deadlock_repeats_the_one_batch(server: MariaDb, parallel: Target) -> None:
     # R-38: the batch holds row 1 and waits for row 50; the other holds row 50, asks for row 1, and weighs more
-    execute(mariadb, f"INSERT INTO app.t VALUES {', '.join(f'({key}, 0)' for key in range(1, 200))}")
-    execute(mariadb, "CREATE OR REPLACE TABLE app.heavy (a INT)")
+    execute(server, f"INSERT INTO app.t VALUES {', '.join(f'({key}, 0)' for key in range(1, 200))}")
+    execute(server, "DROP TABLE IF EXISTS app.heavy", "CREATE TABLE app.heavy (a INT)")
     heavy = ", ".join(["(1)"] * 2000)
-    other = mariadb.connect(autocommit=False)
+    other = server.connect(autocommit=False)
     cursor = other.cursor()
     cursor.execute(f"INSERT INTO app.heavy VALUES {heavy}")
     cursor.execute("UPDATE app.t SET v = 'other' WHERE id = 50")
@@ -301,47 +328,48 @@ def test_a_deadlock_repeats_the_one_batch(mariadb: MariaDb, parallel: Target) ->
     applying.start()
     try:
         # The server keeps its answer as long as it is asked more often than every 0.1 s.
-        waits = "SELECT COUNT(*) FROM information_schema.innodb_lock_waits"
-        wait_until(lambda: rows(mariadb, waits) == [(1,)], 60, every=0.25)
+        waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        wait_until(lambda: rows(server, waits) == [(1,)], 60, every=0.25)
         # Whoever is the victim, the batch is stored once, after the other.
         cursor.execute("UPDATE app.t SET v = 'other' WHERE id = 1")
         other.commit()
     finally:
         other.close()
         applying.join(180)
-    assert rows(mariadb, "SELECT v FROM app.t WHERE id IN (1, 50)") == [("x",), ("y",)]
-    assert rows(mariadb, "SELECT line FROM app.log") == [("keyless",)]
-    assert sum(used(mariadb)) == 2
+    assert rows(server, "SELECT v FROM app.t WHERE id IN (1, 50)") == [("x",), ("y",)]
+    assert rows(server, "SELECT line FROM app.log") == [("keyless",)]
+    assert sum(used(server)) == 2
 
 
-def test_a_lock_that_stays_fails_the_run_and_leaves_the_checkpoint(mariadb: MariaDb, parallel: Target) -> None:
-    execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
-    other = mariadb.connect(autocommit=False)
+@pytest.mark.soak_on("mysql")
+def test_a_lock_that_stays_fails_the_run_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
+    execute(server, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
+    other = server.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
     try:
         with pytest.raises(TargetBusy):
             apply(parallel, window())
     finally:
         other.close()
-        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
-    assert checkpoint(mariadb) == ("100", 0)
+        execute(server, "SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert checkpoint(server) == ("100", 0)
     apply(parallel, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_refused_batch_stops_all_and_leaves_the_checkpoint(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_refused_batch_stops_all_and_leaves_the_checkpoint(server: MariaDb, parallel: Target) -> None:
     # S0-72: other tables' rows may be there; the rerun after the fix completes
     found = Window(0, 10).log("x").put((1, "b" * 30)).log("y")
     with pytest.raises(TargetRefused, match="too long"):
         apply(parallel, found)
-    assert checkpoint(mariadb) == ("0", 0)
-    execute(mariadb, "ALTER TABLE app.t MODIFY v VARCHAR(40)")
+    assert checkpoint(server) == ("0", 0)
+    execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(40)")
     apply(parallel, found)
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY line") == [("x",), ("y",)]
-    assert checkpoint(mariadb) == ("10", 1)
+    assert rows(server, "SELECT line FROM app.log ORDER BY line") == [("x",), ("y",)]
+    assert checkpoint(server) == ("10", 1)
 
 
-def test_a_source_that_breaks_off_is_an_error_not_an_end(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_source_that_breaks_off_is_an_error_not_an_end(server: MariaDb, parallel: Target) -> None:
     # R-62: a batch that cannot be read or is not the pinned one stops the segment
     class Broken(Window):
         def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
@@ -352,27 +380,27 @@ def test_a_source_that_breaks_off_is_an_error_not_an_end(mariadb: MariaDb, paral
     found = Window(0, 10).put((1, "a"))
     with pytest.raises(Transient, match="the lake is away"):
         apply_window(parallel, found.manifest(), Broken(0, 10, found.plans, found.written))
-    assert checkpoint(mariadb) == ("0", 0)
+    assert checkpoint(server) == ("0", 0)
 
 
-def test_sigterm_lets_batches_end_and_frees_the_lease(mariadb: MariaDb, parallel: Target) -> None:
+def test_sigterm_lets_batches_end_and_frees_the_lease(server: MariaDb, parallel: Target) -> None:
     # R-60, S4-34, S4-35: what was begun is stored whole, the rest is left
     pid = apply_in_child(parallel, window(), at("batch", 1, signal_me(signal.SIGTERM)))
     assert ended(pid) == 1
-    assert rows(mariadb, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
+    assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
     # Which segment it is depends on when the main thread, which takes signals, has its turn.
-    assert rows(mariadb, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, 100)]
+    assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, 100)]
     apply(parallel, window())
-    assert_whole(mariadb)
+    assert_whole(server)
 
 
-def test_a_server_killed_within_a_commit_is_continued(mariadb: MariaDb, parallel: Target) -> None:
+def test_a_server_killed_within_a_commit_is_continued(server: MariaDb, parallel: Target) -> None:
     # What was committed is there, what was not is not, and nobody guesses
     def die() -> None:
-        mariadb.kill9()
-        mariadb.restart()
+        server.kill9()
+        server.restart()
 
     with pytest.raises(TargetUnavailable):
         apply(parallel.model_copy(update={"worker_count": 1}), window(), at("before_commit", 3, die))
     apply(parallel, window())
-    assert_whole(mariadb)
+    assert_whole(server)

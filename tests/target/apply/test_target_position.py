@@ -38,9 +38,9 @@ def insert_by_hand(server: MariaDb, *clusters: int) -> None:
     )
 
 
-def test_the_articles_row_is_read_exactly(mariadb: MariaDb, target: Target) -> None:
+def test_the_articles_row_is_read_exactly(server: MariaDb, target: Target) -> None:
     # S3-06
-    insert_by_hand(mariadb, CLUSTER)
+    insert_by_hand(server, CLUSTER)
     found = read_checkpoint(replication(target), CLUSTER)
     assert found is not None
     assert (found.consistent, found.commit_ts, dict(found.ts_map)) == (False, 414529105591271429, {})
@@ -48,30 +48,30 @@ def test_the_articles_row_is_read_exactly(mariadb: MariaDb, target: Target) -> N
     assert read_checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
 
 
-def test_nothing_there_is_none(mariadb: MariaDb, target: Target) -> None:
+def test_nothing_there_is_none(server: MariaDb, target: Target) -> None:
     assert read_checkpoint_ts(replication(None), CLUSTER) is None
     assert read_checkpoint_ts(replication(target), CLUSTER) is None
     position = read_position(target, NAME, CLUSTER)
     assert (position.commit_ts, position.window) == (None, None)
-    [(packet,)] = rows(mariadb, "SELECT @@max_allowed_packet")
+    [(packet,)] = rows(server, "SELECT @@max_allowed_packet")
     assert position.max_packet == packet
-    insert_by_hand(mariadb, CLUSTER)
+    insert_by_hand(server, CLUSTER)
     assert read_checkpoint_ts(replication(target), CLUSTER + 1) is None
-    assert rows(mariadb, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
+    assert rows(server, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
 
 
-def test_cluster_0_means_the_only_row(mariadb: MariaDb, target: Target) -> None:
+def test_cluster_0_means_the_only_row(server: MariaDb, target: Target) -> None:
     # tidb-binlog 5.8
-    insert_by_hand(mariadb, CLUSTER)
+    insert_by_hand(server, CLUSTER)
     assert read_checkpoint_ts(replication(target), 0) == 414529105591271429
-    execute(mariadb, f"INSERT INTO tidb_binlog.checkpoint VALUES (1, '{BY_HAND}')")
+    execute(server, f"INSERT INTO tidb_binlog.checkpoint VALUES (1, '{BY_HAND}')")
     with pytest.raises(CheckpointConflict, match="several clusters"):
         read_checkpoint_ts(replication(target), 0)
 
 
-def test_a_damaged_row_is_named(mariadb: MariaDb, target: Target) -> None:
-    insert_by_hand(mariadb, CLUSTER)
-    execute(mariadb, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
+def test_a_damaged_row_is_named(server: MariaDb, target: Target) -> None:
+    insert_by_hand(server, CLUSTER)
+    execute(server, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
     with pytest.raises(CheckpointConflict, match="nonsense"):
         read_checkpoint_ts(replication(target), CLUSTER)
 
@@ -99,7 +99,7 @@ def file(tmp_path: Path, target: Target) -> Iterator[Path]:
     path = tmp_path / "shop.toml"
     path.write_text(
         f'name = "{NAME}"\n[lake]\npath = "{tmp_path}"\n[target]\nhost = "{target.host}"\nport = {target.port}\n'
-        f'user = "{target.user}"\ndb-type = "mariadb"\n'
+        f'user = "{target.user}"\ndb-type = "{target.db_type}"\n'
     )
     yield path
     # The command line sends events to this test's stderr.
@@ -122,11 +122,11 @@ def test_the_command_shows_timestamps_as_strings(
 
 
 def test_the_command_adopts_a_row_of_another_replication(
-    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-23
     apply(target, Window(0, 1).put((1, "a")))
-    execute(mariadb, "UPDATE tidb_binlog.binlake_owner SET task = 'before'")
+    execute(server, "UPDATE tidb_binlog.binlake_owner SET task = 'before'")
     with pytest.raises(CheckpointConflict, match="before"):
         apply(target, Window(1, 2).put((1, "b")))
     assert main(["checkpoint", "adopt", "--replication", str(file)]) == 1
@@ -141,31 +141,31 @@ def _die(step: str) -> None:
 
 
 def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
-    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-16, R-23: its manifest is unknown to the one that adopts
     apply(target, Window(0, 1).put((1, "a")))
     with pytest.raises(ConnectionAbortedError):
         apply(target, Window(1, 5).put((1, "b")), _die)
     for table in ("binlake_owner", "binlake_progress"):
-        execute(mariadb, f"UPDATE tidb_binlog.{table} SET task = 'before'")
+        execute(server, f"UPDATE tidb_binlog.{table} SET task = 'before'")
     with pytest.raises(CheckpointConflict, match=r"before holds the window 1-5 open.*--close-window"):
         read_position(target, NAME, CLUSTER)
     adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)]
     assert main(adopt) == 1
     assert "--close-window" in capsys.readouterr().err
-    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'intent', ddl_sql = 'DROP TABLE t'")
+    execute(server, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'intent', ddl_sql = 'DROP TABLE t'")
     assert main([*adopt, "--close-window"]) == 1
     assert "DROP TABLE t" in capsys.readouterr().err
-    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = '', ddl_sql = NULL")
+    execute(server, "UPDATE tidb_binlog.binlake_progress SET ddl_state = '', ddl_sql = NULL")
     assert main([*adopt, "--close-window"]) == 0
     assert read_position(target, NAME, CLUSTER).commit_ts == 1
     assert apply(target, Window(1, 3).put((1, "c"))).state == "applied"
-    assert rows(mariadb, "SELECT v FROM app.t") == [("c",)]
+    assert rows(server, "SELECT v FROM app.t") == [("c",)]
 
 
 def test_a_segment_begun_in_parallel_mode_is_not_given_up(
-    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+    server: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-17: some of its batches are there, and only its ledger and manifest can finish it exactly
     def die(step: str) -> None:
@@ -174,9 +174,9 @@ def test_a_segment_begun_in_parallel_mode_is_not_given_up(
 
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(ConnectionAbortedError):
-        apply(parallel, Window(0, 5).put((1, "b")).log("x"), lambda step: die(step) if stored(mariadb) else None)
+        apply(parallel, Window(0, 5).put((1, "b")).log("x"), lambda step: die(step) if stored(server) else None)
     for table in ("binlake_owner", "binlake_progress", "binlake_ledger"):
-        execute(mariadb, f"UPDATE tidb_binlog.{table} SET task = 'before'")
+        execute(server, f"UPDATE tidb_binlog.{table} SET task = 'before'")
     adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER), "--close-window"]
     assert main(adopt) == 1
     assert "in the middle of segment 0" in capsys.readouterr().err
@@ -186,11 +186,11 @@ def stored(server: MariaDb) -> int:
     return len(rows(server, "SELECT 1 FROM tidb_binlog.binlake_ledger"))
 
 
-def test_the_own_open_window_comes_before_that_of_another(mariadb: MariaDb, target: Target) -> None:
+def test_the_own_open_window_comes_before_that_of_another(server: MariaDb, target: Target) -> None:
     with pytest.raises(ConnectionAbortedError):
         apply(target, Window(1, 5).put((1, "b")), _die)
     execute(
-        mariadb,
+        server,
         "INSERT INTO tidb_binlog.binlake_progress (task, clusterID, open_lo, open_hi, manifest, exit_ts, segment,"
         f" ddl_state) VALUES ('a', {CLUSTER}, 7, 9, 'm', 0, 0, '')",
     )
@@ -218,8 +218,8 @@ def test_the_tables_that_are_set_aside_are_listed(target: Target) -> None:
     ]
 
 
-def test_a_progress_that_cannot_be_read_is_not_taken_for_no_open_window(mariadb: MariaDb, target: Target) -> None:
+def test_a_progress_that_cannot_be_read_is_not_taken_for_no_open_window(server: MariaDb, target: Target) -> None:
     # R-16: a window before the open one would be planned
-    execute(mariadb, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.binlake_progress (task INT)")
+    execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.binlake_progress (task INT)")
     with pytest.raises(TargetRefused, match="open_lo"):
         read_position(target, NAME, CLUSTER)

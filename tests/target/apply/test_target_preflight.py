@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.mariadb import MariaDb, execute, rows
+from support.mariadb import MariaDb, dialect_of, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import Window, apply, target_of
 
@@ -39,7 +39,7 @@ def session(target: Target) -> Iterator[Session]:
 def report(session: Session, create: str, *tables: TableDef, **config: Any) -> TableReport:
     """What is said of app.k, made by `create`."""
     session.execute(f"CREATE TABLE app.k ({create})")
-    target = Target.model_validate({"db-type": "mariadb", **config})
+    target = Target.model_validate({"db-type": dialect_of(session), **config})
     return preflight(session, target, tables or (source(),))[0]
 
 
@@ -103,7 +103,7 @@ def test_a_difference_is_accepted_in_its_own_words_and_no_other(session: Session
     found = report(session, create, **options(accept=[words]))
     assert (found.verdict, found.differences) == ("accepted", (words,))
     session.execute("ALTER TABLE app.k MODIFY v VARCHAR(30)")
-    target = Target.model_validate({"db-type": "mariadb", **options(accept=[words])})
+    target = Target.model_validate({"db-type": dialect_of(session), **options(accept=[words])})
     assert preflight(session, target, [source()])[0].refusals == ("column v is varchar(30), not varchar(20)",)
 
 
@@ -119,7 +119,7 @@ def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
     session.execute("CREATE TABLE app.child (k VARCHAR(9), CONSTRAINT c FOREIGN KEY (k) REFERENCES app.k (id)"
                     " ON DELETE CASCADE)")  # fmt: skip
     session.execute("CREATE TRIGGER app.told AFTER INSERT ON app.k FOR EACH ROW SET @told = 1")
-    [found] = preflight(session, Target(db_type="mariadb"), [source()])
+    [found] = preflight(session, Target(db_type=dialect_of(session)), [source()])
     assert found.verdict == "alike"
     assert [text.split(" fires")[0].split(" cascades")[0] for text in found.warnings] == [
         "trigger told (AFTER INSERT)", "foreign key c of child",
@@ -127,28 +127,28 @@ def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
 
 
 def test_a_missing_table_is_told_and_refused_only_once_it_gets_rows(session: Session) -> None:
-    [found] = preflight(session, Target(db_type="mariadb"), [source("nowhere")])
+    [found] = preflight(session, Target(db_type=dialect_of(session)), [source("nowhere")])
     assert (found.verdict, found.refusals) == ("missing", ("the table is missing",))
     require_fit([found], {})
 
 
 def test_views_are_passed_over(session: Session) -> None:
     view = table("shown", col("id"), keys=(), db="app", view={"view_select": "select 1"})
-    assert preflight(session, Target(db_type="mariadb"), [view]) == []
+    assert preflight(session, Target(db_type=dialect_of(session)), [view]) == []
 
 
-def test_the_tables_of_a_ddl_are_looked_at_behind_it(mariadb: MariaDb, target: Target) -> None:
+def test_the_tables_of_a_ddl_are_looked_at_behind_it(server: MariaDb, target: Target) -> None:
     # R-13, S4-23: also one that gets no rows
     keys = (key("i", "id", unique=False),)
     before = table("t", col("id", t.LONGLONG), col("v", t.VARCHAR, flen=20), keys=keys, db="app")
     after = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), col("w"),
                   keys=(primary("id"),), db="app")  # fmt: skip
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
-    execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
+    execute(server, "ALTER TABLE app.t ADD UNIQUE (v)")
     window = Window(100, 300).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")], expected)
     with pytest.raises(Drift, match=r"unique key \(v\) is the target's own"):
         apply(target, window)
     own = TargetTable(db_name="app", tbl_name="t", accept=("unique key (v) is the target's own",))
-    apply(target_of(mariadb, tables=(own,)), window)
-    assert rows(mariadb, "SELECT checkPoint LIKE '%%300%%' FROM tidb_binlog.checkpoint") == [(1,)]
+    apply(target_of(server, tables=(own,)), window)
+    assert rows(server, "SELECT checkPoint LIKE '%%300%%' FROM tidb_binlog.checkpoint") == [(1,)]
     assert expect_tables([after], "mariadb").names == [("app", "t")]

@@ -27,9 +27,9 @@ RAW = table("raw", col("k", t.VARCHAR, flen=8, not_null=True, charset="binary"),
 
 
 @pytest.fixture
-def session(mariadb: MariaDb, target: Target) -> Iterator[Session]:
+def session(server: MariaDb, target: Target) -> Iterator[Session]:
     execute(
-        mariadb,
+        server,
         "CREATE TABLE app.pair (id BIGINT, name VARCHAR(20), v INT, PRIMARY KEY (id, name))",
         "CREATE TABLE app.raw (k VARBINARY(8) PRIMARY KEY)",
         "INSERT INTO app.pair VALUES (1, 'a', 0), (2, 'it''s', 0), (3, 'ö', 0)",

@@ -53,12 +53,12 @@ def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
     )
     session = Session(target)
     try:
-        there = read_definitions(session, [("app", "kept")], "mariadb").tables["app", "kept"]
+        there = read_definitions(session, [("app", "kept")], target.db_type).tables["app", "kept"]
     finally:
         session.close()
     assert there is not None
     option = TargetTable(db_name="app", tbl_name="kept", preserve=True)
-    return derive_shape(expected_form(source, "mariadb"), there, option, 1).of(source)
+    return derive_shape(expected_form(source, target.db_type), there, option, 1).of(source)
 
 
 def own_values(server: MariaDb, column: str) -> dict[str, object]:
@@ -96,34 +96,34 @@ def moved(definition: TableDef) -> History:
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 @pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")])
-def test_swaps_moves_and_new_rows(mariadb: MariaDb, target: Target, mode: str, create: str, column: str) -> None:
+def test_swaps_moves_and_new_rows(server: MariaDb, target: Target, mode: str, create: str, column: str) -> None:
     # R-12, S4-26, S4-10: the surrogate key is not renumbered, values go where their row goes
-    definition = preserved(mariadb, target, create)
+    definition = preserved(server, target, create)
     assert definition.identity().columns == (column,)
-    before, history = own_values(mariadb, column), moved(definition)
+    before, history = own_values(server, column), moved(definition)
     planned = window(definition, history, 100, 200)
     apply(target.model_copy(update={"mode": mode, "worker_count": 3}), planned)
-    expect(mariadb, history, before, column)
+    expect(server, history, before, column)
     restored = [sql for batch in planned.written if batch.kind == "restore" for sql in batch.sql]
     # Or ON UPDATE CURRENT_TIMESTAMP would renew a moment that the source has set.
     assert restored and all("t.`v`=t.`v`" in sql for sql in restored)  # noqa: PT018
     # A window behind it finds nothing left of this one.
     more = History([])
     more.rows = dict(history.rows)
-    before = own_values(mariadb, column)
+    before = own_values(server, column)
     more.update(1, v="y").update(6, id=5)
     apply(target, window(definition, more, 200, 300))
-    expect(mariadb, more, before, column)
+    expect(server, more, before, column)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories_with_crashes_and_changing_modes(mariadb: MariaDb, target: Target, seed: int) -> None:
+def test_random_histories_with_crashes_and_changing_modes(server: MariaDb, target: Target, seed: int) -> None:
     # whatever breaks off is finished in any mode with the values from before the first write
     chance = Random(seed)
     create, column = [(OTHER_KEY, "u"), (BOTH_KEYS, "id")][seed % 2]
-    definition = preserved(mariadb, target, create)
+    definition = preserved(server, target, create)
     history = History(ROWS).at_random(chance, 10, nulls=column == "id")
-    before = own_values(mariadb, column)
+    before = own_values(server, column)
     planned = window(definition, history, 100, 200)
     hook = crashing(chance, 0.06)
     while True:
@@ -133,7 +133,7 @@ def test_random_histories_with_crashes_and_changing_modes(mariadb: MariaDb, targ
             break
         except Crash:
             continue
-    expect(mariadb, history, before, column)
+    expect(server, history, before, column)
 
 
 # The window is opened by the first transaction; then, in parallel, each batch is one.
@@ -143,11 +143,11 @@ def test_random_histories_with_crashes_and_changing_modes(mariadb: MariaDb, targ
      ("parallel", "after_commit", 8)],
 )  # fmt: skip
 def test_a_process_killed_between_the_reading_and_the_writes(
-    mariadb: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
+    server: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
 ) -> None:
     # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not read what is half written
-    definition = preserved(mariadb, target, BOTH_KEYS)
-    before, history = own_values(mariadb, "id"), moved(definition)
+    definition = preserved(server, target, BOTH_KEYS)
+    before, history = own_values(server, "id"), moved(definition)
     planned = window(definition, history, 100, 200)
     chosen = target.model_copy(update={"mode": mode, "worker_count": 1})
     pid = apply_in_child(chosen, planned, at(step, number, signal_me(signal.SIGKILL)))
@@ -157,47 +157,47 @@ def test_a_process_killed_between_the_reading_and_the_writes(
     relay.write_ahead(planned.manifest(), planned, lambda: None)
     again = relay.window((100, 200), planned.manifest().digest())
     apply_window(other, again.manifest, again)
-    expect(mariadb, history, before, "id")
+    expect(server, history, before, "id")
 
 
-def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(mariadb: MariaDb, target: Target) -> None:
-    definition = preserved(mariadb, target, BOTH_KEYS)
+def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(server: MariaDb, target: Target) -> None:
+    definition = preserved(server, target, BOTH_KEYS)
     planned = window(definition, moved(definition), 100, 200)
     commits = 2  # opened, then the segment
     pid = apply_in_child(target, planned, at("after_commit", commits, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     assert apply(target, planned).state == "already"
     kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
-    assert rows(mariadb, kept) == [(1,)]
+    assert rows(server, kept) == [(1,)]
     apply(target, Window(200, 300).put((1, "a")))
-    assert rows(mariadb, kept) == [(0,)]
+    assert rows(server, kept) == [(0,)]
 
 
-def test_rows_written_in_place_copy_nothing(mariadb: MariaDb, target: Target) -> None:
+def test_rows_written_in_place_copy_nothing(server: MariaDb, target: Target) -> None:
     # with one key of both sides what a statement does not name stays, in safe mode too
-    definition = preserved(mariadb, target, OTHER_KEY)
+    definition = preserved(server, target, OTHER_KEY)
     history = History(ROWS).update(1, v="y").update(2, id=5).delete(3).insert(3, 3, "z").delete(4).insert(6, 6, "n")
     planned = window(definition, history, 100, 200)
     assert {batch.kind for batch in planned.written} == {"delete", "upsert"}
-    before = own_values(mariadb, "u")
+    before = own_values(server, "u")
     apply(target, planned)
-    expect(mariadb, history, before, "u")
+    expect(server, history, before, "u")
 
 
-def test_mode_ordered_keeps_them_outside_safe_mode(mariadb: MariaDb, target: Target) -> None:
+def test_mode_ordered_keeps_them_outside_safe_mode(server: MariaDb, target: Target) -> None:
     # an UPDATE names the source's columns only, a moved key included
-    definition = preserved(mariadb, target, OTHER_KEY)
-    before, history = own_values(mariadb, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
-    forms = RowForms(definition, "mariadb")
+    definition = preserved(server, target, OTHER_KEY)
+    before, history = own_values(server, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
+    forms = RowForms(definition, target.db_type)
     for event in history.events:
         before_image, after_image = event.images()
-        execute(mariadb, forms.update(before_image or {}, after_image or {}).sql)
-    expect(mariadb, history, before, "u")
+        execute(server, forms.update(before_image or {}, after_image or {}).sql)
+    expect(server, history, before, "u")
 
 
-def test_a_row_that_the_targets_own_key_refuses_fails_the_window(mariadb: MariaDb, target: Target) -> None:
+def test_a_row_that_the_targets_own_key_refuses_fails_the_window(server: MariaDb, target: Target) -> None:
     # presence and the server's own check stay behind every form
-    definition = preserved(mariadb, target, OTHER_KEY)
-    execute(mariadb, "ALTER TABLE app.kept ADD UNIQUE (v)")
+    definition = preserved(server, target, OTHER_KEY)
+    execute(server, "ALTER TABLE app.kept ADD UNIQUE (v)")
     with pytest.raises(TargetRefused, match="Duplicate entry"):
         apply(target, window(definition, History(ROWS).update(1, v="b"), 100, 200))

@@ -65,26 +65,26 @@ def test_safe_mode_ends_by_itself_after_a_clean_window(auto: Target) -> None:
 
 @pytest.mark.mariadb
 def test_a_checkpoint_below_the_exit_point_is_safe_and_not_consistent_until_it_is_passed(
-    mariadb: MariaDb, auto: Target
+    server: MariaDb, auto: Target
 ) -> None:
     # S4-38, S4-40: windows up to 800 were begun, the checkpoint went back to 500
     apply(auto, Window(0, 800).put((1, "a")))
-    a_drainer_was_here(mariadb, 500, "true")
+    a_drainer_was_here(server, 500, "true")
     assert forms(auto) == "safe"
     apply(auto, Window(500, 700).put((1, "b")))
     # DESIGN 3.8: what came between 700 and 800 is still there
-    assert rows(mariadb, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
-    assert rows(mariadb, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(800,)]
+    assert rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
+    assert rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(800,)]
     assert forms(auto) == "safe"
     apply(auto, Window(700, 900).put((1, "c")))
-    assert rows(mariadb, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(1,)]
+    assert rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(1,)]
     assert forms(auto) == "plain"
 
 
 @pytest.mark.mariadb
-def test_an_unclean_checkpoint_of_another_writer_is_safe_for_a_minute(mariadb: MariaDb, auto: Target) -> None:
+def test_an_unclean_checkpoint_of_another_writer_is_safe_for_a_minute(server: MariaDb, auto: Target) -> None:
     # S4-41: no exit point; measured in commit time
-    a_drainer_was_here(mariadb, START, "false")
+    a_drainer_was_here(server, START, "false")
     with pytest.raises(CheckpointConflict, match="safe-mode-duration-s is 0"):
         forms(auto.model_copy(update={"safe_mode_duration_s": 0}))
     assert forms(auto) == "safe"
@@ -93,40 +93,41 @@ def test_an_unclean_checkpoint_of_another_writer_is_safe_for_a_minute(mariadb: M
     apply(auto, Window(START + 30 * SECOND, START + 70 * SECOND))
     assert forms(auto) == "plain"
     # It was at work again, behind our exit point.
-    a_drainer_was_here(mariadb, START + 90 * SECOND, "false")
+    a_drainer_was_here(server, START + 90 * SECOND, "false")
     assert forms(auto) == "safe"
 
 
 @pytest.mark.mariadb
-def test_a_clean_checkpoint_of_another_writer_needs_no_safe_mode(mariadb: MariaDb, auto: Target) -> None:
+def test_a_clean_checkpoint_of_another_writer_needs_no_safe_mode(server: MariaDb, auto: Target) -> None:
     # S4-37: `consistent` is true only after a clean end
-    a_drainer_was_here(mariadb, START, "true")
+    a_drainer_was_here(server, START, "true")
     assert forms(auto) == "plain"
 
 
 @pytest.mark.mariadb
-def test_the_exit_point_is_stored_before_the_first_write(mariadb: MariaDb) -> None:
+def test_the_exit_point_is_stored_before_the_first_write(server: MariaDb) -> None:
     # S4-38: whatever is visible has a commit_ts of at most exit_ts
-    target, seen = target_of(mariadb, mode="parallel", safe_mode="auto", worker_count=2), []
-    execute(mariadb, "CREATE DATABASE IF NOT EXISTS app", "CREATE OR REPLACE TABLE app.t (id INT PRIMARY KEY, v TEXT)")
-    execute(mariadb, "DROP DATABASE IF EXISTS tidb_binlog")
-    look = at("batch", 1, lambda: seen.extend(rows(mariadb, "SELECT exit_ts FROM tidb_binlog.binlake_progress")))
+    target, seen = target_of(server, mode="parallel", safe_mode="auto", worker_count=2), []
+    execute(server, "DROP DATABASE IF EXISTS app", "CREATE DATABASE app")
+    execute(server, "CREATE TABLE app.t (id INT PRIMARY KEY, v TEXT)")
+    execute(server, "DROP DATABASE IF EXISTS tidb_binlog")
+    look = at("batch", 1, lambda: seen.extend(rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress")))
     apply(target, Window(0, 100).put((1, "a")), look)
     assert seen == [(100,)]
 
 
 @pytest.mark.mariadb
-def test_a_writer_that_began_again_right_at_our_exit_point_is_noticed(mariadb: MariaDb, auto: Target) -> None:
+def test_a_writer_that_began_again_right_at_our_exit_point_is_noticed(server: MariaDb, auto: Target) -> None:
     # S4-41, R-59: a drainer that takes up our clean end says `consistent: false` at the very same commitTS
     apply(auto, Window(START - SECOND, START).put((1, "a")))
     assert forms(auto) == "plain"
-    a_drainer_was_here(mariadb, START, "false")
+    a_drainer_was_here(server, START, "false")
     assert forms(auto) == "safe"
 
 
 @pytest.mark.mariadb
 def test_rows_may_be_there_up_to_the_exit_point_and_nowhere_without_a_sign_of_any(
-    mariadb: MariaDb, auto: Target
+    server: MariaDb, auto: Target
 ) -> None:
     def exit_ts() -> int:
         return read_position(auto, NAME, CLUSTER).exit_ts
@@ -135,9 +136,9 @@ def test_rows_may_be_there_up_to_the_exit_point_and_nowhere_without_a_sign_of_an
     with closing(Session(auto)) as session:
         create_tables(session, auto.checkpoint_schema)
     assert exit_ts() == 0
-    a_drainer_was_here(mariadb, START, "true")
+    a_drainer_was_here(server, START, "true")
     assert exit_ts() == 0
-    a_drainer_was_here(mariadb, START, "false")
+    a_drainer_was_here(server, START, "false")
     assert exit_ts() == START + 60 * SECOND
     apply(auto, Window(START, START + 90 * SECOND).put((1, "a")))
     assert exit_ts() == START + 90 * SECOND

@@ -80,10 +80,10 @@ def test_the_mode_follows_from_the_configuration_and_the_size(
 
 
 @pytest.mark.mariadb
-def test_a_mode_that_is_not_there_is_refused_before_the_first_row(mariadb: MariaDb, target: Target) -> None:
+def test_a_mode_that_is_not_there_is_refused_before_the_first_row(server: MariaDb, target: Target) -> None:
     with pytest.raises(ConfigError, match="not in this build"):
         apply(target.model_copy(update={"mode": "sideways"}), Window(0, 1).put((1, "a")))
-    assert rows(mariadb, "SELECT * FROM app.t") == []
+    assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.mariadb
@@ -108,21 +108,21 @@ def test_the_relay_has_the_window_before_the_target_and_may_forget_it_behind(tar
 
 @pytest.mark.mariadb
 def test_with_loopback_control_each_transaction_is_marked_from_the_first_window_on(
-    mariadb: MariaDb, target: Target
+    server: MariaDb, target: Target
 ) -> None:
     config = Loopback(loopback_control=True, sync_ddl=True, channel_id=7, mark_schema="tidb_binlog")
     window = Window(0, 100).put((1, "a"))
     apply_window(target, window.manifest(), window, marks=LoopbackMarks.of(config, NAME))
     marked = f"SELECT channel_id, val FROM tidb_binlog.{config.mark_table}"
     # It is opened by one, its only segment is the other.
-    assert rows(mariadb, marked) == [(7, 2)]
+    assert rows(server, marked) == [(7, 2)]
 
 
 @pytest.mark.mariadb
-def test_the_result_counts_what_this_run_did(mariadb: MariaDb, target: Target) -> None:
+def test_the_result_counts_what_this_run_did(server: MariaDb, target: Target) -> None:
     window = Window(0, 500).put((1, "a"), (2, "b")).log("x").into(target, T)
     with closing(Session(target)) as session:
-        log = Expected(tables=read_definitions(session, [("app", "log")], "mariadb").tables)
+        log = Expected(tables=read_definitions(session, [("app", "log")], target.db_type).tables)
     window.ddl(100, "ALTER TABLE t ADD COLUMN w INT", [T])
     window.ddl(200, "ALTER TABLE t ADD COLUMN x INT", [T])
     window.ddl(300, "ALTER TABLE t ADD COLUMN y INT", [T])
@@ -140,40 +140,41 @@ def test_the_result_counts_what_this_run_did(mariadb: MariaDb, target: Target) -
     assert (result.ddls, result.replaced, result.injected) == (4, 1, 1)
     assert [text.split(":")[0] for text in result.ignored] == ["1050"]
     assert result.tables == {T, ("app", "log")}
-    assert rows(mariadb, "SELECT id, y FROM app.t") == [(1, None), (2, None), (3, None)]
+    assert rows(server, "SELECT id, y FROM app.t") == [(1, None), (2, None), (3, None)]
 
 
 @pytest.mark.mariadb
 def test_a_ddl_that_left_another_table_than_the_source_has_stops_before_the_rows_behind_it(
-    mariadb: MariaDb, target: Target
+    server: MariaDb, target: Target
 ) -> None:
     # what the definitions behind it lack would be lost with every row
-    execute(mariadb, "CREATE TABLE app.wider (id BIGINT PRIMARY KEY, v VARCHAR(20), w INT)")
+    execute(server, "CREATE TABLE app.wider (id BIGINT PRIMARY KEY, v VARCHAR(20), w INT)")
     with closing(Session(target)) as session:
-        wider = read_definitions(session, [("app", "wider")], "mariadb").tables["app", "wider"]
+        wider = read_definitions(session, [("app", "wider")], target.db_type).tables["app", "wider"]
     window = Window(0, 200).ddl(100, "ALTER TABLE t ADD COLUMN other INT", [T], Expected(tables={T: wider}))
     with pytest.raises(Drift, match=r"app\.t: .*\bw\b") as stopped:
         apply(target, window.put((1, "a")))
     assert (stopped.value.where["segment"], stopped.value.tables) == ("1", (T,))
-    assert rows(mariadb, "SELECT * FROM app.t") == []
+    assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.mariadb
-def test_the_copies_of_a_window_are_there_for_its_batches_and_gone_with_it(mariadb: MariaDb, target: Target) -> None:
+def test_the_copies_of_a_window_are_there_for_its_batches_and_gone_with_it(server: MariaDb, target: Target) -> None:
     #
     copy = f"`tidb_binlog`.`{copy_prefix(NAME)}t`"
-    execute(mariadb, "INSERT INTO app.t VALUES (1, 'old')")
+    execute(server, "INSERT INTO app.t VALUES (1, 'old')")
     window = Window(0, 100).put((1, "new")).statement(f"INSERT INTO {copy} SELECT * FROM app.t")
     window.plans = [replace(window.plans[0], copies=((copy, "`app`.`t`"),))]
     apply(target, window)
     kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
-    assert rows(mariadb, kept) == [(0,)]
+    assert rows(server, kept) == [(0,)]
 
 
+@pytest.mark.servers("mariadb")  # it answers SHOW MASTER STATUS as a TiDB does
 @pytest.mark.mariadb
 @pytest.mark.parametrize("lose", ["request", "answer"])
 def test_a_tidb_targets_timestamp_is_noted_whatever_becomes_of_the_connection(
-    mariadb: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
+    server: MariaDb, target: Target, lose: Literal["request", "answer"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S3-07, R-61: the progress is the same before and behind this transaction, so it does not tell
     real = Session.rows
@@ -184,7 +185,7 @@ def test_a_tidb_targets_timestamp_is_noted_whatever_becomes_of_the_connection(
     monkeypatch.setattr(Session, "rows", answer)
     steps: list[str] = []
     with CuttingProxy(target.host, target.port, at=4, lose=lose) as proxy:
-        through = target_of(mariadb, port=proxy.port, host="127.0.0.1", db_type="tidb")
+        through = target_of(server, port=proxy.port, host="127.0.0.1", db_type="tidb")
         apply(through, Window(0, 100).put((1, "a")), steps.append)
         assert proxy.cuts == 1
     repeated = ["before_commit", "after_commit"] if lose == "request" else []
@@ -197,4 +198,4 @@ def test_a_tidb_targets_timestamp_is_noted_whatever_becomes_of_the_connection(
         "closed",
     ]
     expected = '{"consistent":true,"commitTS":100,"ts-map":{"primary-ts":100,"secondary-ts":7},"schema-version":1}'
-    assert rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint") == [(expected,)]
+    assert rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint") == [(expected,)]

@@ -28,7 +28,7 @@ from binlake.target.definitions.definitions import read_definitions
 from binlake.window.cuts import make_refusing_batch
 from binlake.window.definitions import LandedDdl
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 T, LOG = ("app", "t"), ("app", "log")
 PASSED = "SELECT segment, phase, batch FROM tidb_binlog.binlake_ledger WHERE atomic = 2 ORDER BY 1, 2, 3"
@@ -66,33 +66,33 @@ def change_t(server: MariaDb) -> None:
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_missing_or_drifted_table_stops_all_by_default_and_the_hint_works_inside_the_open_window(
-    mariadb: MariaDb, target: Target, broken: Callable[[MariaDb], None], mode: str
+    server: MariaDb, target: Target, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     target = target.model_copy(update={"mode": mode})
     window = both(target)
-    broken(mariadb)
+    broken(server)
     with pytest.raises(Drift) as stop:
         apply(target, window)
-    assert checkpoint(mariadb) == (100, False)
+    assert checkpoint(server) == (100, False)
     assert "binlake table aside --table app.t" in stop.value.hint
     set_aside(target, CLUSTER, NAME, [T], "found broken", 0)
     result = apply(target, window)
     assert (result.state, result.passed_over, result.batches) == ("applied", 1, 1)
-    assert rows(mariadb, "SELECT line FROM app.log") == [("line 1",)]
+    assert rows(server, "SELECT line FROM app.log") == [("line 1",)]
     # DESIGN 3.8, 3.11: the target is not the source; what was passed over is in the ledger
-    assert checkpoint(mariadb) == (200, False)
-    assert rows(mariadb, PASSED) == [(0, 2, 0)]
+    assert checkpoint(server) == (200, False)
+    assert rows(server, PASSED) == [(0, 2, 0)]
     assert aside(target) == {T: (100, "command")}
 
 
 @pytest.mark.parametrize("broken", [drop_t, change_t])
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_by_the_policy_the_others_go_on_window_after_window(
-    mariadb: MariaDb, policy: Target, broken: Callable[[MariaDb], None], mode: str
+    server: MariaDb, policy: Target, broken: Callable[[MariaDb], None], mode: str
 ) -> None:  # U-16
     policy = policy.model_copy(update={"mode": mode})
     first, second = both(policy), both(policy, 200, 300, key=2)
-    broken(mariadb)
+    broken(server)
     result = apply(policy, first)
     assert [one["table"] for one in result.newly_aside] == ["app.t"]
     assert result.tables == {LOG}
@@ -100,31 +100,31 @@ def test_by_the_policy_the_others_go_on_window_after_window(
     again = apply(policy, second)
     assert (again.newly_aside, [one["table"] for one in again.aside]) == ([], ["app.t"])
     assert aside(policy) == {T: (100, "policy")}
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("line 1",), ("line 2",)]
-    assert checkpoint(mariadb) == (300, False)
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("line 1",), ("line 2",)]
+    assert checkpoint(server) == (300, False)
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
 def test_a_row_that_is_refused_sets_its_table_aside_and_what_the_segment_has_stored_stays_exact(
-    mariadb: MariaDb, policy: Target, mode: str
+    server: MariaDb, policy: Target, mode: str
 ) -> None:
     policy = policy.model_copy(update={"mode": mode})
     window = Window(100, 200).log("a", "a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
     result = apply(policy, window)
     assert "Data too long" in result.newly_aside[0]["reason"]
     # The keyless table has each row once, though the segment was tried twice.
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("a",), ("b",)]
-    assert rows(mariadb, "SELECT * FROM app.t") == []
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("a",), ("b",)]
+    assert rows(server, "SELECT * FROM app.t") == []
 
 
 @pytest.mark.parametrize("mode", ["atomic", "parallel"])
-def test_a_key_that_is_not_there_sets_its_table_aside(mariadb: MariaDb, policy: Target, mode: str) -> None:  # R-13
+def test_a_key_that_is_not_there_sets_its_table_aside(server: MariaDb, policy: Target, mode: str) -> None:  # R-13
     policy = policy.model_copy(update={"mode": mode})
-    execute(mariadb, "ALTER TABLE app.t MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE KEY (v)")
+    execute(server, "ALTER TABLE app.t MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE KEY (v)")
     window = Window(100, 200).put((1, "a"), verify=True).put((2, "A"), verify=True).log("x").into(policy, T, LOG)
     assert "two rows of the source have become one" in apply(policy, window).newly_aside[0]["reason"]
-    assert rows(mariadb, "SELECT line FROM app.log") == [("x",)]
-    assert checkpoint(mariadb) == (200, False)
+    assert rows(server, "SELECT line FROM app.log") == [("x",)]
+    assert checkpoint(server) == (200, False)
 
 
 def altered(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
@@ -136,31 +136,31 @@ def altered(target: Target, sql: str, names: list[tuple[str, str]]) -> Window:
     return window.log("behind").into(target, LOG)
 
 
-def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(mariadb: MariaDb, policy: Target) -> None:
-    execute(mariadb, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
+def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(server: MariaDb, policy: Target) -> None:
+    execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     window = altered(policy, "ALTER TABLE t ADD UNIQUE KEY (v)", [T]).put((3, "c"))
     result = apply(policy, window)
     assert (result.ddls, result.passed_over) == (0, 2)
     assert "Duplicate entry" in result.newly_aside[0]["reason"]
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
-    assert rows(mariadb, "SELECT id FROM app.t ORDER BY 1") == [(1,), (2,)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
+    assert rows(server, "SELECT id FROM app.t ORDER BY 1") == [(1,), (2,)]
     # The DDL has its row as well (phase 0), at the place where it was not run.
-    assert rows(mariadb, PASSED) == [(1, 0, 0), (1, 2, 1)]
+    assert rows(server, PASSED) == [(1, 0, 0), (1, 2, 1)]
     assert aside(policy) == {T: (199, "policy")}
 
 
 def test_what_stands_for_a_ddl_that_cannot_be_said_is_refused_and_sets_its_table_aside(
-    mariadb: MariaDb, policy: Target
+    server: MariaDb, policy: Target
 ) -> None:
     nothing = Definitions((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
     stands = make_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
     result = apply(policy, altered(policy, stands.sql[-1], [T]).put((1, "a")))
     assert "200: it cannot be said: it's a 'sequence'!" in result.newly_aside[0]["reason"]
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
 
 
-def test_a_ddl_about_a_table_that_is_aside_takes_the_others_it_is_about_along(mariadb: MariaDb, target: Target) -> None:
+def test_a_ddl_about_a_table_that_is_aside_takes_the_others_it_is_about_along(server: MariaDb, target: Target) -> None:
     # A rename that was not run leaves both names as they are not at the source.
     apply(target, both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
@@ -168,19 +168,19 @@ def test_a_ddl_about_a_table_that_is_aside_takes_the_others_it_is_about_along(ma
     window.statement("REPLACE INTO app.u VALUES (9, 'x')", table="u").log("behind")
     assert apply(target, window).passed_over == 2
     assert aside(target) == {T: (200, "command"), ("app", "u"): (200, "policy")}
-    assert rows(mariadb, "SHOW TABLES IN app") == [("log",), ("t",)]
+    assert rows(server, "SHOW TABLES IN app") == [("log",), ("t",)]
 
 
-def test_a_ddl_of_a_database_is_run_whatever_is_aside_in_it(mariadb: MariaDb, target: Target) -> None:
+def test_a_ddl_of_a_database_is_run_whatever_is_aside_in_it(server: MariaDb, target: Target) -> None:
     apply(target, both(target))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     apply(target, Window(200, 400).ddl(300, "DROP DATABASE app", [("app", "")], Expected({"app": False})))
-    assert rows(mariadb, "SHOW DATABASES LIKE 'app'") == []
+    assert rows(server, "SHOW DATABASES LIKE 'app'") == []
 
 
-def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(mariadb: MariaDb, policy: Target) -> None:
+def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(server: MariaDb, policy: Target) -> None:
     execute(
-        mariadb,
+        server,
         "DROP DATABASE IF EXISTS d",
         "CREATE DATABASE d",
         "CREATE TABLE d.t (id INT PRIMARY KEY, u INT, v INT)",
@@ -196,11 +196,11 @@ def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(mariadb: 
     assert any(not batch.table for batch in batches)
     window = Window(100, 200, written=batches)
     window.plans = [SegmentPlan(0, 200, 1, ordered=True)]
-    execute(mariadb, "DROP TABLE d.t")
+    execute(server, "DROP TABLE d.t")
     result = apply(policy, window)
     assert [one["table"] for one in result.newly_aside] == ["d.t"]
-    assert rows(mariadb, "SELECT line FROM d.log ORDER BY 1") == [(0,), (2,), (4,)]
-    execute(mariadb, "DROP DATABASE d")
+    assert rows(server, "SELECT line FROM d.log ORDER BY 1") == [(0,), (2,), (4,)]
+    execute(server, "DROP DATABASE d")
 
 
 def test_what_a_statement_writes_is_told_by_its_beginning() -> None:
@@ -210,21 +210,21 @@ def test_what_a_statement_writes_is_told_by_its_beginning() -> None:
     assert table_of_statement("UPDATE `a`.`b` SET `x` = 1") == ("a", "b")
 
 
-def test_no_table_is_set_aside_for_what_the_server_as_a_whole_refuses(mariadb: MariaDb, policy: Target) -> None:
+def test_no_table_is_set_aside_for_what_the_server_as_a_whole_refuses(server: MariaDb, policy: Target) -> None:
     window = both(policy)
     trigger = (
         "CREATE TRIGGER app.full BEFORE INSERT ON app.t FOR EACH ROW SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1021"
     )
-    execute(mariadb, trigger)
+    execute(server, trigger)
     with pytest.raises(TargetRefused):
         apply(policy, window)
     assert aside(policy) == {}
 
 
-def test_more_tables_than_configured_are_not_set_aside(mariadb: MariaDb, policy: Target) -> None:
+def test_more_tables_than_configured_are_not_set_aside(server: MariaDb, policy: Target) -> None:
     policy = policy.model_copy(update={"most_set_aside": 1})
     window = both(policy)
-    execute(mariadb, "DROP TABLE app.t", "DROP TABLE app.log")
+    execute(server, "DROP TABLE app.t", "DROP TABLE app.log")
     with pytest.raises(Drift, match="most-set-aside = 1"):
         apply(policy, window)
     assert aside(policy) == {}
@@ -232,7 +232,7 @@ def test_more_tables_than_configured_are_not_set_aside(mariadb: MariaDb, policy:
 
 @pytest.mark.parametrize(("step", "number"), [("aside", 1), ("batch", 1), ("batch", 2), ("before_commit", 3)])
 def test_a_run_that_dies_around_it_is_continued_with_the_same_tables_aside(
-    mariadb: MariaDb, policy: Target, step: str, number: int
+    server: MariaDb, policy: Target, step: str, number: int
 ) -> None:
     policy = policy.model_copy(update={"mode": "parallel", "worker_count": 1})
     window = Window(100, 200).log("a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
@@ -243,12 +243,12 @@ def test_a_run_that_dies_around_it_is_continued_with_the_same_tables_aside(
     with pytest.raises(Crash):
         apply(policy, window, at(step, number, die))
     assert apply(policy, window).state == "applied"
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("b",)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("b",)]
     assert aside(policy) == {T: (100, "policy")}
 
 
 def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_table_back(
-    mariadb: MariaDb, target: Target
+    server: MariaDb, target: Target
 ) -> None:
     apply(target, both(target))
     set_aside(target, CLUSTER, NAME, [T, LOG], "by hand", 0)
@@ -258,20 +258,20 @@ def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_
         assert held.checkpoint().commit_ts == 300
         found = held.aside()
         held.bring_back(found[T], 300)
-        assert checkpoint(mariadb) == (300, False)
+        assert checkpoint(server) == (300, False)
         held.bring_back(found[LOG], 300)
-    assert checkpoint(mariadb) == (300, True)
+    assert checkpoint(server) == (300, True)
     assert aside(target) == {}
 
 
-def test_a_table_that_is_aside_needs_no_safe_mode_for_the_others(mariadb: MariaDb, target: Target) -> None:
+def test_a_table_that_is_aside_needs_no_safe_mode_for_the_others(server: MariaDb, target: Target) -> None:
     # `consistent` is false, and still no other writer was there (R-59).
     auto = target.model_copy(update={"safe_mode": "auto"})
     apply(auto, both(auto))
     set_aside(auto, CLUSTER, NAME, [T], "by hand", 0)
     assert read_position(auto, NAME, CLUSTER).forms == "plain"
     apply(auto, both(auto, 200, 300, key=2))
-    assert rows(mariadb, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(300,)]
+    assert rows(server, "SELECT exit_ts FROM tidb_binlog.binlake_progress") == [(300,)]
 
 
 def test_what_would_hide_why_the_checkpoint_is_not_consistent_is_refused(target: Target) -> None:
@@ -287,9 +287,9 @@ def test_what_would_hide_why_the_checkpoint_is_not_consistent_is_refused(target:
         held.apply(list(both(target).batches(0, 2))[:1], 300, consistent=False)
 
 
-def test_inside_an_open_window_the_target_is_not_held(mariadb: MariaDb, target: Target) -> None:
+def test_inside_an_open_window_the_target_is_not_held(server: MariaDb, target: Target) -> None:
     window = both(target)
-    drop_t(mariadb)
+    drop_t(server)
     with pytest.raises(Drift):
         apply(target, window)
     set_aside(target, CLUSTER, NAME, [T], "found broken", 0)
@@ -297,18 +297,18 @@ def test_inside_an_open_window_the_target_is_not_held(mariadb: MariaDb, target: 
         SettledTarget(target, NAME, CLUSTER).__enter__()
 
 
-def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(mariadb: MariaDb, target: Target) -> None:
+def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(server: MariaDb, target: Target) -> None:
     apply(target, both(target))
-    execute(mariadb, "DROP TABLE tidb_binlog.binlake_aside")
+    execute(server, "DROP TABLE tidb_binlog.binlake_aside")
     assert read_position(target, NAME, CLUSTER).aside == frozenset()
     window = both(target, 200, 300, key=2)
     window.plans = [replace(window.plans[0], rows=2)]
     assert apply(target, window).state == "applied"
-    assert rows(mariadb, "SELECT COUNT(*) FROM tidb_binlog.binlake_aside") == [(0,)]
+    assert rows(server, "SELECT COUNT(*) FROM tidb_binlog.binlake_aside") == [(0,)]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_breaks_whenever_the_other_tables_are_exact(mariadb: MariaDb, policy: Target, seed: int) -> None:
+def test_whatever_breaks_whenever_the_other_tables_are_exact(server: MariaDb, policy: Target, seed: int) -> None:
     """Random windows and modes, a table that breaks in between, crashes at random steps: each line is there once."""
     chance = Random(seed)
     lines: list[str] = []
@@ -321,13 +321,13 @@ def test_whatever_breaks_whenever_the_other_tables_are_exact(mariadb: MariaDb, p
             lines += [text, text]
         window.into(policy, LOG)
         if number == breaks and chance.random() < 0.5:
-            execute(mariadb, "DROP TABLE IF EXISTS app.t")
+            execute(server, "DROP TABLE IF EXISTS app.t")
         mode = policy.model_copy(update={"mode": chance.choice(["atomic", "parallel"]), "worker_count": 2})
         while True:
             try:
                 apply(mode, window, crashing(chance, 0.05))
                 break
             except Crash:
-                mariadb.end_sessions()
-        assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [(line,) for line in sorted(lines)]
-        assert checkpoint(mariadb) == (101 + number, not aside(policy))
+                server.end_sessions()
+        assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [(line,) for line in sorted(lines)]
+        assert checkpoint(server) == (101 + number, not aside(policy))

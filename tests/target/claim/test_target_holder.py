@@ -12,26 +12,26 @@ from binlake.target.session.tables import create_tables
 pytestmark = pytest.mark.mariadb
 
 
-def test_a_lease_is_seen_while_its_holder_may_live(target: Target, mariadb: MariaDb) -> None:
+def test_a_lease_is_seen_while_its_holder_may_live(target: Target, server: MariaDb) -> None:
     assert describe_holder(target, NAME) == ""
     session = Session(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)
     assert "applies this replication until" in describe_holder(target, NAME)
     assert describe_holder(target, "another") == ""
-    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = 'elsewhere:1:1'")
+    execute(server, "UPDATE tidb_binlog.binlake_lease SET owner = 'elsewhere:1:1'")
     assert describe_holder(target, NAME).startswith("elsewhere:1:1")
-    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+    execute(server, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     assert describe_holder(target, NAME) == ""
     fence.release(session)
     session.close()
 
 
-def test_a_holder_of_this_host_that_is_no_more_holds_nothing(target: Target, mariadb: MariaDb) -> None:
+def test_a_holder_of_this_host_that_is_no_more_holds_nothing(target: Target, server: MariaDb) -> None:
     session = Session(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)
-    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = REGEXP_REPLACE(owner, '[0-9]+$', '1')")
+    execute(server, "UPDATE tidb_binlog.binlake_lease SET owner = REGEXP_REPLACE(owner, '[0-9]+$', '1')")
     assert describe_holder(target, NAME) == ""
     fence.release(session)
     assert describe_holder(target, NAME) == ""

@@ -21,33 +21,31 @@ def windows(server: MariaDb) -> list[tuple[int, int]]:
     return [(int(lo), int(hi)) for lo, hi in found]
 
 
-def test_a_new_window_keeps_the_ledger_of_the_one_before_it(mariadb: MariaDb, target: Target) -> None:
+def test_a_new_window_keeps_the_ledger_of_the_one_before_it(server: MariaDb, target: Target) -> None:
     for lo in (0, 100, 200):
         apply(target, Window(lo, lo + 100).log(f"line {lo}"))
-    assert windows(mariadb) == [(100, 200), (200, 300)]
+    assert windows(server) == [(100, 200), (200, 300)]
 
 
-def test_a_new_window_leaves_the_ledger_of_others_alone(mariadb: MariaDb, target: Target) -> None:
+def test_a_new_window_leaves_the_ledger_of_others_alone(server: MariaDb, target: Target) -> None:
     apply(target, Window(0, 100).log("first"))
-    execute(mariadb, "UPDATE tidb_binlog.binlake_ledger SET task = 'other'")
+    execute(server, "UPDATE tidb_binlog.binlake_ledger SET task = 'other'")
     apply(target, Window(100, 200).log("second"))
     apply(target, Window(200, 300).log("third"))
-    assert rows(mariadb, "SELECT lo FROM tidb_binlog.binlake_ledger WHERE task = 'other'") == [(0,)]
+    assert rows(server, "SELECT lo FROM tidb_binlog.binlake_ledger WHERE task = 'other'") == [(0,)]
 
 
-def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(
-    mariadb: MariaDb, target: Target
-) -> None:
+def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(server: MariaDb, target: Target) -> None:
     # The checkpoint and the rows were put back, the ledger was not: the same batches have the same digests.
     apply(target, Window(0, 100).log("first"))
     apply(target, Window(100, 200).log("second"))
     execute(
-        mariadb,
+        server,
         "DELETE FROM app.log WHERE line = 'second'",
         "UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, '\"commitTS\":200', '\"commitTS\":100')",
     )
     apply(target, Window(100, 200).log("second"))
-    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]
+    assert rows(server, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]
 
 
 def test_rows_are_gathered_for_few_statements_and_each_is_written_once() -> None:

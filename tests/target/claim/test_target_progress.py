@@ -70,8 +70,8 @@ def test_a_checkpoint_that_is_read_with_a_lock_does_not_move(target: Target) -> 
 
 
 @pytest.mark.mariadb
-def test_a_table_of_another_form_is_refused_and_not_taken_for_missing(mariadb: MariaDb, target: Target) -> None:
-    execute(mariadb, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT)")
+def test_a_table_of_another_form_is_refused_and_not_taken_for_missing(server: MariaDb, target: Target) -> None:
+    execute(server, "CREATE DATABASE tidb_binlog", "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT)")
     with closing(Session(target)) as session, pytest.raises(TargetRefused):
         CheckpointTable(SCHEMA, CLUSTER).read(session)
 

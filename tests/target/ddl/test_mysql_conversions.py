@@ -39,7 +39,7 @@ EAST = SourceSession("+08:00", "2021-06-01")
 def session(mysql: MySql) -> Iterator[Session]:
     mysql.wipe()
     execute(mysql, "CREATE DATABASE app")
-    found = Session(target_of(mysql).model_copy(update={"db_type": "mysql"}))
+    found = Session(target_of(mysql))
     found.execute("USE app")
     yield found
     found.close()

@@ -27,7 +27,7 @@ from binlake.target import Session
 from binlake.target.ddl.execution import execute_ddl
 from binlake.target.definitions.definitions import expect_after_ddl
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
 
 RECORDED = [
     json.loads(line)
@@ -137,10 +137,10 @@ def make_floats(server: MariaDb) -> None:
 
 @pytest.mark.parametrize("statements", range(6))
 def test_a_conversion_that_died_half_way_is_begun_again(
-    mariadb: MariaDb, target: Target, session: Session, statements: int
+    server: MariaDb, target: Target, session: Session, statements: int
 ) -> None:
     # `statements` of the DDL had run when the process died
-    make_floats(mariadb)
+    make_floats(server)
     before, after, sql = float_to_text()
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
@@ -149,14 +149,14 @@ def test_a_conversion_that_died_half_way_is_begun_again(
     for statement in sql[: statements + 1]:
         session.execute(statement)
     apply(target, window)
-    assert [text for (text,) in rows(mariadb, "SELECT v FROM app.q ORDER BY id")] == list(FLOATS.values())
-    assert rows(mariadb, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
-    assert rows(mariadb, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
-    assert [row[2] for row in rows(mariadb, "SHOW INDEX FROM app.q")] == ["PRIMARY", "by_v"]
+    assert [text for (text,) in rows(server, "SELECT v FROM app.q ORDER BY id")] == list(FLOATS.values())
+    assert rows(server, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
+    assert rows(server, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
+    assert [row[2] for row in rows(server, "SHOW INDEX FROM app.q")] == ["PRIMARY", "by_v"]
 
 
-def test_a_conversion_that_the_target_refuses_leaves_the_session_as_it_was(mariadb: MariaDb, session: Session) -> None:
-    make_floats(mariadb)
+def test_a_conversion_that_the_target_refuses_leaves_the_session_as_it_was(server: MariaDb, session: Session) -> None:
+    make_floats(server)
     _, _, sql = float_to_text()
     lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
     with pytest.raises(TargetRefused):

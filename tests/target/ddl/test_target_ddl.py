@@ -57,10 +57,10 @@ def prepare(server: MariaDb) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_other_databases(mariadb: MariaDb) -> Iterator[None]:
+def no_other_databases(server: MariaDb) -> Iterator[None]:
     """Leaves nothing but what `target` makes."""
     yield
-    execute(mariadb, "DROP DATABASE IF EXISTS app2", "DROP DATABASE IF EXISTS app3")
+    execute(server, "DROP DATABASE IF EXISTS app2", "DROP DATABASE IF EXISTS app3")
 
 
 def window(kind: str, after: Expected | None) -> Window:
@@ -85,35 +85,35 @@ def uninterrupted(server: MariaDb, target: Target, kind: str) -> tuple[Expected,
     prepare(server)
     apply(target, window(kind, None))
     session = Session(target)
-    actual = read_definitions(session, TOUCHED[kind][1], "mariadb")
+    actual = read_definitions(session, TOUCHED[kind][1], target.db_type)
     session.close()
     return Expected(actual.databases, actual.tables), picture(server)
 
 
 @pytest.mark.parametrize("kind", TOUCHED)
-def test_a_kill_between_intent_execution_and_done_is_continued(mariadb: MariaDb, target: Target, kind: str) -> None:
+def test_a_kill_between_intent_execution_and_done_is_continued(server: MariaDb, target: Target, kind: str) -> None:
     # R-04: kill between 2, 3 and 4; rows before the DDL are not written again, rows after it are there once
-    after, done = uninterrupted(mariadb, target, kind)
+    after, done = uninterrupted(server, target, kind)
     for step in KILLS:
-        prepare(mariadb)
+        prepare(server)
         pid = apply_in_child(target, window(kind, after), at(step, 1, signal_me(signal.SIGKILL)))
         assert ended(pid) == -signal.SIGKILL
         assert apply(target, window(kind, after)).ddls == (step == "intent" or (kind in AGAIN and step != "ddl_done"))
-        assert picture(mariadb) == done, step
+        assert picture(server) == done, step
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(
-    mariadb: MariaDb, target: Target, ahead: bool
+    server: MariaDb, target: Target, ahead: bool
 ) -> None:
     # R-04 steps 1 and 4; where rows ran ahead of the DDL it stays before them (DESIGN 3.8)
     seen: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
-        text = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+        text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
         seen.append((step, text.split('"commitTS":')[1].split(",")[0]))
 
-    prepare(mariadb)
+    prepare(server)
     found, before = window("add column", None), 149 if ahead else 199
     found.plans = [replace(found.plans[0], end_ts=before), replace(found.plans[1], rows_ahead=ahead)]
     apply(target, found, lambda step: look(step) if step.startswith(("intent", "ddl")) else None)
@@ -122,10 +122,10 @@ def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(
     assert seen[-1] == ("end", "300")
 
 
-def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(mariadb: MariaDb, target: Target) -> None:
+def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(server: MariaDb, target: Target) -> None:
     # R-04, DESIGN 3.8
-    after, done = uninterrupted(mariadb, target, "add column")
-    prepare(mariadb)
+    after, done = uninterrupted(server, target, "add column")
+    prepare(server)
     found = window("add column", after)
     found.plans = [replace(found.plans[0], end_ts=149), replace(found.plans[1], rows_ahead=True)]
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
@@ -135,42 +135,42 @@ def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(mariadb: 
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
     session.close()
     assert apply(target, found).ddls == 0
-    assert picture(mariadb) == done
+    assert picture(server) == done
 
 
-def test_a_target_that_shows_neither_side_stops_for_a_person(mariadb: MariaDb, target: Target) -> None:
-    prepare(mariadb)
+def test_a_target_that_shows_neither_side_stops_for_a_person(server: MariaDb, target: Target) -> None:
+    prepare(server)
     sql, touched = TOUCHED["add column"]
     other = Expected({}, {("app", "t"): None})
     found = Window(100, 300).ddl(200, sql, touched, other)
     pid = apply_in_child(target, found, at("intent", 1, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
-    execute(mariadb, "ALTER TABLE app.t ADD COLUMN by_hand INT")
+    execute(server, "ALTER TABLE app.t ADD COLUMN by_hand INT")
     with pytest.raises(Permanent, match="neither the definitions before it nor those after it") as stopped:
         apply(target, found)
     assert "app.t" in str(stopped.value)
     assert "binlake_progress" in stopped.value.hint
     # What the hint says works.
-    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'done'")
+    execute(server, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'done'")
     assert apply(target, found).ddls == 0
 
 
-def test_a_ddl_that_the_target_refuses_may_be_run_again(mariadb: MariaDb, target: Target) -> None:
-    execute(mariadb, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
+def test_a_ddl_that_the_target_refuses_may_be_run_again(server: MariaDb, target: Target) -> None:
+    execute(server, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
     found = Window(100, 300).ddl(200, "ALTER TABLE t ADD UNIQUE KEY (v)", [("app", "t")])
     for _ in range(2):
         with pytest.raises(TargetRefused, match="Duplicate entry"):
             apply(target, found)
-    execute(mariadb, "DELETE FROM app.t WHERE id = 2")
+    execute(server, "DELETE FROM app.t WHERE id = 2")
     assert apply(target, found).ddls == 1
 
 
-def test_a_segment_before_the_intent_is_never_executed_again(mariadb: MariaDb, target: Target) -> None:
+def test_a_segment_before_the_intent_is_never_executed_again(server: MariaDb, target: Target) -> None:
     # R-04: a dropped column would fail for ever
-    prepare(mariadb)
+    prepare(server)
     found = Window(100, 300).statement("REPLACE INTO app.t (id, extra) VALUES (1, 1)").log("once")
     found.ddl(200, "ALTER TABLE t DROP COLUMN extra", [("app", "t")]).put((2, "b"))
     pid = apply_in_child(target, found, at("batch", 3, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     assert apply(target, found).batches == 1
-    assert rows(mariadb, "SELECT * FROM app.log") == [("once",)]
+    assert rows(server, "SELECT * FROM app.log") == [("once",)]

@@ -103,7 +103,7 @@ def changed(before: Evidence, now: Evidence) -> set[str]:
     ("statement", "what"),
     [
         ("INSERT INTO app.t VALUES (1, 'a')", set()),
-        ("ALTER TABLE app.t COMMENT = 'a word', ALGORITHM = INSTANT", {"texts"}),
+        ("ALTER TABLE app.t COMMENT = 'a word', ALGORITHM = INPLACE", {"texts"}),
         ("ALTER TABLE app.t ADD COLUMN w INT, ALGORITHM = INSTANT", {"structure", "texts"}),
         ("ALTER TABLE app.t ENGINE = MyISAM", {"structure", "texts", "numbers"}),
         ("CREATE TABLE app.made (id INT PRIMARY KEY)", {"structure", "texts", "numbers"}),
@@ -112,56 +112,56 @@ def changed(before: Evidence, now: Evidence) -> set[str]:
     ],
 )
 def test_evidence_changes_with_what_a_statement_changes(
-    mariadb: MariaDb, target: Target, session: Session, statement: str, what: set[str]
+    server: MariaDb, target: Target, session: Session, statement: str, what: set[str]
 ) -> None:
     before = look(session, target)
     assert changed(before, look(session, target)) == set()
-    rows(mariadb, statement)
+    rows(server, statement)
     assert changed(before, look(session, target)) == what
 
 
 @pytest.mark.mariadb
-def test_a_restored_copy_is_another_server(mariadb: MariaDb, target: Target, session: Session) -> None:
+def test_a_restored_copy_is_another_server(server: MariaDb, target: Target, session: Session) -> None:
     before = look(session, target)
-    execute(mariadb, "ALTER TABLE tidb_binlog.binlake_ledger FORCE")
+    execute(server, "ALTER TABLE tidb_binlog.binlake_ledger FORCE")
     assert changed(before, look(session, target)) == {"server"}
     assert json.loads(json.dumps(before.to_dict())) == before.to_dict()
 
 
 @pytest.mark.mariadb
 def test_it_shows_as_long_as_the_target_lacks_what_the_ddl_leaves(
-    mariadb: MariaDb, target: Target, session: Session
+    server: MariaDb, target: Target, session: Session
 ) -> None:
-    execute(mariadb, "CREATE TABLE app.like_t LIKE app.t", "ALTER TABLE app.like_t ADD INDEX by_v (v)")
-    indexed = read_definitions(session, [("app", "like_t")], "mariadb").tables["app", "like_t"]
+    execute(server, "CREATE TABLE app.like_t LIKE app.t", "ALTER TABLE app.like_t ADD INDEX by_v (v)")
+    indexed = read_definitions(session, [("app", "like_t")], target.db_type).tables["app", "like_t"]
     after, emptied = Expected(tables={T: indexed}), Expected(empty={T: ()})
     assert not look(session, target).shows
     assert list_differences(session, target, None) == []
     assert look(session, target, after).shows
     assert list_differences(session, target, after) == ["app.t: index (v) is missing"]
-    execute(mariadb, "ALTER TABLE app.t ADD INDEX by_v (v)")
+    execute(server, "ALTER TABLE app.t ADD INDEX by_v (v)")
     assert not look(session, target, after).shows
     assert not look(session, target, emptied).shows
-    execute(mariadb, "INSERT INTO app.t VALUES (1, 'a')")
+    execute(server, "INSERT INTO app.t VALUES (1, 'a')")
     assert look(session, target, emptied).shows
 
 
 @pytest.mark.mariadb
-def test_a_marker_goes_with_its_list_and_away_behind_it(mariadb: MariaDb, session: Session) -> None:
+def test_a_marker_goes_with_its_list_and_away_behind_it(server: MariaDb, session: Session) -> None:
     sql = "RENAME TABLE app.t TO app.x, app.log TO app.t;"
     assert RenameMarker.of("tidb_binlog", "shop", 200, "TRUNCATE TABLE t") is None
     marker = RenameMarker.of("tidb_binlog", "shop", 200, sql)
     assert marker is not None
     # Of another run of the same DDL, on a target that was set back to before it.
-    execute(mariadb, f"CREATE TABLE {marker.ended} (id INT)")
+    execute(server, f"CREATE TABLE {marker.ended} (id INT)")
     marker.make(session)
     marker.make(session)
     assert marker.verdict(session) == "before"
     session.execute(marker.added_to(sql))
-    assert rows(mariadb, "SHOW TABLES IN app") == [("t",), ("x",)]
+    assert rows(server, "SHOW TABLES IN app") == [("t",), ("x",)]
     assert marker.verdict(session) == "after"
-    execute(mariadb, f"CREATE TABLE {marker.begun} (id INT)")
+    execute(server, f"CREATE TABLE {marker.begun} (id INT)")
     assert marker.verdict(session) == "unknown"
     marker.remove(session)
     assert marker.verdict(session) == "unknown"
-    assert rows(mariadb, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%%'") == []
+    assert rows(server, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%%'") == []

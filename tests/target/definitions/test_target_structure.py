@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.mariadb import MariaDb, execute
+from support.mariadb import MariaDb, dialect_of, execute
 from support.tabledefs import col, key, primary, table
 from support.tableinfo import table_info_of
+from support.windows import target_of
 
-from binlake.config.model import Target, TargetTable
+from binlake.config.model import TargetTable
 from binlake.rows.schema import DbInfo, Identity, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -30,33 +31,36 @@ ALL_TYPES = """CREATE TABLE d.every (
     de0 DECIMAL(10), f FLOAT, d DOUBLE, b1 BIT(1) NOT NULL, b64 BIT(64), y YEAR, da DATE, ti3 TIME(3), dt DATETIME, dt6 DATETIME(6),
     ts TIMESTAMP(3) NULL, c CHAR(5), v VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_bin, bi BINARY(4), vb VARBINARY(9), tt TINYTEXT,
     te TEXT, mt MEDIUMTEXT, lt LONGTEXT, tb TINYBLOB, bl BLOB, mb MEDIUMBLOB, lb LONGBLOB, e ENUM('a','it''s'), s SET('x','y'), j JSON,
-    g INT AS (id + 1) VIRTUAL, st INT AS (i * 2) STORED, PRIMARY KEY (id), UNIQUE KEY u (i, v(4)), KEY k (da))"""  # noqa: E501
+    g INT AS (i + 1) VIRTUAL, st INT AS (i * 2) STORED, PRIMARY KEY (id), UNIQUE KEY u (i, v(4)), KEY k (da))"""  # noqa: E501
 
 
 @pytest.fixture
-def session(empty_mariadb: MariaDb) -> Iterator[Session]:
-    execute(empty_mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
-    opened = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+def session(empty_server: MariaDb) -> Iterator[Session]:
+    execute(empty_server, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    opened = Session(target_of(empty_server))
     yield opened
     opened.close()
 
 
 def structure(session: Session, name: str) -> TableForm | None:
     """The target's form of d.`name`."""
-    return read_definitions(session, [("d", name)], "mariadb").tables["d", name]
+    return read_definitions(session, [("d", name)], dialect_of(session)).tables["d", name]
 
 
 def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
     session.execute(ALL_TYPES)
-    info = table_info_of(session, ("d", "every"))
+    info = table_info_of(session, ("d", "every"), dialect_of(session))
     assert info is not None
     read_back = TableDef.from_json(info, DbInfo(1, "d", "", "", {}))
-    expected = expect_tables([read_back], "mariadb")
-    assert compare_definitions(expected, read_definitions(session, expected.names, "mariadb"), indexes=True) == []
+    expected = expect_tables([read_back], dialect_of(session))
+    assert (
+        compare_definitions(expected, read_definitions(session, expected.names, dialect_of(session)), indexes=True)
+        == []
+    )
     assert [c.name for c in read_back.columns if c.tp == t.JSON] == ["j"]
     assert read_back.identity().columns == ("id",)
     assert [c.name for c in read_back.columns if c.is_generated] == ["g", "st"]
-    assert table_info_of(session, ("d", "nothing")) is None
+    assert table_info_of(session, ("d", "nothing"), dialect_of(session)) is None
 
 
 SOURCE = table(
@@ -73,7 +77,7 @@ KEYS = "id INT PRIMARY KEY, user_id INT NOT NULL UNIQUE"
 
 def differences(session: Session, create: str) -> list[tuple[str, str]]:
     session.execute(f"CREATE TABLE d.t ({create})")
-    found = compare_structures(expected_form(SOURCE, "mariadb"), structure(session, "t"))
+    found = compare_structures(expected_form(SOURCE, dialect_of(session)), structure(session, "t"))
     return [(one.weight, one.text) for one in found]
 
 
@@ -90,7 +94,7 @@ def test_a_target_with_a_key_and_columns_of_its_own_says_what_keeps_them(session
     ]
     form = structure(session, "t")
     assert form is not None
-    assert find_shared_identity(expected_form(SOURCE, "mariadb"), form) == ("user_id",)
+    assert find_shared_identity(expected_form(SOURCE, dialect_of(session)), form) == ("user_id",)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_what_would_lose_rows_or_values_is_fatal(session: Session, create: str, 
 
 
 def test_an_equal_target_has_no_differences_and_a_missing_one_is_told(session: Session) -> None:  # S4-26
-    source = expected_form(SOURCE, "mariadb")
+    source = expected_form(SOURCE, dialect_of(session))
     assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
         ("harmless", "column user_id is NULL, unlike the source")
@@ -146,8 +150,8 @@ def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableD
     session.execute(f"CREATE TABLE d.t ({create})")
     there = structure(session, "t")
     assert there is not None
-    definition = derive_shape(expected_form(SOURCE, "mariadb"), there, PRESERVED, sync_mode).of(SOURCE)
-    return definition, list_refusals(compare_structures(expected_form(definition, "mariadb"), there))
+    definition = derive_shape(expected_form(SOURCE, dialect_of(session)), there, PRESERVED, sync_mode).of(SOURCE)
+    return definition, list_refusals(compare_structures(expected_form(definition, dialect_of(session)), there))
 
 
 def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Session) -> None:  # S4-26, S4-29

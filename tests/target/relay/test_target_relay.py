@@ -17,7 +17,7 @@ from binlake.target.recover import finish_from_relay, judge_recovery, require_co
 from binlake.target.relay import RelayLog
 from binlake.target.relay.files import list_files
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def window() -> Window:
@@ -67,31 +67,31 @@ def of(replication: Replication) -> tuple[Target, RelayLog]:
 
 @pytest.mark.parametrize("position", range(1, BATCHES + 1))
 def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
-    mariadb: MariaDb, replication: Replication, position: int
+    server: MariaDb, replication: Replication, position: int
 ) -> None:
     # S3-02, S3-20, S3-21, R-17, R-62: kill -9 inside the n-th batch, recovered twice
     target, relay = of(replication)
     execute(
-        mariadb,
+        server,
         "ALTER TABLE app.t ADD UNIQUE KEY (v)",
         "INSERT INTO app.t VALUES (1, 'w3'), (2, 'w4')",
         "INSERT INTO app.log VALUES ('old')",
     )
     pid = apply_in_child(target, window(), at("batch", position, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
-    assert state(mariadb) != END
+    assert state(server) != END
     for _ in range(2):
         verdict = judge_recovery(replication)
         if verdict.state == "recover":
             finish_from_relay(replication, verdict)
-        assert state(mariadb) == END
+        assert state(server) == END
         checkpoint, aside = require_consistent(replication, "the window is finished")
         assert (checkpoint.commit_ts, aside) == (300, {})
     assert verdict.state == "nothing-to-do"
 
 
 def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
-    mariadb: MariaDb, replication: Replication
+    server: MariaDb, replication: Replication
 ) -> None:
     # S3-08, S3-15, S3-17: seen from the moment at which the window is opened
     target, relay = of(replication)
@@ -102,19 +102,19 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
         found = relay.window((100, 300), window().manifest().digest())
         seen.append(sum(1 for plan in found.segments() for phase in (1, 2) for _ in found.batches(plan.number, phase)))
 
-    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    execute(server, "INSERT INTO app.log VALUES ('old')")
     apply(target, window(), at("opened", 1, look), relay)
     assert seen == [BATCHES]
     assert len(list_files(relay.folder)) == 1
-    assert state(mariadb) == END
+    assert state(server) == END
 
 
-def test_a_disk_that_is_full_stops_before_the_target(mariadb: MariaDb, replication: Replication) -> None:
+def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replication: Replication) -> None:
     # S3-08: a file may not grow above 2000 bytes; more is needed
     target, relay = of(replication)
     relay = RelayLog(relay.folder.parents[1], relay.folder, 10_000)
     apply(target, Window(0, 100).put((1, "w3")))
-    before = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(mariadb)
+    before = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
@@ -122,35 +122,35 @@ def test_a_disk_that_is_full_stops_before_the_target(mariadb: MariaDb, replicati
             apply(target, window(), relay=relay)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(mariadb)) == before
-    assert rows(mariadb, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
+    assert (rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)) == before
+    assert rows(server, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
     assert list_files(relay.folder) == []
 
 
-def test_a_file_that_is_gone_is_told_before_anything_is_written(mariadb: MariaDb, replication: Replication) -> None:
+def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
     # S3-13
     target, relay = of(replication)
-    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
     files = list_files(relay.folder)
     assert len(files) > 3
     files[2].path.unlink()
-    before = state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")
+    before = state(server), rows(server, "SELECT * FROM tidb_binlog.binlake_fence")
     with pytest.raises(LostRange, match="100-300"):
         finish_from_relay(replication, judge_recovery(replication))
-    assert (state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")) == before
+    assert (state(server), rows(server, "SELECT * FROM tidb_binlog.binlake_fence")) == before
 
 
 def test_a_window_that_was_opened_without_files_gets_them_when_it_goes_on(
-    mariadb: MariaDb, replication: Replication
+    server: MariaDb, replication: Replication
 ) -> None:
     # S3-17: log-dir was set in between
     target, relay = of(replication)
-    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
     finish_from_relay(replication, judge_recovery(replication))
-    assert state(mariadb) == END
+    assert state(server) == END

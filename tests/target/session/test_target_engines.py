@@ -22,15 +22,14 @@ from binlake.target.session.session import Session
 pytestmark = pytest.mark.mariadb
 
 T = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), keys=(primary("id"),), db="app")
-WITHOUT = ["MyISAM", "Aria", "MEMORY"]
 
 
 @pytest.fixture
-def myisam_server(mariadb: MariaDb) -> Iterator[MariaDb]:
+def myisam_server(server: MariaDb) -> Iterator[MariaDb]:
     """The session's server, on which CREATE TABLE makes MyISAM."""
-    execute(mariadb, "SET GLOBAL default_storage_engine = MyISAM")
-    yield mariadb
-    execute(mariadb, "SET GLOBAL default_storage_engine = InnoDB", "DROP DATABASE IF EXISTS retl")
+    execute(server, "SET GLOBAL default_storage_engine = MyISAM")
+    yield server
+    execute(server, "SET GLOBAL default_storage_engine = InnoDB", "DROP DATABASE IF EXISTS retl")
 
 
 def engines(server: MariaDb, schema: str) -> set[str]:
@@ -49,13 +48,22 @@ def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_se
 def test_a_table_that_a_ddl_makes_has_transactions(myisam_server: MariaDb, target: Target) -> None:
     execute(myisam_server, "DROP TABLE app.t, app.log")
     create = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))"
-    apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expect_tables([T], "mariadb")))
+    apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expect_tables([T], target.db_type)))
     assert engines(myisam_server, "app") == {"InnoDB"}
 
 
-@pytest.mark.parametrize("engine", WITHOUT)
-def test_a_target_table_without_transactions_is_refused(mariadb: MariaDb, target: Target, engine: str) -> None:
-    execute(mariadb, f"ALTER TABLE app.t ENGINE = {engine}")
+@pytest.mark.servers("mariadb")
+def test_a_table_of_aria_is_refused(server: MariaDb, target: Target) -> None:
+    check_refused(server, target, "Aria")
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
+def test_a_target_table_without_transactions_is_refused(server: MariaDb, target: Target, engine: str) -> None:
+    check_refused(server, target, engine)
+
+
+def check_refused(server: MariaDb, target: Target, engine: str) -> None:
+    execute(server, f"ALTER TABLE app.t ENGINE = {engine}")
     with closing(Session(target)) as session:
         [report] = preflight(session, target, [T])
     said = f"its engine {engine} has no transactions: a repetition would double rows or lose them"
@@ -67,23 +75,23 @@ def test_a_target_table_without_transactions_is_refused(mariadb: MariaDb, target
     found = Window(0, 100).put((1, "a")).into(target, ("app", "t"))
     with pytest.raises(Drift, match=f"app.t: its engine {engine} has no transactions"):
         apply(target, found)
-    assert rows(mariadb, "SELECT * FROM app.t") == []
+    assert rows(server, "SELECT * FROM app.t") == []
     # What the hint says works.
-    execute(mariadb, "ALTER TABLE app.t ENGINE = InnoDB")
+    execute(server, "ALTER TABLE app.t ENGINE = InnoDB")
     apply(target, found)
-    assert rows(mariadb, "SELECT * FROM app.t") == [(1, "a")]
+    assert rows(server, "SELECT * FROM app.t") == [(1, "a")]
 
 
 @pytest.mark.parametrize("name", ["binlake_ledger", "checkpoint"])
-def test_a_table_of_ours_without_transactions_is_refused(mariadb: MariaDb, target: Target, name: str) -> None:
+def test_a_table_of_ours_without_transactions_is_refused(server: MariaDb, target: Target, name: str) -> None:
     # An older version made them as the server's default was.
     apply(target, Window(0, 100))
-    execute(mariadb, f"ALTER TABLE tidb_binlog.{name} ENGINE = MyISAM")
+    execute(server, f"ALTER TABLE tidb_binlog.{name} ENGINE = MyISAM")
     with pytest.raises(TargetRefused, match="MyISAM, which has no transactions") as stopped:
         apply(target, Window(100, 200))
     change = stopped.value.hint.removeprefix("while nothing is applied: ")
     assert name in change
-    execute(mariadb, change)
+    execute(server, change)
     assert apply(target, Window(100, 200)).state == "applied"
 
 
@@ -99,10 +107,10 @@ def test_a_table_of_ours_without_transactions_is_refused(mariadb: MariaDb, targe
     ],
 )
 def test_a_float_that_rounds_is_compared(
-    mariadb: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
+    server: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
 ) -> None:
     kind, flen, decimal = source
-    execute(mariadb, f"CREATE TABLE app.f (id BIGINT PRIMARY KEY, v {shown})")
+    execute(server, f"CREATE TABLE app.f (id BIGINT PRIMARY KEY, v {shown})")
     value = col("v", getattr(t, kind), flen=flen, decimal=decimal)
     definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
     with closing(Session(target)) as session:

@@ -24,9 +24,9 @@ BATCHES = 8
 
 
 @pytest.fixture(autouse=True)
-def no_copies(mariadb: MariaDb) -> Iterator[None]:
+def no_copies(server: MariaDb) -> Iterator[None]:
     yield
-    drop_copies(mariadb)
+    drop_copies(server)
 
 
 def window(*, ordered: bool = False) -> Window:
@@ -68,41 +68,41 @@ WHOLE = [f"line {number}" for number in range(BATCHES)]
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_copy_that_lacks_batches_ends_the_run_and_the_next_one_brings_them(
-    mariadb: MariaDb, target: Target, ordered: bool
+    server: MariaDb, target: Target, ordered: bool
 ) -> None:
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(TargetUnavailable):
-        apply(parallel, window(ordered=ordered), Failover(mariadb, 3, 6))
-    assert len(lines(mariadb)) < BATCHES
+        apply(parallel, window(ordered=ordered), Failover(server, 3, 6))
+    assert len(lines(server)) < BATCHES
     apply(parallel, window(ordered=ordered))
-    assert lines(mariadb) == WHOLE
+    assert lines(server) == WHOLE
 
 
-def test_the_error_says_how_many_transactions_are_gone(mariadb: MariaDb, target: Target) -> None:
+def test_the_error_says_how_many_transactions_are_gone(server: MariaDb, target: Target) -> None:
     with pytest.raises(TargetUnavailable, match="lacks transactions that it had confirmed") as stopped:
-        apply(target, window(ordered=True), Failover(mariadb, 3, 6))
+        apply(target, window(ordered=True), Failover(server, 3, 6))
     assert stopped.value.where["transactions"] == "2"
     assert stopped.value.kind == "Transient"
 
 
-def test_a_copy_that_lacks_nothing_that_was_confirmed_is_gone_on_with(mariadb: MariaDb, target: Target) -> None:
-    apply(target, window(ordered=True), Failover(mariadb, 5, 6))
-    assert lines(mariadb) == WHOLE
+def test_a_copy_that_lacks_nothing_that_was_confirmed_is_gone_on_with(server: MariaDb, target: Target) -> None:
+    apply(target, window(ordered=True), Failover(server, 5, 6))
+    assert lines(server) == WHOLE
 
 
-def test_a_copy_from_before_the_run_is_no_other_process(mariadb: MariaDb, target: Target) -> None:
+def test_a_copy_from_before_the_run_is_no_other_process(server: MariaDb, target: Target) -> None:
     # Permanent would keep the next run from starting by itself.
     apply(target, Window(0, 100))
-    copy = take_copy(mariadb, *EVERY)
+    copy = take_copy(server, *EVERY)
 
     def replaced() -> None:
-        fail_over(mariadb, copy, *EVERY)
+        fail_over(server, copy, *EVERY)
 
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
     with pytest.raises(TargetUnavailable, match="an older copy replaced it"):
         apply(parallel, window(), at("before_commit", 4, replaced))
     apply(parallel, window())
-    assert lines(mariadb) == WHOLE
+    assert lines(server) == WHOLE
 
 
 def test_another_server_at_the_targets_address_ends_the_run(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_another_server_at_the_targets_address_ends_the_run(target: Target, monk
         session.close()
 
 
-def test_a_copy_with_a_gap_behind_which_it_goes_on_is_refused(mariadb: MariaDb, target: Target) -> None:
+def test_a_copy_with_a_gap_behind_which_it_goes_on_is_refused(server: MariaDb, target: Target) -> None:
     found = window().ddl(200, "CREATE TABLE n (id INT PRIMARY KEY)", [("app", "n")]).put((1, "a"))
 
     def stop() -> None:
@@ -132,7 +132,7 @@ def test_a_copy_with_a_gap_behind_which_it_goes_on_is_refused(mariadb: MariaDb, 
     with pytest.raises(KeyboardInterrupt):
         apply(target, found, at("ddl_done", 1, stop))
     execute(
-        mariadb, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 3", "DELETE FROM app.log WHERE line = 'line 3'"
+        server, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 3", "DELETE FROM app.log WHERE line = 'line 3'"
     )
     with pytest.raises(CheckpointConflict, match="a copy with gaps") as stopped:
         apply(target, found)

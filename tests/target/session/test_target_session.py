@@ -37,11 +37,11 @@ def session(target: Target) -> Iterator[Session]:
 
 
 def test_a_row_waits_for_no_parent_and_a_replaced_parent_takes_no_child_with_it(
-    mariadb: MariaDb, session: Session
+    server: MariaDb, session: Session
 ) -> None:
     # any order within a phase; REPLACE deletes first, which would cascade
     execute(
-        mariadb,
+        server,
         "CREATE TABLE app.parent (id BIGINT PRIMARY KEY, v INT)",
         "CREATE TABLE app.child (id BIGINT PRIMARY KEY, parent BIGINT,"
         " FOREIGN KEY (parent) REFERENCES app.parent (id) ON DELETE CASCADE)",
@@ -49,23 +49,23 @@ def test_a_row_waits_for_no_parent_and_a_replaced_parent_takes_no_child_with_it(
     session.execute("REPLACE INTO app.child VALUES (1, 7)")
     for v in (1, 2):
         session.execute(f"REPLACE INTO app.parent VALUES (7, {v})")
-    assert rows(mariadb, "SELECT * FROM app.child") == [(1, 7)]
+    assert rows(server, "SELECT * FROM app.child") == [(1, 7)]
 
 
-def test_an_id_0_of_the_source_stays_0(mariadb: MariaDb, session: Session) -> None:
-    execute(mariadb, "CREATE TABLE app.numbered (id BIGINT PRIMARY KEY AUTO_INCREMENT)")
+def test_an_id_0_of_the_source_stays_0(server: MariaDb, session: Session) -> None:
+    execute(server, "CREATE TABLE app.numbered (id BIGINT PRIMARY KEY AUTO_INCREMENT)")
     session.execute("REPLACE INTO app.numbered VALUES (0)")
-    assert rows(mariadb, "SELECT id FROM app.numbered") == [(0,)]
+    assert rows(server, "SELECT id FROM app.numbered") == [(0,)]
 
 
 @pytest.mark.parametrize("day", ["2021-02-31", "0000-00-00", "2021-00-10"])
-def test_a_day_that_is_in_no_calendar_is_taken(mariadb: MariaDb, session: Session, day: str) -> None:
-    execute(mariadb, "CREATE TABLE app.dated (d DATE)")
+def test_a_day_that_is_in_no_calendar_is_taken(server: MariaDb, session: Session, day: str) -> None:
+    execute(server, "CREATE TABLE app.dated (d DATE)")
     session.execute(f"INSERT INTO app.dated VALUES ('{day}')")
-    assert rows(mariadb, "SELECT CAST(d AS CHAR) FROM app.dated") == [(day,)]
+    assert rows(server, "SELECT CAST(d AS CHAR) FROM app.dated") == [(day,)]
 
 
-def test_a_value_that_is_too_long_is_refused_and_never_cut(mariadb: MariaDb, session: Session) -> None:  # S0-72
+def test_a_value_that_is_too_long_is_refused_and_never_cut(server: MariaDb, session: Session) -> None:  # S0-72
     with pytest.raises(TargetRefused, match="too long"):
         session.execute(f"INSERT INTO app.t VALUES (1, '{'x' * 21}')")
-    assert rows(mariadb, "SELECT COUNT(*) FROM app.t") == [(0,)]
+    assert rows(server, "SELECT COUNT(*) FROM app.t") == [(0,)]

@@ -18,7 +18,7 @@ from binlake.errors import TargetRefused
 from binlake.statements.batch import Phase
 from binlake.target import read_position
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 @pytest.fixture(params=["atomic", "parallel"])
@@ -43,35 +43,35 @@ def waiting(server: MariaDb) -> int:
     return int(found[0][0])
 
 
-def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(mariadb: MariaDb, auto: Target) -> None:
+def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(server: MariaDb, auto: Target) -> None:
     # S4-35, R-60: it waits for a lock that another session keeps, longer than graceful-stop-timeout-s
-    execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 100000")
+    execute(server, "SET GLOBAL innodb_lock_wait_timeout = 100000")
     window = Window(0, 300).put((1, "a")).put((2, "b")).put((3, "c"))
-    execute(mariadb, "INSERT INTO app.t VALUES (2, 'held')")
-    other = mariadb.connect(autocommit=False)
+    execute(server, "INSERT INTO app.t VALUES (2, 'held')")
+    other = server.connect(autocommit=False)
     try:
         other.cursor().execute("UPDATE app.t SET v = 'mine' WHERE id = 2")
         pid = apply_in_child(auto, window)
-        wait_until(lambda: waiting(mariadb) == 1, every=0.25)
+        wait_until(lambda: waiting(server) == 1, every=0.25)
         os.kill(pid, signal.SIGTERM)
         # The lock is still held, and no wait ends by itself: nothing but the kill ends it.
-        wait_until(lambda: waiting(mariadb) == 0, every=0.25)
+        wait_until(lambda: waiting(server) == 0, every=0.25)
         assert ended(pid) == 1
         # The server ends the transactions of who has gone in its own time, but long before a lock wait ends by itself.
         open_ = "SELECT COUNT(*) FROM information_schema.innodb_trx"
-        wait_until(lambda: rows(mariadb, open_) == [(1,)], 30, every=0.25)
+        wait_until(lambda: rows(server, open_) == [(1,)], 30, every=0.25)
     finally:
         other.rollback()
         other.close()
-        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = DEFAULT")
-    assert stored(mariadb)[1:] == (300, 0)
+        execute(server, "SET GLOBAL innodb_lock_wait_timeout = DEFAULT")
+    assert stored(server)[1:] == (300, 0)
     apply(auto, window)
-    assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+    assert rows(server, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_is_plain(
-    mariadb: MariaDb, auto: Target, how: signal.Signals
+    server: MariaDb, auto: Target, how: signal.Signals
 ) -> None:
     # S4-34, S4-37 to S4-40: the exit point is ahead until the window is finished, and behind it no safe mode is needed
     apply(auto, Window(0, 100).put((1, "a")))
@@ -80,46 +80,46 @@ def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_
         window.log("one")
     pid = apply_in_child(auto, window, at("batch", 2, signal_me(how)))
     assert ended(pid) == (1 if how == signal.SIGTERM else -how)
-    text, exit_ts, open_lo = stored(mariadb)
+    text, exit_ts, open_lo = stored(server)
     assert '"consistent":false,"commitTS":100' in text
     # S4-38: whatever is visible has a commit_ts at or below it
     assert (exit_ts, open_lo) == (300, 100)
     apply(auto, window)
-    assert rows(mariadb, "SELECT line FROM app.log") == [("one",)] * 30
-    assert '"consistent":true,"commitTS":300' in stored(mariadb)[0]
+    assert rows(server, "SELECT line FROM app.log") == [("one",)] * 30
+    assert '"consistent":true,"commitTS":300' in stored(server)[0]
     assert forms(auto) == "plain"
 
 
-def test_an_error_leaves_the_exit_point_with_the_checkpoint(mariadb: MariaDb, auto: Target) -> None:
+def test_an_error_leaves_the_exit_point_with_the_checkpoint(server: MariaDb, auto: Target) -> None:
     # S4-38: the article records it at the pause; here it is there before the first row
     apply(auto, Window(0, 100).put((1, "a")))
     window = Window(100, 300).put((1, "b")).statement("REPLACE INTO app.missing VALUES (1)")
     with pytest.raises(TargetRefused):
         apply(auto, window)
-    text, exit_ts, open_lo = stored(mariadb)
+    text, exit_ts, open_lo = stored(server)
     assert '"consistent":false,"commitTS":100' in text
     assert (exit_ts, open_lo) == (300, 100)
-    execute(mariadb, "CREATE TABLE app.missing (id INT PRIMARY KEY)")
+    execute(server, "CREATE TABLE app.missing (id INT PRIMARY KEY)")
     apply(auto, window)
     assert forms(auto) == "plain"
 
 
-def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(mariadb: MariaDb, target: Target) -> None:
+def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(server: MariaDb, target: Target) -> None:
     # S4-43, S4-44, S4-45: thrice each, from before and from after; 0 affected rows are no error
-    writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), "mariadb")
+    writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), target.db_type)
     old, new = {"id": "888", "v": "1"}, {"id": "999", "v": "1"}
     moved = [statement.sql for statement in writer.safe_update(old, new)]
     assert [text.split()[0] for text in moved] == ["DELETE", "REPLACE"]
     for before in (888, 999):
-        execute(mariadb, "DELETE FROM app.t", f"INSERT INTO app.t VALUES ({before}, '1')", *(moved * 3))
-        assert rows(mariadb, "SELECT id FROM app.t") == [(999,)]
-    execute(mariadb, *[writer.replace(new).sql] * 2)
-    assert rows(mariadb, "SELECT id FROM app.t") == [(999,)]
+        execute(server, "DELETE FROM app.t", f"INSERT INTO app.t VALUES ({before}, '1')", *(moved * 3))
+        assert rows(server, "SELECT id FROM app.t") == [(999,)]
+    execute(server, *[writer.replace(new).sql] * 2)
+    assert rows(server, "SELECT id FROM app.t") == [(999,)]
     gone = Window(0, 10)
     for _ in range(2):
         gone.statement(writer.delete(new, safe=True).text, Phase.DELETE)
     apply(target, gone)
-    assert rows(mariadb, "SELECT id FROM app.t") == []
+    assert rows(server, "SELECT id FROM app.t") == []
 
 
 @pytest.fixture(scope="module")
