@@ -2,7 +2,7 @@
 
 A room takes part by having `pytest_generate_tests`, `server` and `empty_server` in its conftest.
 `@pytest.mark.servers("mariadb")` limits a test to some; `@pytest.mark.soak_on("mysql")` leaves a test's other half to
-`make soak`.
+`make soak`, and `soak_on()` takes one test out of that of its module.
 """
 
 from __future__ import annotations

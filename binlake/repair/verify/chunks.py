@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from binlake.base.dialects import Dialect
 from binlake.repair.verify.keyorder import Key, KeyOrder
-from binlake.repair.verify.texts import Hashes, Texts, hash_sql, hashes
+from binlake.repair.verify.texts import HASH, Hashes, Texts, hash_sql, hashes
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import literal_kind, quote_name, value_literal
 
@@ -38,12 +38,14 @@ class Cuts:
 
     def to_json(self) -> str:
         """For the table `verify`."""
-        return json.dumps({"uppers": self.uppers, "buckets": self.buckets}, ensure_ascii=False)
+        return json.dumps({"uppers": self.uppers, "buckets": self.buckets, "hash": HASH}, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Cuts:
-        """The value of `to_json`."""
+    def from_json(cls, text: str) -> Cuts | None:
+        """The value of `to_json`; None where another hash tells which row is in which bucket."""
         raw = json.loads(text)
+        if raw["buckets"] and raw.get("hash") != HASH:
+            return None
         return cls(tuple(tuple(key) for key in raw["uppers"]), raw["buckets"])
 
 

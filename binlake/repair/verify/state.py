@@ -34,10 +34,15 @@ class VerifyState:
         self._equal: dict[Name, dict[int, int]] = {}
         for row in self._table.rows(where=(ds.field(Verify.COMMIT_TS) == ts) & (ds.field(Verify.AGAINST) == against)):
             name = (row[Verify.DB], row[Verify.TABLE])
-            if row[Verify.CHUNK] == _CUTS:
-                self._cuts[name] = Cuts.from_json(row[Verify.CUTS])
-            else:
+            if row[Verify.CHUNK] != _CUTS:
                 self._equal.setdefault(name, {})[row[Verify.CHUNK]] = row[Verify.ROWS]
+            elif (cuts := Cuts.from_json(row[Verify.CUTS])) is not None:
+                self._cuts[name] = cuts
+            else:
+                # An older Binlake's: nothing of that run can be told apart from this one's.
+                self.clear()
+                self._cuts, self._equal = {}, {}
+                return
 
     def cuts(self, name: Name) -> Cuts | None:
         """How the table was cut; None when it was not begun."""

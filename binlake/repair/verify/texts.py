@@ -1,8 +1,9 @@
 """One text per value and one hash per row, made alike by a server's SQL and from the lake's texts.
 
-A hash is the first 64 bits of MD5 over the row's texts, each with its length before it, so that no two rows share the
-text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION U-18). Where a server writes a value
-in another form the hashes differ and the rows are compared by value: a form costs time, never truth.
+A hash is the first 64 bits of SHA-256 (MySQL 9.6 has no MD5) over the row's texts, each with its length before it, so
+that no two rows share the text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION U-18).
+Where a server writes a value in another form the hashes differ and the rows are compared by value: a form costs time,
+never truth.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ Hashes = npt.NDArray[np.uint64]
 Texts = Mapping[str, Sequence[str | None]]
 """Column name -> canonical texts (as in `mutation`), rows in parallel."""
 
+HASH = "sha256"
+"""Its name in what a run leaves for the next one."""
+
 _LARGE = t.BLOBS | {t.JSON}
 _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 
@@ -33,7 +37,7 @@ _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
 def hash_sql(columns: Sequence[ColumnInfo]) -> str:
     """The SQL of the hash of a row by `columns`: an unsigned 64-bit number."""
     row = ",".join(_part_sql(column) for column in columns)
-    return f"CAST(CONV(LEFT(MD5(CONCAT({row})),16),16,10) AS UNSIGNED)"
+    return f"CAST(CONV(LEFT(SHA2(CONCAT({row}),256),16),16,10) AS UNSIGNED)"
 
 
 def shown_sql(column: ColumnInfo) -> str:
@@ -63,8 +67,8 @@ def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
     """What `hash_sql` gives for each row of `texts`."""
     parts = [_part(column, texts[column.name]) for column in columns]
     rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
-    md5 = hashlib.md5
-    found = (int.from_bytes(md5(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
+    sha256 = hashlib.sha256
+    found = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
     return np.fromiter(found, np.uint64, len(rows))
 
 
@@ -74,7 +78,7 @@ def _is_bytes(column: ColumnInfo) -> bool:
 
 def _part_sql(column: ColumnInfo) -> str:
     if column.tp in _LARGE:
-        return f"IFNULL(MD5({shown_sql(column)}),'-')"
+        return f"IFNULL(SHA2({shown_sql(column)},256),'-')"
     text = f"HEX({quote_name(column.name)})" if _is_bytes(column) else _text_sql(column)
     return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
 
@@ -110,4 +114,4 @@ def _large(column: ColumnInfo, text: str | None) -> str:
     if text is None:
         return "-"
     data = bytes.fromhex(text) if column.is_binary else text.encode()
-    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+    return hashlib.sha256(data, usedforsecurity=False).hexdigest()

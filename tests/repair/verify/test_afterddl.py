@@ -20,7 +20,7 @@ from binlake.repair.verify.afterddl import compare_due_tables, read_due_tables, 
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import STAGE
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 class Checked:

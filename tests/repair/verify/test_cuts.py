@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
@@ -11,9 +12,11 @@ from support.tabledefs import col, primary, table
 from support.tinylake import put
 from support.windows import target_of
 
+from binlake.lake.paths import LakePaths
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.keyorder import KeyOrder
 from binlake.repair.verify.sqltable import Digest, SqlTable
+from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.texts import hashes
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -93,3 +96,21 @@ def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:
     before = hashes(definition.row_columns, {"a": ["x22"] * 4, "b": ["k1", "k2", "k3", "k4"]})
     after = hashes(definition.row_columns, {"a": ["x32"] * 4, "b": ["k1", "k2", "k3", "k4"]})
     assert before.sum() != after.sum()
+
+
+def test_what_a_run_with_another_hash_left_is_not_gone_on_with(tmp_path: Path) -> None:
+    # U-23: a row may be in another bucket now
+    paths = LakePaths(str(tmp_path))
+    older = VerifyState(paths, 7, "lake")
+    older.begin(("d", "t"), Cuts(buckets=4))
+    older.found_equal(("d", "t"), 2, 10)
+    older.flush()
+    again = VerifyState(paths, 7, "lake")
+    assert (again.cuts(("d", "t")), again.equal(("d", "t"))) == (Cuts(buckets=4), {2: 10})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("binlake.repair.verify.chunks.HASH", "another")
+        newer = VerifyState(paths, 7, "lake")
+        assert (newer.cuts(("d", "t")), newer.equal(("d", "t"))) == (None, {})
+        newer.begin(("d", "t"), Cuts(buckets=4))
+        newer.flush()
+        assert VerifyState(paths, 7, "lake").equal(("d", "t")) == {}

@@ -27,10 +27,11 @@ from binlake.rows.codec.floats import double_text
 from spark_jobs.commands.verify import run_verify, write_fixes
 from spark_jobs.job.outcomes import DIFFERENT
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 SMALL = VerifyOptions(chunk_rows=7)
 
 
+@pytest.mark.soak_on
 def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-04: every type, hostile names and values, keys by number, text, bytes, without any order, and no key
     monkeypatch.setattr(SqlTable, "rows", None)
@@ -43,6 +44,7 @@ def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.
     }
 
 
+@pytest.mark.soak_on
 @pytest.mark.parametrize("seed", [1, 2])
 def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tmp_path: Path, seed: int) -> None:
     # S3-04, U-18
@@ -61,6 +63,7 @@ def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tm
     assert verify(shop.lake.replication, SMALL).equal
 
 
+@pytest.mark.soak_on
 def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # docs/understand/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON otherwise
     big = ["3801906481570168.5", "-2102039802834008.2"]
