@@ -120,6 +120,48 @@ def test_vectors_of_the_compactor() -> None:
     assert summary(changes) == {("replace", '["1"]', "a"), ("replace", '["2"]', "c"), ("replace", '["3"]', "c")}
 
 
+def test_vectors_of_the_compactor_after_a_clean_start() -> None:
+    # data-migration 6.1 case A: I1 I2 U(1->3) D2 I1; what was there before is deleted, never left out
+    history = [(None, row(1, "a")), (None, row(2, "b")), (row(1, "a"), row(3, "c")), (row(2, "b"), None)]
+    changes = net(KEY, *history, (None, row(1, "a")))
+    assert summary(changes) == {("delete", '["2"]', None), ("replace", '["1"]', "a"), ("replace", '["3"]', "c")}
+
+
+def replayed(seed: int, changes: int, ids: int, batch: int) -> None:
+    """data-migration 6.1 case C: batches of random changes, of ten updates one moves its row, replayed one by one and
+    as net changes."""
+    draw, source, target = random.Random(seed), dict[str, Row](), dict[str, Row]()
+    for first in range(0, changes, batch):
+        events = []
+        for place in range(first + 1, first + batch + 1):
+            key = draw.randrange(ids)
+            before, after = source.pop(str(key), None), row(key, str(place))
+            if before is not None and draw.random() < 0.3:
+                events.append(event(place, before, None))
+                continue
+            if before is not None and draw.random() < 0.1:
+                free = draw.randrange(ids)
+                after = row(key if str(free) in source else free, str(place))
+            source[str(after["id"])] = after
+            events.append(event(place, before, after))
+        for change in net_changes(events, KEY, strict=True):
+            identity = str((change.after or change.before or {})["id"])
+            if change.after is None:
+                target.pop(identity, None)
+            else:
+                target[identity] = dict(change.after)
+        assert target == source, f"seed {seed}, changes up to {first + batch}"
+
+
+def test_batches_of_random_changes_of_a_thousand_rows_equal_their_replay() -> None:
+    replayed(1, 20_000, 1_000, 1_000)
+
+
+@pytest.mark.soak
+def test_a_million_random_changes_equal_their_replay() -> None:
+    replayed(2, 1_000_000, 1_000, 1_000)
+
+
 def test_order_is_that_of_the_places_not_of_arrival() -> None:
     events = [event(2, A, B), event(1, None, A), event(3, B, C)]
     assert net_changes(events, KEY)[0].after == C

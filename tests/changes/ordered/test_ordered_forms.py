@@ -107,6 +107,16 @@ def test_which_changes_move_a_row() -> None:
     assert [found.moves(before, row(definition, *after)) for after, _ in vectors] == [moved for _, moved in vectors]
 
 
+def test_a_unique_key_on_a_stored_column_moves_a_row_when_its_value_does() -> None:
+    # data-migration 6.2: stored generated lower(name) with a unique key
+    lower = col("low", t.VARCHAR, generated_expr_string="lower(name)", generated_stored=True)
+    definition = table("t", col("id"), col("name", t.VARCHAR), lower, keys=(primary("id"), key("u", "low")))
+    found = forms(definition)
+    alice = row(definition, "1", "Alice", "alice")
+    assert not found.moves(alice, row(definition, "1", "ALICE", "alice"))
+    assert found.moves(alice, row(definition, "1", "Bob", "bob"))
+
+
 def test_a_row_from_before_a_column_was_added_has_its_origin_default() -> None:
     # tidb-binlog 5.5
     added = table("t", col("a"), col("b", t.VARCHAR, origin_default="x"))
