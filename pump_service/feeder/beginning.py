@@ -6,30 +6,19 @@ pumps begins with them, and the target has these tables already. (A snapshot pub
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from typing import Any
 
 import structlog
-from pymysql.cursors import DictCursor
 
-from binlake.errors import ConfigError, Transient
-from binlake.mysqlbinlog.definitions.described import (
-    SESSION,
-    DatabaseDescription,
-    Query,
-    describe_databases,
-    describe_table,
-    list_tables,
-    visible_column,
-)
+from binlake.errors import Transient
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.server import Link, connect, flavor_of, log_end
+from pump_service.feeder.server import Link, connect, log_end
 from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.snapshot.structures import describe_source
 
 log = structlog.get_logger()
 
@@ -39,13 +28,8 @@ _TRIES = 10  # readings of definitions between which DDL may run
 def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
     """Make the place of `source.start` and the definitions that the source has now durable.
 
-    Raises SourceUnavailable, SourceRefused, SchemaError, Transient when DDL never rests, ConfigError for a snapshot.
+    Raises SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
     """
-    if source.start.mode == "snapshot":
-        raise ConfigError(
-            "a feeder takes no snapshot yet", where={"source": source.name},
-            hint='load the target yourself and set mode = "gtid" or "position" in [source.start], or "now"',
-        )  # fmt: skip
     with closing(connect(source)) as link:
         databases, end = _definitions_at_end(link)
     start = source.start
@@ -63,31 +47,14 @@ def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
 
 def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
     """The definitions, and an end of the log at which they hold: equal readings before and after it."""
-    before = _describe_all(link)
+    before = describe_source(link)
     for _ in range(_TRIES):
         end = log_end(link)
-        after = _describe_all(link)
+        after = describe_source(link)
         if after == before:
             return after, end
         before = after
     raise Transient("the source's definitions change all the time", hint="start again when its DDL is over")
-
-
-def _describe_all(link: Link) -> list[DatabaseDescription]:
-    def query(sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
-        with link.cursor(DictCursor) as cursor:
-            cursor.execute(sql, tuple(arguments) or None)
-            return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
-
-    for statement in SESSION:
-        query(statement, ())
-    visible = visible_column(query)
-    return [_with_tables(query, database, flavor_of(link), visible) for database in describe_databases(query)]
-
-
-def _with_tables(query: Query, database: DatabaseDescription, flavor: Any, visible: str) -> DatabaseDescription:
-    found = (describe_table(query, flavor, database.name, name, visible) for name in list_tables(query, database.name))
-    return replace(database, tables=tuple(table for table in found if table is not None))
 
 
 def _shown(place: Position) -> dict[str, object]:

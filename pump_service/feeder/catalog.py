@@ -70,10 +70,14 @@ class Catalog:
         return found
 
     def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
-        """The first definitions of a source; what is known already is passed over."""
-        names, writer, changes = self._sources[source], self._writer, list[SchemaChange]()
+        """The first definitions of a source.
+
+        What a load that did not end has left is passed over where it is the same, else dropped and made anew.
+        """
+        names, writer = self._sources[source], self._writer
         restore = writer.saved()
         try:
+            changes = self._drop_outdated(names, databases)
             for database in databases:
                 if names.leaves_out(database.name, ""):
                     continue
@@ -102,6 +106,14 @@ class Catalog:
         except BinlakeError as error:
             error.where.setdefault("source", source)
             raise
+
+    def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
+        now = {(table.db, table.name): table.create for database in databases for table in database.tables}
+        known = [table for database in self._writer.described(names) for table in database.tables]
+        outdated = [table for table in known if now.get((table.db, table.name)) != table.create]
+        return [
+            self._writer.drop_table(names, self._writer.known_table(names, table.db, table.name)) for table in outdated
+        ]
 
     def _definition_of(self, source: str, event: TableMap) -> TableDef | None:
         names = self._sources[source]

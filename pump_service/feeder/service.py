@@ -6,6 +6,7 @@ before a source is read.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -30,6 +31,8 @@ from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
 from pump_service.feeder.server import connect, connect_arguments, flavor_of
 from pump_service.feeder.settings import FeederFile, SourceFile
+from pump_service.feeder.snapshot.loading import Loader, load_record, needs_load
+from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.feeder.tracker import ScratchServer
 from pump_service.feeder.worker import Log, Parts, Worker
@@ -56,6 +59,7 @@ class Feeder:
         self._failure: BaseException | None = None
         self._running = len(settings.source)
         self._lock = threading.Lock()
+        self._loads: dict[str, Progress] = {}
         self.workers: list[Worker] = []
         self.url = ""
 
@@ -141,10 +145,14 @@ class Feeder:
     def _beginning(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:
             journal = parts.journal
-            if source.name not in journal.places():
+            if needs_load(journal, source):
+                watch = functools.partial(self._loads.__setitem__, source.name)
+                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch)
+                self._retry(loader.load)
+            elif source.name not in journal.places():
                 self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog))
-                with catalog.lock:
-                    parts.version = catalog.version
+            with catalog.lock:
+                parts.version = catalog.version
             place = journal.places()[source.name]
             return open_log(source, self._settings.server_id_of(source), place.position)
 
@@ -190,8 +198,18 @@ class Feeder:
             "name": self._settings.name,
             "cluster_id": str(cluster_id),
             "unsent_batches": publisher.unsent,
-            "sources": [_describe_worker(one) | describe_place(places.get(one.source.name)) for one in self.workers],
+            "sources": [
+                _describe_worker(one) | describe_place(places.get(one.source.name)) | self._describe_load(one, journal)
+                for one in self.workers
+            ],
         }
+
+    def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
+        """`load`: how far the full load of a source is, or what it was; nothing where it has none."""
+        name = worker.source.name
+        progress = self._loads.get(name)
+        record = progress.to_json() if progress is not None else load_record(journal, name)
+        return {"load": record} if record else {}
 
     def _retry(self, call: Callable[[], Answer]) -> Answer:
         """What `call` gives, once the other side is there. Raises Stopped."""

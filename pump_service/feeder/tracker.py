@@ -34,7 +34,7 @@ from binlake.statements.literal import quote, quote_name
 
 _LOST = frozenset({2002, 2003, 2006, 2013, 1053, 1927, 4031})
 _MOST = 64
-_PREFIX = "binlake_tracker_"
+SCRATCH_PREFIX = "binlake_tracker_"
 _NOT_KEPT_MODES = {
     Flavor.MARIADB: NO_BACKSLASH_ESCAPES | 1 << 30,
     Flavor.MYSQL: NO_BACKSLASH_ESCAPES | 1 << 30 | 1 << 28 | 0x7FF00,
@@ -74,7 +74,7 @@ class _Scratch:
     """The scratch databases of a source: their names, and back to those of the source."""
 
     def __init__(self, source: str) -> None:
-        self.prefix = f"{_PREFIX}{source}__"
+        self.prefix = f"{SCRATCH_PREFIX}{source}__"
         self._known: dict[str, str] = {}
 
     def database(self, db: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,4 +85,49 @@ def test_a_source_and_its_target_are_equal(
         cluster.follow(server)
         run_windows(cluster, target)
         assert len(contents(server, "fed")) == 3
+        assert contents(mariadb, "fed") == contents(server, "fed")
+
+
+def test_a_full_load_under_writes_and_the_windows_behind_it(
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S4-02 U-19 R-34
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) SELECT"
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS fed",
+        "CREATE DATABASE fed CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE, at TIMESTAMP(3) DEFAULT NOW(3),"
+        " note TEXT CHARACTER SET latin1, bits BIT(5), kind ENUM('a', 'é') DEFAULT 'é') CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+        "SET SESSION max_recursive_iterations = 20000",
+        f"INSERT INTO fed.t (id, u, v, note, bits) {numbers} i, CONCAT('u', i), i / 7, 'ä€', i % 32 FROM n",
+        f"INSERT INTO fed.log {numbers} i % 5, 'base' FROM n",
+    )
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 500}}
+    stop = threading.Event()
+
+    def write() -> None:
+        with server.connect() as link:
+            for seed in itertools.count(100):
+                if stop.is_set():
+                    return
+                mixed_transactions(link, "fed", seed, 5)
+
+    writer = threading.Thread(target=write)
+    with FedCluster(tmp_path, server, [source]) as cluster:
+        writer.start()
+        try:
+            cluster.start_feeder()
+            load = cluster.status()["sources"][0]["load"]
+            for _ in range(2):
+                run_windows(cluster, target)
+        finally:
+            stop.set()
+            writer.join()
+        assert (load["state"], load["tables_done"]) == ("done", 2)
+        assert load["by_table"]["fed.t"]["chunks"] > 10
+        cluster.follow(server)
+        run_windows(cluster, target)
+        assert len(contents(server, "fed")["t"]) > 5_000
         assert contents(mariadb, "fed") == contents(server, "fed")

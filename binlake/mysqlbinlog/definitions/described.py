@@ -6,12 +6,11 @@ speaks utf8mb4 (`SESSION`): so literals are standard and moments are in UTC.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
-from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
 
 SESSION = (
@@ -116,14 +115,20 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     found = list(query(_TABLE, name))
     if not found:
         return None
+    columns = tuple(map(_column, query(_COLUMNS, name)))
     indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
     quoted = ".".join("`" + part.replace("`", "``") + "`" for part in name)
     create = next(iter(query(f"SHOW CREATE TABLE {quoted}", ())))["CREATE TABLE"]
-    columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
     row = found[0]
     return TableDescription(
-        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes, create
-    )
+        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes,
+        without_next_number(create),
+    )  # fmt: skip
+
+
+def without_next_number(create: str) -> str:
+    """SHOW CREATE TABLE without AUTO_INCREMENT = the next number: it is of the rows, and moves with them."""
+    return _NEXT_NUMBER.sub(r"\1", create)
 
 
 def describe_all(query: Query, flavor: Flavor, leaves_out: Callable[[str, str], bool]) -> list[DatabaseDescription]:
@@ -150,26 +155,7 @@ def visible_column(query: Query) -> str:
     return "IGNORED = 'NO'" if "IGNORED" in names else "1"
 
 
-def definitions_in(create: str) -> dict[str, list[Token]]:
-    """The tokens behind the name of each column in a SHOW CREATE TABLE text, comments gone."""
-    tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
-    start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
-    if start is None:
-        raise SchemaError("a SHOW CREATE TABLE text has no columns", where={"text": create[:80]})
-    parts = split_list(tokens[start + 1 : find_closing(tokens, start)])
-    return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
-
-
-def _with_moments(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
-    """MySQL keeps the text of a TIMESTAMP's default in the zone of the session that last changed the table."""
-    plain = flavor is Flavor.MYSQL and column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
-    if not plain:
-        return column
-    definition = definitions_in(create)[column.name]
-    at = next(at for at, token in enumerate(definition) if token.is_word("DEFAULT"))
-    return replace(column, default=definition[at + 1].value)
-
-
+_NEXT_NUMBER = re.compile(r"^(\) ENGINE=\w+) AUTO_INCREMENT=\d+", re.MULTILINE)
 _TABLE = (
     "SELECT TABLE_NAME, TABLE_COLLATION, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
     " AND TABLE_NAME = %s AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')"

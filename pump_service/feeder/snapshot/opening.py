@@ -9,20 +9,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import structlog
 from pymysql import err
-from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from binlake.errors import ConfigError, SourceUnavailable
+from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
-from binlake.statements.literal import quote_name
+from binlake.statements.literal import qualified
+from pump_service.feeder.server import Link, ask, log_end
 
 log = structlog.get_logger()
 
-Link: TypeAlias = "Connection[Any]"
 Name = tuple[str, str]
 """(database, table)."""
 
@@ -66,7 +65,7 @@ class Snapshot:
 def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]) -> Snapshot:
     """A snapshot with at most `sessions` sessions; `tables` are locked where the server grants no greater lock.
 
-    Raises SourceUnavailable when the source does not answer or is not still for a moment, ConfigError when it has
+    Raises SourceUnavailable when the source does not answer or is not still for a moment, SourceRefused when it has
     no log.
     """
     links: list[Link] = []
@@ -77,19 +76,12 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
             return _open_mariadb(connect, links)
         with _lock(connect, tables):
             _begin(links)
-            return Snapshot(flavor, _mysql_position(links[0]), tuple(links))
+            return Snapshot(flavor, log_end(links[0]), tuple(links))
     except BaseException as error:
         Snapshot(flavor, Position("", 0), tuple(links)).close()
         if isinstance(error, err.Error):
             raise SourceUnavailable(f"the source opens no snapshot: {error.args}") from error
         raise
-
-
-def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query."""
-    with link.cursor() as cursor:
-        cursor.execute(query, tuple(arguments) or None)
-        return list(cursor.fetchall())
 
 
 def _session(connect: Callable[[], Link], flavor: Flavor) -> Link:
@@ -130,26 +122,15 @@ def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
 def _mariadb_place(link: Link) -> tuple[str, int]:
     status = {name.lower(): value for name, value in ask(link, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not status.get("binlog_snapshot_file"):
-        raise _no_log()
+        raise SourceRefused("the server writes no binary log", hint="start it with --log-bin and binlog_format = ROW")
     return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
 
 def _mariadb_snapshot(place: tuple[str, int], links: Sequence[Link]) -> Snapshot:
     file, offset = place
-    gtids = ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", place)[0][0]
-    return Snapshot(Flavor.MARIADB, Position(file, offset, gtids or ""), tuple(links))
-
-
-def _mysql_position(link: Link) -> Position:
-    try:
-        rows = ask(link, "SHOW BINARY LOG STATUS")
-    except err.ProgrammingError:  # before 8.2
-        rows = ask(link, "SHOW MASTER STATUS")
-    if not rows:
-        raise _no_log()
-    with_gtids = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper() == "ON"
-    file, offset, *_, gtids = rows[0]
-    return Position(file, int(offset), "".join(gtids.split()) if with_gtids else "")
+    gtids = str(ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", place)[0][0] or "")
+    position = Position(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).text())
+    return Snapshot(Flavor.MARIADB, position, tuple(links))
 
 
 @contextlib.contextmanager
@@ -179,12 +160,5 @@ def _table_locks(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterato
     with contextlib.closing(connect()) as link:
         ask(link, f"SET lock_wait_timeout = {_LOCK_WAIT_S}")
         if tables:
-            ask(link, "LOCK TABLES " + ", ".join(f"{quote_name(db)}.{quote_name(name)} READ" for db, name in tables))
+            ask(link, "LOCK TABLES " + ", ".join(f"{qualified(*name)} READ" for name in tables))
         yield
-
-
-def _no_log() -> ConfigError:
-    return ConfigError(
-        "the source writes no binary log, so that nothing can follow its snapshot",
-        hint="start it with --log-bin and binlog_format = ROW",
-    )

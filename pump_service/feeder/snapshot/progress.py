@@ -23,10 +23,11 @@ class TableProgress:
 
 @dataclass
 class Progress:
-    """Of one load; thread-safe. `state` is `reading`, `committing` or `done`."""
+    """Of one load; thread-safe. `state`: `reading`, `committing` or `done`; then `commit_ts` is its last one."""
 
     tables: dict[Name, TableProgress]
     state: str = "reading"
+    commit_ts: int = 0
     began: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -56,6 +57,7 @@ class Progress:
             tables = {f"{db}.{table}": {**vars(one)} for (db, table), one in self.tables.items()}
         return {
             "state": self.state,
+            "commit_ts": str(self.commit_ts),
             "seconds": round(time.monotonic() - self.began, 1),
             "tables": len(tables),
             "tables_done": sum(one["done"] for one in tables.values()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from pymysql import err
@@ -19,8 +19,9 @@ from binlake.errors import Transient
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import qualified
 from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.chunks import Chunk, Chunks
-from pump_service.feeder.snapshot.opening import Link, Name, Snapshot, ask
+from pump_service.feeder.snapshot.opening import Name, Snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.rowtexts import RowWriter, select_columns
 from pump_service.feeder.snapshot.structures import table_text
@@ -80,7 +81,7 @@ class SnapshotReader:
         self._ready: queue.Queue[Value | BaseException | None] = queue.Queue(_WAITING * len(snapshot.sessions))
         self._stopped = threading.Event()
 
-    def values(self) -> Iterator[Value]:
+    def values(self) -> Generator[Value]:
         """All rows, chunks in no order. Raises SnapshotChanged, SourceUnavailable, and pymysql's other errors."""
         threads = [
             threading.Thread(target=self._read_all, args=(link,), name=f"snapshot-{number}", daemon=True)

@@ -1,89 +1,80 @@
-"""What databases and tables a source has, as the statements that make them: read before and after a snapshot opens.
-
-Two readings that are equal have no DDL between them, so that the snapshot in their middle has these definitions.
-"""
+"""The definitions of a source's tables as its server describes them now, and whether a snapshot can read them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from pymysql import err
 from pymysql.constants import ER
+from pymysql.cursors import DictCursor
 
-from binlake.errors import ConfigError
-from binlake.statements.literal import quote_name
-from pump_service.feeder.snapshot.opening import Link, Name, ask
-
-Wanted = Callable[[str, str], bool]
-"""Whether the feeder takes table (database, name)."""
-
-SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
-_NEXT_NUMBER = re.compile(r"^(\) ENGINE=\w+) AUTO_INCREMENT=\d+", re.MULTILINE)
-"""Behind the columns of SHOW CREATE TABLE: it is of the rows, not of the definition."""
-_CONSISTENT = frozenset({"InnoDB", "ROCKSDB"})
-"""Engines whose tables a snapshot shows as of its own time."""
-_TABLES = (
-    "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"
-    " WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"
-    f" AND table_schema NOT IN ({', '.join(repr(name) for name in SYSTEM_DATABASES)})"
-    " ORDER BY table_schema, table_name"
+from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.definitions.described import (
+    SESSION,
+    DatabaseDescription,
+    Query,
+    describe_databases,
+    describe_table,
+    list_tables,
+    visible_column,
+    without_next_number,
 )
+from binlake.mysqlbinlog.model import Flavor
+from binlake.statements.literal import qualified
+from pump_service.feeder.server import Link, ask, flavor_of
+from pump_service.feeder.snapshot.opening import Name
+from pump_service.feeder.tracker import SCRATCH_PREFIX
+
+_CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
+"""Engines whose tables a snapshot shows as of its own time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Structures:
-    """`databases`: CREATE DATABASE by name; `tables`: CREATE TABLE by name; `rows`: the server's guess of each."""
+def describe_source(link: Link) -> list[DatabaseDescription]:
+    """All databases of users with their base tables; a tracker's are none of them. Raises pymysql's errors.
 
-    databases: Mapping[str, str]
-    tables: Mapping[Name, str]
-    rows: Mapping[Name, int]
-
-    def same_as(self, other: Structures) -> bool:
-        """Whether no definition differs."""
-        return self.databases == other.databases and self.tables == other.tables
-
-
-def read_structures(link: Link, wanted: Wanted) -> Structures:
-    """The databases and tables of a source that are wanted; views and tables of no rows are none of them.
-
-    Raises ConfigError naming a wanted table whose engine has no snapshots.
+    Two readings that are equal have no DDL between them: what was read in their middle has these definitions.
     """
-    tables: dict[Name, str] = {}
+
+    def query(sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
+        with link.cursor(DictCursor) as cursor:
+            cursor.execute(sql, tuple(arguments) or None)
+            return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
+
+    for statement in SESSION:
+        query(statement, ())
+    visible = visible_column(query)
+    databases = [one for one in describe_databases(query) if not one.name.lower().startswith(SCRATCH_PREFIX)]
+    return [_with_tables(query, database, flavor_of(link), visible) for database in databases]
+
+
+def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
+    """The server's guess of the rows of each table. Raises SourceRefused naming one whose engine has no snapshots."""
+    query = "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"
+    known = {(row[0], row[1]): (str(row[2]), int(row[3] or 0)) for row in ask(link, query)}
     guesses: dict[Name, int] = {}
-    for db, table, engine, guess in ask(link, _TABLES):
-        if not wanted(db, table):
-            continue
-        text = table_text(link, (db, table))
-        if text is None:
-            continue  # dropped since it was listed: the second reading tells
-        if engine not in _CONSISTENT:
-            raise ConfigError(
+    for name in tables:
+        engine, guesses[name] = known.get(name, ("InnoDB", 0))
+        if engine.upper() not in _CONSISTENT:
+            raise SourceRefused(
                 "a table's engine has no consistent snapshot",
-                where={"table": f"{db}.{table}", "engine": engine},
+                where={"table": ".".join(name), "engine": engine},
                 hint="ALTER TABLE ... ENGINE = InnoDB, or leave the table out",
             )
-        tables[db, table], guesses[db, table] = text, int(guess or 0)
-    databases = {db: _database_text(link, db) for db in dict.fromkeys(db for db, _ in tables)}
-    return Structures({db: text for db, text in databases.items() if text is not None}, tables, guesses)
+    return guesses
 
 
 def table_text(link: Link, name: Name) -> str | None:
-    """CREATE TABLE of a table without its next AUTO_INCREMENT; None where there is no such table."""
+    """CREATE TABLE of a table as `TableDescription.create` has it; None where there is no such table."""
     try:
-        text = ask(link, f"SHOW CREATE TABLE {quote_name(name[0])}.{quote_name(name[1])}")[0][1]
+        return without_next_number(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1]))
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None
         raise
-    return _NEXT_NUMBER.sub(r"\1", str(text))
 
 
-def _database_text(link: Link, db: str) -> str | None:
-    try:
-        return str(ask(link, f"SHOW CREATE DATABASE {quote_name(db)}")[0][1])
-    except err.MySQLError as error:
-        if error.args[0] == ER.BAD_DB_ERROR:
-            return None
-        raise
+def _with_tables(query: Query, database: DatabaseDescription, flavor: Flavor, visible: str) -> DatabaseDescription:
+    found = (describe_table(query, flavor, database.name, name, visible) for name in list_tables(query, database.name))
+    return replace(database, tables=tuple(table for table in found if table is not None))

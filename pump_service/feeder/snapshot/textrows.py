@@ -13,7 +13,7 @@ from pymysql.constants import COMMAND
 from pymysql.err import raise_mysql_exception
 
 from binlake.errors import SourceUnavailable
-from pump_service.feeder.snapshot.opening import Link
+from pump_service.feeder.server import Link
 
 _HEADER = 4
 _LONGEST = 0xFFFFFF
@@ -65,7 +65,10 @@ def row_values(row: bytes, count: int) -> list[bytes | None]:
 
 
 def _read(link: Link) -> bytes:
-    data: bytes = link._rfile.read1(_BLOCK)  # type: ignore[attr-defined]
+    try:
+        data: bytes = link._rfile.read1(_BLOCK)  # type: ignore[attr-defined]
+    except OSError as error:
+        raise SourceUnavailable(f"the connection broke inside the rows of a query: {error}") from error
     if not data:
         raise SourceUnavailable("the source ended the connection inside the rows of a query")
     return data

@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, MySql, execute
 from support.snapshots import images, opened, reader_of
 
 from binlake.rows.schema import mysqltypes as t
-from pump_service.feeder.snapshot.opening import Link, ask
+from pump_service.feeder.server import Link, ask
 
 pytestmark = pytest.mark.mariadb
 

@@ -11,13 +11,15 @@ from support import tabledefs as d
 from support.mariadb import MariaDb, MySql, execute, rows
 from support.snapshots import images, opened, reader_of
 
-from binlake.errors import ConfigError
+from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
+from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.chunks import Chunks
-from pump_service.feeder.snapshot.opening import Link, Snapshot, ask, open_snapshot
+from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.reading import SnapshotChanged, split_rows
-from pump_service.feeder.snapshot.structures import Structures, read_structures
+from pump_service.feeder.snapshot.structures import describe_source, guess_rows
 
 pytestmark = pytest.mark.mariadb
 
@@ -103,7 +105,7 @@ def test_a_user_who_may_not_lock_the_server_has_its_tables_locked(mysql: MySql) 
 
 
 def test_a_server_without_a_log_is_refused(mariadb: MariaDb) -> None:
-    with pytest.raises(ConfigError, match=r"no binary log.*--log-bin"):
+    with pytest.raises(SourceRefused, match=r"no binary log.*--log-bin"):
         opened(mariadb)
 
 
@@ -182,23 +184,22 @@ def test_a_definition_that_changes_under_the_snapshot_ends_the_reading(source: M
 def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY AUTO_INCREMENT)", f"CREATE VIEW {DB}.v AS SELECT 1")
 
-    def read() -> Structures:
+    def read() -> DatabaseDescription:
         with source.connect() as link:
-            return read_structures(link, lambda db, _table: db == DB)
+            return next(database for database in describe_source(link) if database.name == DB)
 
     first = read()
-    assert list(first.tables) == [(DB, "t")]
-    assert list(first.databases) == [DB]
+    assert [table.name for table in first.tables] == ["t"]
     execute(source, f"INSERT INTO {DB}.t VALUES (41)")
-    assert first.same_as(read())
+    assert first == read()
     execute(source, f"ALTER TABLE {DB}.t ADD COLUMN b INT")
-    assert not first.same_as(read())
+    assert first != read()
 
 
 def test_a_table_without_snapshots_is_refused_by_name(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT) ENGINE = MyISAM")
-    with source.connect() as link, pytest.raises(ConfigError, match=rf"{DB}\.t.*InnoDB"):
-        read_structures(link, lambda db, _table: db == DB)
+    with source.connect() as link, pytest.raises(SourceRefused, match=rf"{DB}\.t.*InnoDB"):
+        guess_rows(link, [(DB, "t")])
 
 
 def test_values_have_a_limit_of_rows_and_bytes() -> None:

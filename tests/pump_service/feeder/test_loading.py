@@ -1,0 +1,172 @@
+"""A load that does not reach its end is seen by nobody, and begins again with the definitions of that time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps
+from support.mariadb import MariaDb, execute
+
+from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.definitions.writer import SourceNames
+from binlake.mysqlbinlog.model import Flavor
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import Publisher, read_key
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.snapshot.loading import Loader, load_record, needs_load
+from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.snapshot.reading import SnapshotReader, Value
+from pump_service.feeder.tracker import ScratchServer
+
+pytestmark = pytest.mark.mariadb
+
+DB = "snapload"
+
+
+class DyingPumps(MemoryPumps):
+    """`dies_at`: the number of the call that ends the feeder; 0 = none."""
+
+    dies_at = 0
+    calls = 0
+
+    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
+        self.calls += 1
+        if self.calls == self.dies_at:
+            raise KeyboardInterrupt
+        return super().write_prewrites(binlogs)
+
+
+class Loaded:
+    """A feeder's parts around a loader of `server`, in one folder: made again as a process that starts does."""
+
+    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:
+        self.source = SourceFile.model_validate(
+            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40}}
+        )
+        self.journal = Journal(folder)
+        self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
+        names = SourceNames("s1", Flavor.MARIADB, ignores=lambda db, _table: db != DB)
+        tracker = ScratchServer("s1", Flavor.MARIADB, {"host": server.host, "port": server.port, "user": "root"})
+        self.catalog = Catalog([names], {"s1": tracker}, self.journal.jobs()[::-1])
+        self.progress: list[Progress] = []
+
+    def load(self) -> None:
+        arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
+        Loader(self.source, *arguments).load()
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
+    """The prewrites that have a commit, in the order of commits."""
+    prewrites = {binlog.start_ts: binlog for binlog in pumps.of_type(pb.Prewrite)}
+    return [prewrites[one.start_ts] for one in sorted(pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)]
+
+
+def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
+    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in binlogs if one.prewrite_value]
+    return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
+
+
+@pytest.fixture
+def server(mariadb_source: MariaDb) -> MariaDb:
+    """With one table of 100 rows."""
+    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, i FROM n"
+    execute(mariadb_source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t {numbers}")
+    return mariadb_source
+
+
+def test_definitions_come_first_and_all_rows_are_committed_together(server: MariaDb, tmp_path: Path) -> None:
+    # S4-24
+    pumps = DyingPumps()
+    with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
+        assert needs_load(loaded.journal, loaded.source)
+        loaded.load()
+        assert not needs_load(loaded.journal, loaded.source)
+        done = committed(pumps)
+        assert [binlog.ddl_query.split(b"(")[0].split() for binlog in done[:2]] == [
+            [b"CREATE", b"DATABASE", *done[0].ddl_query.split()[2:]],
+            [b"CREATE", b"TABLE", b"`%s`.`t`" % DB.encode()],
+        ]
+        assert rows_of(done) == 100
+        assert len(done) == 2 + 3
+        record = load_record(loaded.journal, "s1")
+        assert (record["state"], record["rows"], record["tables"]) == ("done", 100, 1)
+        assert int(record["commit_ts"]) == loaded.journal.last_commit_ts()
+        assert loaded.journal.places()["s1"].position.gtids
+        assert len({(read_key(one.prewrite_key) or (0, ""))[1] for one in done}) == len(done)
+        jobs = loaded.journal.jobs()
+        assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(one.start_ts for one in done[2:])
+        assert [one.to_json()["state"] for one in loaded.progress] == ["done"]
+
+
+def test_a_load_that_was_killed_begins_again_with_the_definitions_of_that_time(server: MariaDb, tmp_path: Path) -> None:
+    pumps, clock = DyingPumps(), CountingClock()
+    pumps.dies_at = 2  # the definitions are published, no rows
+    with closing(Loaded(server, tmp_path, pumps, clock)) as loaded, pytest.raises(KeyboardInterrupt):
+        loaded.load()
+    assert rows_of(committed(pumps)) == 0
+    execute(server, f"ALTER TABLE {DB}.t ADD COLUMN w INT", f"CREATE TABLE {DB}.other (id INT)")
+    with closing(Loaded(server, tmp_path, pumps, clock)) as loaded:
+        assert needs_load(loaded.journal, loaded.source)
+        loaded.load()
+        table = loaded.catalog.table("s1", DB, "t")
+        assert table is not None
+        assert [column.name for column in table.columns] == ["id", "v", "w"]
+    texts = [one.ddl_query.split(b"(")[0].strip().decode() for one in committed(pumps) if one.ddl_query]
+    name = f"`{DB}`.`t`"
+    assert [text.split(" DEFAULT")[0].rstrip(";") for text in texts] == [
+        f"CREATE DATABASE `{DB}`", f"CREATE TABLE {name}",
+        f"DROP TABLE {name}", f"CREATE TABLE `{DB}`.`other`", f"CREATE TABLE {name}",
+    ]  # fmt: skip
+    assert rows_of(committed(pumps)) == 100
+
+
+def test_ddl_in_the_middle_takes_a_new_snapshot(
+    server: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pumps, values, altered = DyingPumps(), SnapshotReader.values, threading.Event()
+
+    def read(self: SnapshotReader) -> Generator[Value]:
+        if not altered.is_set():
+            altered.set()
+            execute(server, f"ALTER TABLE {DB}.t DROP COLUMN v")
+        return values(self)
+
+    monkeypatch.setattr(SnapshotReader, "values", read)
+    with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
+        loaded.load()
+        assert len(loaded.progress) == 2
+    assert rows_of(committed(pumps)) == 100
+    last = [one.ddl_query for one in committed(pumps) if one.ddl_query][-1]
+    assert b"`v`" not in last
+
+
+def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
+    execute(server, f"DROP DATABASE {DB}")
+    with closing(Loaded(server, tmp_path, DyingPumps(), CountingClock())) as loaded:
+        loaded.load()
+        assert load_record(loaded.journal, "s1")["state"] == "done"
+        assert loaded.journal.places()["s1"].position.gtids
+
+
+def test_a_user_who_may_not_read_is_refused_by_name(server: MariaDb, tmp_path: Path) -> None:
+    execute(
+        server,
+        "CREATE OR REPLACE USER reader IDENTIFIED BY 'x'",
+        "GRANT REPLICATION SLAVE, BINLOG MONITOR, SHOW DATABASES ON *.* TO reader",
+        f"GRANT INSERT ON {DB}.* TO reader",
+    )
+    with closing(Loaded(server, tmp_path, DyingPumps(), CountingClock())) as loaded:
+        loaded.source = loaded.source.model_copy(update={"user": "reader", "password": "x"})
+        with pytest.raises(SourceRefused, match="SELECT"):
+            loaded.load()
+    execute(server, "DROP USER reader")
