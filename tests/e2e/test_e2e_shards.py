@@ -69,6 +69,18 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     shards.run_windows()
     assert sales(shards.target, "sale", "*") == union(shards, "*")
 
+    # A column goes with the last shard that has it, and a shard's rows stay when it drops its table.
+    execute(shards.servers["shard-1"], "ALTER TABLE store.sale_1 DROP COLUMN note")
+    shards.run_windows()
+    assert {row[0] for row in sales(shards.target, "sale", "note")} == {"none"}
+    execute(shards.servers["shard-2"], "ALTER TABLE store.sale_2 DROP COLUMN note")
+    shards.run_windows()
+    before = union(shards, "*")
+    assert sales(shards.target, "sale", "*") == before
+    execute(shards.servers["shard-1"], "DROP TABLE store.sale_1")
+    shards.run_windows()
+    assert sales(shards.target, "sale", "*") == before
+
 
 def test_one_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None:  # S4-03
     shards.start()
