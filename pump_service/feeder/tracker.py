@@ -135,7 +135,8 @@ class ScratchServer:
             name = quote_name(self._scratch.database(database.name))
             self._execute([f"CREATE DATABASE {name} CHARACTER SET {database.charset} COLLATE {database.collate}"])
             for table in database.tables:
-                text = put_target_names(table.create, database.name, self._there)
+                create = render(create_tokens(table.create, self._flavor))
+                text = put_target_names(create, database.name, self._there)
                 try:
                     self._execute([*SESSION, text])
                 except pymysql.err.MySQLError as error:

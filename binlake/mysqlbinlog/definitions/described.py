@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
+from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
 
 SESSION = (
@@ -115,10 +117,10 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     found = list(query(_TABLE, name))
     if not found:
         return None
-    columns = tuple(map(_column, query(_COLUMNS, name)))
     indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
     quoted = ".".join("`" + part.replace("`", "``") + "`" for part in name)
     create = next(iter(query(f"SHOW CREATE TABLE {quoted}", ())))["CREATE TABLE"]
+    columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
     row = found[0]
     return TableDescription(
         flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes,
@@ -153,6 +155,26 @@ def visible_column(query: Query) -> str:
     if "IS_VISIBLE" in names:
         return "IS_VISIBLE = 'YES'"
     return "IGNORED = 'NO'" if "IGNORED" in names else "1"
+
+
+def definitions_in(create: str) -> dict[str, list[Token]]:
+    """The tokens behind the name of each column in a SHOW CREATE TABLE text, comments gone."""
+    tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
+    start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
+    if start is None:
+        raise SchemaError("a SHOW CREATE TABLE text has no columns", where={"text": create[:80]})
+    parts = split_list(tokens[start + 1 : find_closing(tokens, start)])
+    return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
+
+
+def _with_moments(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
+    """MySQL keeps the text of a TIMESTAMP's default in the zone of the session that last changed the table."""
+    plain = flavor is Flavor.MYSQL and column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
+    if not plain:
+        return column
+    definition = definitions_in(create)[column.name]
+    at = next(at for at, token in enumerate(definition) if token.is_word("DEFAULT"))
+    return replace(column, default=definition[at + 1].value)
 
 
 _NEXT_NUMBER = re.compile(r"^(\) ENGINE=\w+) AUTO_INCREMENT=\d+", re.MULTILINE)

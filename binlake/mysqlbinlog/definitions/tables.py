@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing, render, split_list, tokenize
-from binlake.errors import SchemaError
+from binlake.dialect.tokens import Token, find_closing, render
 from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
-from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription
+from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription, definitions_in
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, index_json, table_json
@@ -126,16 +125,6 @@ def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Map
     for part, row in zip(info["idx_cols"], rows, strict=True):
         part["length"] = -1 if row.length is None else row.length
     return {**info, "is_invisible": not rows[0].visible}
-
-
-def definitions_in(create: str) -> dict[str, list[Token]]:
-    """The tokens behind the name of each column in a SHOW CREATE TABLE text, comments gone."""
-    tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
-    start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
-    if start is None:
-        raise SchemaError("a SHOW CREATE TABLE text has no columns", where={"text": create[:80]})
-    parts = split_list(tokens[start + 1 : find_closing(tokens, start)])
-    return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
 
 
 def _generated(described: TableDescription) -> dict[str, str]:

@@ -17,6 +17,7 @@ from binlake.mysqlbinlog.model import Session, Statement
 _POST_HEADER = struct.Struct("<IIBHH")
 _NO_FOREIGN_KEY_CHECKS = 0x4000000
 _RELAXED_UNIQUE_CHECKS = 0x8000000
+_EXPLICIT_DEFAULTS_FOR_TIMESTAMP = 0x1000000  # MariaDB's; MySQL has a variable of its own behind, where it matters
 _UTF8MB4 = 45
 _NAMES_NOT_TOLD = 254
 """The count of changed databases when they are too many."""
@@ -113,6 +114,7 @@ def _flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
     flags = int.from_bytes(data[at : at + 4], "little")
     settings["foreign_key_checks"] = not flags & _NO_FOREIGN_KEY_CHECKS
     settings["unique_checks"] = not flags & _RELAXED_UNIQUE_CHECKS
+    settings["explicit_defaults_for_timestamp"] = bool(flags & _EXPLICIT_DEFAULTS_FOR_TIMESTAMP)
     return at + 4
 
 

@@ -1,0 +1,154 @@
+"""The catalog against the logs of real servers: statements of many sessions, and the table maps of rows between them.
+
+The target gets what the catalog publishes; at the end its tables are those of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from support.followed import COPY, Followed
+from support.mariadb import MariaDb
+from support.sourcelog import end_of, transactions_until_now
+
+from binlake.mysqlbinlog.definitions.described import TableDescription
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.schema.forms import Json
+from binlake.rows.schema.info import SOURCE_KEY
+
+Script = Sequence[tuple[str, str]]
+"""(settings of the session, statement)."""
+
+BOTH: Script = (
+    ("", "CREATE DATABASE shop CHARACTER SET latin1"),
+    ("sql_mode = 'ANSI_QUOTES'", '''CREATE TABLE "q" ("a b" INT, "c""d" VARCHAR(9) DEFAULT 'x\\\\y', e VARCHAR(20))'''),
+    ("sql_mode = 'NO_BACKSLASH_ESCAPES'", r"""ALTER TABLE q ADD f VARCHAR(9) DEFAULT 'a\b' COMMENT 'c\d "e"'"""),
+    ("sql_mode = 'NO_BACKSLASH_ESCAPES'", r"ALTER TABLE q ADD g ENUM('p\q','r''s') DEFAULT 'p\q', COMMENT 'x\'"),
+    ("", "INSERT INTO q VALUES (1, 'x', 'y', 'z', 'r''s')"),
+    ("sql_mode = 'PIPES_AS_CONCAT'", "ALTER TABLE q ADD h VARCHAR(40) AS (e || '-' || `c\"d`) VIRTUAL AFTER e"),
+    ("sql_mode = ''", "ALTER TABLE q ADD z DATE NOT NULL DEFAULT '0000-00-00'"),
+    ("sql_mode = ''", "ALTER TABLE q DROP COLUMN z, ALGORITHM = COPY"),
+    ("explicit_defaults_for_timestamp = 0", "ALTER TABLE q ADD ts TIMESTAMP, ADD ts2 TIMESTAMP NULL"),
+    ("time_zone = '+05:00'", "ALTER TABLE q ADD tz TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'"),
+    ("", "INSERT INTO q (e) VALUES ('x')"),
+    ("collation_connection = 'utf8mb4_unicode_ci'", "ALTER TABLE q ADD y VARCHAR(9) CHARACTER SET utf8mb4 DEFAULT 'ä'"),
+    ("", "ALTER TABLE q ADD n INT UNIQUE COMMENT 'key', ADD first_one INT AUTO_INCREMENT PRIMARY KEY FIRST"),
+    ("", "ALTER TABLE q ADD (k1 INT, k2 INT, KEY (k1, k2)), DROP COLUMN g"),
+    ("", "CREATE TABLE made AS SELECT e, f, tz FROM q"),
+    ("", "CREATE TABLE p (id INT, d INT NOT NULL) /*!50100 PARTITION BY RANGE (d)"
+         " (PARTITION p0 VALUES LESS THAN (5)) */"),
+    ("", "ALTER TABLE p ADD PARTITION (PARTITION p1 VALUES LESS THAN (9), PARTITION p2 VALUES LESS THAN MAXVALUE)"),
+    ("", "INSERT INTO p VALUES (1, 1), (2, 7)"),
+    ("", "ALTER TABLE p TRUNCATE PARTITION p0"),
+    ("", "ALTER TABLE p DROP PARTITION p1"),
+    ("", "ALTER TABLE p REMOVE PARTITIONING"),
+    ("", "CREATE TABLE names (id BIGINT PRIMARY KEY, status INT, name VARCHAR(5), comment TEXT, date DATE)"),
+    ("", "ALTER TABLE names ADD INDEX (status, name(3)), ADD FULLTEXT INDEX words (comment), ADD UNIQUE date (date)"),
+    ("", "ALTER TABLE names RENAME COLUMN comment TO charset, CHANGE COLUMN status action SMALLINT AFTER name"),
+    ("", "ALTER TABLE names MODIFY charset MEDIUMTEXT CHARACTER SET gbk NOT NULL, ENGINE = InnoDB, FORCE"),
+    ("", "INSERT INTO names VALUES (1, 'a', 2, 'c', NULL)"),
+    ("", "CREATE TEMPORARY TABLE gone (id INT)"),
+    ("", "ALTER TABLE names ADD CONSTRAINT positive CHECK (action > 0)"),
+    ("", "ALTER DATABASE shop CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"),
+    ("", "CREATE TABLE late (v VARCHAR(9), w VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci)"),
+    ("", "ALTER TABLE late CONVERT TO CHARACTER SET utf8mb3"),
+    ("", "INSERT INTO late VALUES ('ä', 'ß')"),
+)  # fmt: skip
+MYSQL: Script = (
+    ("", "CREATE TABLE own (id INT PRIMARY KEY, a INT, v VARCHAR(40) DEFAULT (UUID()), s INT DEFAULT (1 + 1))"),
+    ("", "ALTER TABLE own ADD hidden INT INVISIBLE, ADD INDEX down (a DESC, id), ADD INDEX unseen (v) INVISIBLE"),
+    ("", "INSERT INTO own (id, a) VALUES (1, 2)"),
+    ("", "ALTER TABLE own ALTER INDEX unseen VISIBLE, ALTER COLUMN hidden SET VISIBLE"),
+    ("sql_generate_invisible_primary_key = 1", "CREATE TABLE keyless (v INT)"),
+    ("", "INSERT INTO keyless (v) VALUES (1)"),
+    ("", "CREATE TABLE computed (id INT PRIMARY KEY, a INT, KEY half ((a / 2)))"),
+    ("", "INSERT INTO computed VALUES (1, 2)"),
+    ("", "CREATE TABLE js (id INT PRIMARY KEY, j JSON, b VARBINARY(9) DEFAULT X'616200', bin BINARY(3) DEFAULT 'a')"),
+    ("", "INSERT INTO js (id, j) VALUES (1, '{}')"),
+)  # fmt: skip
+MARIADB: Script = (
+    ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, a INT DEFAULT (1 + 1), j JSON)"),
+    ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, b VARCHAR(9) DEFAULT CONCAT('a', 'b'), j JSON)"),
+    ("", "ALTER TABLE own ADD COLUMN IF NOT EXISTS b INT, ADD COLUMN IF NOT EXISTS c INT, DROP COLUMN IF EXISTS none"),
+    ("", "ALTER TABLE IF EXISTS own WAIT 5 MODIFY IF EXISTS c BIGINT, DROP INDEX IF EXISTS none"),
+    ("", "CREATE INDEX IF NOT EXISTS by_c ON own (c) WAIT 5"),
+    ("", "ALTER TABLE own ADD hidden INT INVISIBLE, ADD squeezed TEXT COMPRESSED, ADD byte BINARY(9) DEFAULT X'6162'"),
+    ("", "INSERT INTO own (id, j, squeezed) VALUES (1, '{}', 'x')"),
+    ("", "CREATE TABLE old_times (a DATETIME(3), b TIME(2), c TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6))"),
+    ("", "INSERT INTO old_times (a, b) VALUES ('2020-01-01 00:00:00.5', '-01:02:03.25')"),
+    ("sql_mode = 'ORACLE'", 'CREATE TABLE ora ("n" NUMBER(9), v VARCHAR2(20))'),
+    ("", "INSERT INTO ora VALUES (1, 'x')"),
+)  # fmt: skip
+
+
+@pytest.fixture(params=[Flavor.MARIADB, Flavor.MYSQL], ids=lambda flavor: str(flavor.value))
+def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
+    fixture = "mariadb_source" if request.param is Flavor.MARIADB else "mysql"
+    server: MariaDb = request.getfixturevalue(fixture)
+    server.wipe()
+    found = Followed(server, request.param)
+    yield found
+    found.close()
+
+
+def test_the_logs_of_many_sessions_are_followed(followed: Followed) -> None:
+    since = end_of(followed.server)
+    run(followed.server, [*BOTH, *(MARIADB if followed.flavor is Flavor.MARIADB else MYSQL)])
+    rows = 0
+    for transaction in transactions_until_now(followed.server, since):
+        if transaction.statement is not None:
+            followed.publish(followed.catalog.follow("one", transaction.statement))
+        for event in transaction.changes:
+            table = followed.catalog.definition_of("one", event.table)
+            assert table is not None
+            assert len(table.all_columns) == len(event.table.types)
+            rows += 1
+    assert rows >= 8
+    database = followed.described_database("shop")
+    assert database is not None
+    for table in database.tables:
+        mine = followed.catalog.table("one", "shop", table.name)
+        assert mine is not None
+        for seen, expected in zip(without_ids(mine.raw), without_ids(table_info(table, 0, table.name)), strict=True):
+            assert seen == expected, table.name
+        target = followed.described(COPY + "shop", table.name)
+        assert target is not None
+        for seen, expected in zip(comparable(target).columns, comparable(table).columns, strict=True):
+            assert seen == expected, table.name
+        assert comparable(target) == comparable(table)
+    assert {table.name for table in followed.catalog.state.tables()} == {table.name for table in database.tables}
+
+
+def run(server: MariaDb, script: Script) -> None:
+    for settings, text in script:
+        with server.connect() as connection, connection.cursor() as cursor:
+            if settings:
+                cursor.execute(f"SET SESSION {settings}")
+            if not text.startswith("CREATE DATABASE"):
+                connection.select_db("shop")
+            cursor.execute(text)
+
+
+def without_ids(info: Json) -> list[object]:
+    """What a definition says of its table, without ids, without its past and the source's own text."""
+    own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", CREATE_KEY, SOURCE_KEY}
+    past = {"id", "origin_default", "origin_default_bit"}
+    columns = [{key: value for key, value in column.items() if key not in past} for column in info["cols"]]
+    indexes = [{key: value for key, value in index.items() if key != "id"} for index in info["index_info"]]
+    return [{key: value for key, value in info.items() if key not in own}, *columns, *indexes]
+
+
+def comparable(table: TableDescription) -> TableDescription:
+    """A described table without what a target does not take over: invisible columns, compression."""
+    columns = [
+        replace(
+            column,
+            extra=column.extra.replace(", INVISIBLE", "").replace("INVISIBLE", "").strip(),
+            type=column.type.split(" /*")[0],
+        )
+        for column in table.columns
+    ]
+    return replace(table, create="", db="", columns=tuple(columns))
