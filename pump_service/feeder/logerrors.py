@@ -10,6 +10,7 @@ from pymysql.constants import ER
 from binlake.errors import BinlakeError, LostRange, SourceRefused, SourceUnavailable
 
 _PURGED_GTIDS = 1789  # MySQL: ER_MASTER_HAS_PURGED_REQUIRED_GTIDS
+_TWIN = 4052  # MariaDB: ER_SLAVE_SAME_ID
 _PURGED_HINT = (
     "load the source anew (`binlake bootstrap`), or read another server of the topology that still has them; keep logs"
     " longer: binlog_expire_logs_seconds (MySQL), expire_logs_days (MariaDB)"
@@ -30,12 +31,12 @@ _BY_TEXT = (
 def dump_refused(error: pymysql.err.Error) -> BinlakeError:
     """The error of a dump that the server did not begin, or ended."""
     code, text = error.args[0], str(error.args[-1])
-    if code == ER.SPECIFIC_ACCESS_DENIED_ERROR:
+    if code in (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR):
         return SourceRefused(
             f"the user may not read the log: {text}",
             hint="GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO its user (MariaDB: also BINLOG MONITOR)",
         )
-    if code not in (ER.MASTER_FATAL_ERROR_READING_BINLOG, _PURGED_GTIDS):
+    if code not in (ER.MASTER_FATAL_ERROR_READING_BINLOG, _PURGED_GTIDS, _TWIN):
         return SourceUnavailable(f"the server ended the log: {code} {text}")
     for pattern, kind in _BY_TEXT:
         if re.search(pattern, text, re.IGNORECASE):

@@ -1,0 +1,249 @@
+"""What becomes of a log when its server, the way to it or the log itself is gone: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, mysql_in_memory, rows
+from support.sourcelog import SERVER_ID, end_of, source_of, transactions_until_now
+from support.tcplink import TcpLink
+
+from binlake.errors import LostRange, SourceRefused
+from binlake.mysqlbinlog.model import Position, SourceTransaction
+from pump_service.feeder.connection import SourceLog, open_log
+from pump_service.feeder.settings import SourceFile
+
+pytestmark = pytest.mark.mariadb
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A primary, and a server of its own that replicates from it."""
+
+    primary: MariaDb
+    replica: MariaDb
+
+    def replicate(self) -> None:
+        execute(self.replica, "START REPLICA")
+
+    def stop_replicating(self) -> None:
+        execute(self.replica, "STOP REPLICA")
+
+
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
+    is_mysql = request.param == "mysql"
+    primary: MariaDb = request.getfixturevalue("mysql" if is_mysql else "mariadb_source")
+    private = mysql_in_memory(MySql.source_options(22)) if is_mysql else mariadb_in_memory(MariaDb.source_options(21))
+    with private as replica:
+        done = end_of(primary).gtids
+        to = f"HOST = '{primary.host}', %s_PORT = {primary.port}, %s_USER = 'root', %s_PASSWORD = ''"
+        if is_mysql:
+            execute(
+                replica, "RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{done}'",
+                f"CHANGE REPLICATION SOURCE TO SOURCE_{to.replace('%s', 'SOURCE')}, SOURCE_AUTO_POSITION = 1,"
+                " GET_SOURCE_PUBLIC_KEY = 1",
+            )  # fmt: skip
+        else:
+            execute(
+                replica, f"SET GLOBAL gtid_slave_pos = '{done}'",
+                f"CHANGE MASTER TO MASTER_{to.replace('%s', 'MASTER')}, MASTER_USE_GTID = slave_pos",
+            )  # fmt: skip
+        execute(replica, "START REPLICA")
+        execute(primary, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
+        yield Topology(primary, replica)
+        execute(primary, "DROP DATABASE topology")
+        execute(replica, "STOP REPLICA")
+
+
+def _insert(server: MariaDb, first: int, count: int = 3) -> None:
+    execute(server, *(f"REPLACE INTO topology.t VALUES ({n})" for n in range(first, first + count)))
+
+
+def _take(log: SourceLog, until: str) -> list[SourceTransaction]:
+    """What comes up to the GTID set `until`."""
+    taken: list[SourceTransaction] = []
+    while log.position.gtids != until:
+        some = log.read(wait_s=60.0)
+        assert some, log.trouble
+        taken += some
+    return taken
+
+
+def _log(source: SourceFile, position: Position) -> SourceLog:
+    return open_log(source, SERVER_ID, position)
+
+
+def test_the_next_server_of_the_topology_goes_on(topology: Topology) -> None:
+    primary, replica = topology.primary, topology.replica
+    start = end_of(primary)
+    with TcpLink(primary.host, primary.port) as link:
+        source = source_of(replica, host=link.host, port=link.port, addresses=(f"{replica.host}:{replica.port}",))
+        log = _log(source, start)
+        _insert(primary, 1)
+        taken = _take(log, end_of(primary).gtids)
+        assert log.server == (link.host, link.port)
+        link.cut()
+        _insert(primary, 10)
+        taken += _take(log, end_of(primary).gtids)
+        assert log.server == (replica.host, replica.port)
+        log.end()
+    assert [(one.id, one.changes[0].rows) for one in taken] == [
+        (one.id, one.changes[0].rows) for one in transactions_until_now(primary, start)
+    ]
+    assert len(taken) == 6
+
+
+def test_a_server_that_is_behind_is_waited_for(topology: Topology) -> None:
+    primary, replica = topology.primary, topology.replica
+    start = end_of(primary)
+    topology.stop_replicating()
+    _insert(primary, 20)
+    position = transactions_until_now(primary, start)[-1].end
+    log = _log(source_of(replica), position)
+    assert log.read(wait_s=0.1) == []
+    assert "lacks transactions" in log.trouble
+    topology.replicate()
+    _insert(primary, 30, 1)
+    (one,) = _take(log, end_of(primary).gtids)
+    log.end()
+    assert one.end.gtids == end_of(primary).gtids
+
+
+def test_a_cut_in_the_middle_loses_nothing_and_gives_nothing_twice(topology: Topology) -> None:
+    primary = topology.primary
+    start = end_of(primary)
+    with TcpLink(primary.host, primary.port) as link:
+        log = _log(source_of(primary, host=link.host, port=link.port), start)
+        taken: list[SourceTransaction] = []
+        for round_ in range(5):
+            _insert(primary, 100 + 20 * round_, 20)
+            taken += log.read(max_transactions=7, wait_s=60.0)
+            link.cut()
+            link.mend()
+        taken += _take(log, end_of(primary).gtids)
+        assert log.connections > 1
+        log.end()
+    assert [one.id for one in taken] == [one.id for one in transactions_until_now(primary, start)]
+    assert len(taken) == 100
+
+
+def test_a_silent_server_is_away(topology: Topology) -> None:
+    primary = topology.primary
+    with TcpLink(primary.host, primary.port) as link:
+        source = source_of(primary, host=link.host, port=link.port, heartbeat=0.1, read_timeout=1.0)
+        log = _log(source, end_of(primary))
+        _insert(primary, 40, 1)
+        assert len(log.read(wait_s=60.0)) == 1
+        link.freeze()
+        while not log.trouble:
+            assert log.read(wait_s=0.5) == []
+        assert "not even a heartbeat" in log.trouble
+        link.mend()
+        _insert(primary, 41, 1)
+        assert len(log.read(wait_s=60.0)) == 1
+        log.end()
+
+
+def test_a_quiet_log_is_no_silent_server(topology: Topology) -> None:
+    log = _log(source_of(topology.primary, heartbeat=0.2, read_timeout=2.0), end_of(topology.primary))
+    assert log.read(wait_s=3.0) == []
+    assert (log.trouble, log.connections) == ("", 1)
+    log.end()
+
+
+def test_reading_ends_when_another_thread_says_so(topology: Topology) -> None:
+    log = _log(source_of(topology.primary), end_of(topology.primary))
+    _insert(topology.primary, 50, 1)
+    assert len(log.read(wait_s=60.0)) == 1
+    ended = threading.Thread(target=lambda: list(log))
+    ended.start()
+    log.close()
+    ended.join(timeout=30)
+    assert not ended.is_alive()
+    log.end()
+
+
+def test_a_second_feeder_with_the_same_server_id_is_named(topology: Topology) -> None:
+    start = end_of(topology.primary)
+    first, second = (_log(source_of(topology.primary), start) for _ in range(2))
+    _insert(topology.primary, 60, 1)
+    assert len(first.read(wait_s=60.0)) == 1
+    assert len(second.read(wait_s=60.0)) == 1
+    with pytest.raises(SourceRefused, match="server id"):
+        first.read(wait_s=5.0)
+    first.end()
+    second.end()
+
+
+def test_a_purged_position_names_the_way_on(topology: Topology) -> None:
+    server = topology.replica
+    old = end_of(server)
+    topology.replicate()
+    for number in range(2):
+        _insert(topology.primary, 70 + number, 1)
+        transactions_until_now(server, replace(old, gtids=""), end=end_of(topology.primary))
+        execute(server, "FLUSH BINARY LOGS")
+    last = end_of(server)
+    execute(server, f"PURGE BINARY LOGS TO '{last.file}'")
+    for position in (old, replace(old, gtids="")):
+        log = _log(source_of(server), position)
+        with pytest.raises(LostRange, match=r"purged.*bootstrap"):
+            log.read(wait_s=10.0)
+        log.end()
+
+
+def test_a_log_that_was_reset_is_told_from_a_purged_one(topology: Topology) -> None:
+    server = topology.replica
+    topology.stop_replicating()
+    execute(server, "CREATE DATABASE own")
+    own = end_of(server)
+    execute(server, "RESET BINARY LOGS AND GTIDS" if isinstance(server, MySql) else "RESET MASTER")
+    positions = [own, Position("binlog.000099", 4), Position("binlog.000001", 1 << 20)]
+    for position in positions:
+        log = _log(source_of(server), position)
+        with pytest.raises(SourceRefused, match=r"reset.*bootstrap"):
+            log.read(wait_s=10.0)
+        log.end()
+
+
+def test_file_and_offset_are_of_one_server(mysql: MySql) -> None:
+    log = open_log(source_of(mysql), SERVER_ID, replace(end_of(mysql), gtids=""), last_uuid="another")
+    with pytest.raises(SourceRefused, match="of server another"):
+        log.read(wait_s=10.0)
+    log.end()
+
+
+@pytest.mark.parametrize("name", ["mariadb_source", "mysql"])
+def test_users_that_may_not_read(name: str, request: pytest.FixtureRequest) -> None:
+    server: MariaDb = request.getfixturevalue(name)
+    execute(server, "CREATE USER weak IDENTIFIED BY 'p'", "GRANT SELECT ON *.* TO weak")
+    try:
+        for user, password, hint in (("weak", "p", "GRANT REPLICATION SLAVE"), ("weak", "wrong", "password")):
+            log = _log(source_of(server, user=user, password=password), end_of(server))
+            with pytest.raises(SourceRefused, match=hint):
+                log.read(wait_s=10.0)
+            log.end()
+    finally:
+        execute(server, "DROP USER weak")
+
+
+def test_a_killed_server_that_comes_back() -> None:
+    with mariadb_in_memory(MariaDb.source_options(31)) as server:
+        execute(server, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
+        start = end_of(server)
+        log = _log(source_of(server), start)
+        _insert(server, 1)
+        taken = _take(log, end_of(server).gtids)
+        server.kill9()
+        assert log.read(wait_s=0.5) == []
+        assert log.trouble
+        server.restart()
+        _insert(server, 10)
+        taken += _take(log, end_of(server).gtids)
+        log.end()
+        assert len(taken) == len({one.id for one in taken}) == 6
+        assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]

@@ -1,0 +1,94 @@
+"""A network path to a server that a test can cut, or let fall silent, and mend again."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from typing import Self
+
+
+class TcpLink:
+    """Forwards `port` to (host, port) of a server.
+
+    `cut`: what is open ends, and new connections end at once; `freeze`: nothing is carried any more, in either
+    direction, by what is open; `mend`: new connections work.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()[:2]
+        self._lock = threading.Lock()
+        self._open: set[threading.Event] = set()
+        self._frozen = threading.Event()
+        self._is_cut = False
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        self._spawn(self._accept)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cut()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def cut(self) -> None:
+        """End every connection."""
+        with self._lock:
+            self._is_cut = True
+            for end in self._open:
+                end.set()
+
+    def freeze(self) -> None:
+        """Carry nothing any more, but leave the connections open."""
+        self._frozen.set()
+
+    def mend(self) -> None:
+        """Carry new connections."""
+        with self._lock:
+            self._is_cut = False
+            self._frozen = threading.Event()
+
+    def _spawn(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                end, frozen, is_cut = threading.Event(), self._frozen, self._is_cut
+                if not is_cut:
+                    self._open.add(end)
+            if is_cut:
+                client.close()
+            else:
+                self._spawn(self._carry, client, end, frozen)
+
+    def _carry(self, client: socket.socket, end: threading.Event, frozen: threading.Event) -> None:
+        with client, socket.create_connection(self._server) as server:
+            waiting = select.poll()
+            for one in (client, server):
+                waiting.register(one, select.POLLIN)
+            while not end.is_set():
+                if frozen.is_set():
+                    end.wait(0.05)
+                    continue
+                for number, _ in waiting.poll(50):
+                    source, target = (client, server) if number == client.fileno() else (server, client)
+                    with contextlib.suppress(OSError):
+                        data = source.recv(1 << 16)
+                        if data and not frozen.is_set():
+                            target.sendall(data)
+                        if data:
+                            continue
+                    end.set()
