@@ -16,21 +16,32 @@ from binlake.mysqlbinlog.rowimage.shape import Shape
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, Rows, encode_together
 from binlake.mysqlbinlog.rowimage.walker import walker_of
 
-FEWEST = 40
+FEWEST = 64
 """Rows that are worth numpy's calls; below it they are encoded one by one."""
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 8192, 4 << 20
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 4 << 20
 """Of a piece of work, so that its columns stay in the processor's caches."""
 _PLAIN_ERRORS = (CutShort, ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, struct.error)
 
-TAGS = {RowKind.INSERT: 0x12, RowKind.UPDATE: 0x1A, RowKind.PARTIAL_UPDATE: 0x1A, RowKind.DELETE: 0x32}
-"""Protobuf's tags of TableMutation's lists of rows."""
+_LISTS = {
+    RowKind.INSERT: (0x12, 0, b"\x38\x00"),
+    RowKind.UPDATE: (0x1A, 1, b"\x38\x01"),
+    RowKind.PARTIAL_UPDATE: (0x1A, 1, b"\x38\x01"),
+    RowKind.DELETE: (0x32, 2, b"\x38\x04"),
+}
+"""Of a TableMutation's lists of rows: protobuf's tag, its place, and the entry of `sequence` for one of its rows."""
 
 
 class Entries(NamedTuple):
-    """The rows of an event as entries of their list, tags and lengths included; `rows`: how many."""
+    """The rows of an event as a mutation of the table holds them.
 
+    `order`: the number of their list in it; `data`: their entries there, tags and lengths included; `sequence`: their
+    part of that list.
+    """
+
+    table_id: int
+    order: int
     data: memoryview | bytes
-    rows: int
+    sequence: bytes
 
 
 class Group:
@@ -45,18 +56,19 @@ class Group:
             return
         self._data = b"".join([*(event.rows for event in events), bytes(ROOM)])
         sizes = np.fromiter((len(event.rows) for event in events), np.int64, len(events))
-        self._ends = sizes.cumsum()
-        self._starts = self._walk()
-        bounds = np.searchsorted(self._starts, np.concatenate((np.zeros(1, np.int64), self._ends)))
-        self._bounds: Ints = bounds.astype(np.int64)
+        self._limits: Ints = np.concatenate((np.zeros(1, np.int64), sizes.cumsum()))
+        self._starts, self._bounds = self._walk()
         self.rows = np.diff(self._bounds)
 
-    def _walk(self) -> Ints:
+    def _walk(self) -> tuple[Ints, Ints]:
+        """Where the rows begin, and the end; the number of each event's first row, and of all."""
+        size = len(self._data) - ROOM
         try:
-            starts = np.asarray(walker_of(self._shape)(self._data, len(self._data) - ROOM), np.int64)
+            starts = np.asarray([*walker_of(self._shape)(self._data, size), size], np.int64)
+            bounds: Ints = np.searchsorted(starts, self._limits)
             # No row lies across two events.
-            if np.isin(self._ends[:-1], starts).all():
-                return starts
+            if np.array_equal(starts[bounds], self._limits):
+                return starts, bounds
         except (IndexError, struct.error):
             pass
         for event in self._events:
@@ -67,7 +79,7 @@ class Group:
         """The entries of each event; `numbers`: that of its first row in its transaction."""
         if self._plain is not None:
             return [self._entries_of(rows) for rows in self._plain]
-        if len(self._starts) < FEWEST:
+        if len(self._starts) <= FEWEST:
             return self._one_by_one(0, len(self._events), numbers)
         entries: list[Entries] = []
         for first, last in self._shares():
@@ -77,10 +89,9 @@ class Group:
     def _shares(self) -> list[tuple[int, int]]:
         """(first, last) events of pieces of work."""
         shares, first = [], 0
-        starts = np.concatenate((np.zeros(1, np.int64), self._ends))
         while first < len(self._events):
             by_rows = np.searchsorted(self._bounds, self._bounds[first] + _ROWS_AT_ONCE)
-            by_bytes = np.searchsorted(starts, starts[first] + _BYTES_AT_ONCE)
+            by_bytes = np.searchsorted(self._limits, self._limits[first] + _BYTES_AT_ONCE)
             last = min(max(int(min(by_rows, by_bytes)), first + 1), len(self._events))
             shares.append((first, last))
             first = last
@@ -89,19 +100,19 @@ class Group:
     def _together(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         low, high = int(self._bounds[first]), int(self._bounds[last])
         if low == high:
-            return [Entries(b"", 0)] * (last - first)
+            return [self._of(b"", 0)] * (last - first)
         counts = self.rows[first:last]
         places = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
-        ends = np.append(self._starts[low + 1 : high], self._ends[last - 1])
-        rows = Rows.of(self._data, self._starts[low:high], ends)
+        rows = Rows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])
         try:
-            data, row_ends = encode_together(self._shape, rows, places, TAGS[self._shape.kind])
+            data, row_ends = encode_together(self._shape, rows, places, _LISTS[self._shape.kind][0])
         except _PLAIN_ERRORS:
             # Says what is wrong with which row, or knows better.
             return self._one_by_one(first, last, numbers)
+        table_id, (_, order, sequence) = self._shape.table.id, _LISTS[self._shape.kind]
         bounds = np.concatenate((np.zeros(1, np.int64), row_ends))[self._bounds[first : last + 1] - low].tolist()
         return [
-            Entries(data[start:end], count)
+            Entries(table_id, order, data[start:end], sequence * count)
             for start, end, count in zip(bounds, bounds[1:], counts.tolist(), strict=False)
         ]
 
@@ -112,8 +123,12 @@ class Group:
         ]
 
     def _entries_of(self, rows: list[bytes]) -> Entries:
-        tag = bytes((TAGS[self._shape.kind],))
-        return Entries(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
+        tag = bytes((_LISTS[self._shape.kind][0],))
+        return self._of(b"".join([tag + write_uvarint(len(row)) + row for row in rows]), len(rows))
+
+    def _of(self, data: bytes, count: int) -> Entries:
+        _, order, sequence = _LISTS[self._shape.kind]
+        return Entries(self._shape.table.id, order, data, sequence * count)
 
 
 def _fits(shape: Shape) -> bool:

@@ -21,20 +21,9 @@ from binlake.rows.schema.info import TableDef
 DefinitionOf = Callable[[TableMap], TableDef | None]
 """A table map to the definition of its place; None: the table is left out."""
 
-# Protobuf's tags of PrewriteValue and TableMutation, and of `sequence` also what an entry says.
+# Protobuf's tags of PrewriteValue and TableMutation.
 _VERSION, _MUTATION, _TABLE_ID = b"\x08", b"\x12", b"\x08"
-_SEQUENCE = {
-    RowKind.INSERT: b"\x38\x00",
-    RowKind.UPDATE: b"\x38\x01",
-    RowKind.PARTIAL_UPDATE: b"\x38\x01",
-    RowKind.DELETE: b"\x38\x04",
-}
-# The lists of a mutation in their order.
-_LISTS = {RowKind.INSERT: 0, RowKind.UPDATE: 1, RowKind.PARTIAL_UPDATE: 1, RowKind.DELETE: 2}
 _KNOWN_NUMBERS = 1 << 16
-
-_Part = tuple[int, RowKind, Entries]
-"""Table id, kind and rows of an event."""
 
 
 def encode_transactions(
@@ -65,17 +54,18 @@ class _Shapes:
     def __init__(self, definition_of: DefinitionOf) -> None:
         self._definition_of = definition_of
         # By the object first: a table map has many fields, and is that of many events.
-        self._by_object: dict[tuple[int, RowKind, bytes, bytes], Shape | None] = {}
+        self._by_object: dict[tuple[int, int, bytes, bytes], Shape | None] = {}
         self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape | None] = {}
         self._tables: dict[TableMap, TableDef | None] = {}
 
     def of(self, event: RowsEvent) -> Shape | None:
         """The shape of an event's rows; None where its table is left out."""
-        key = (id(event.table), event.kind, event.before, event.after)
-        if key in self._by_object:
+        key = (id(event.table), id(event.kind), event.before, event.after)
+        try:
             return self._by_object[key]
-        shape = self._by_object[key] = self._by_content(event)
-        return shape
+        except KeyError:
+            shape = self._by_object[key] = self._by_content(event)
+            return shape
 
     def _by_content(self, event: RowsEvent) -> Shape | None:
         key = (event.table, event.kind, event.before, event.after)
@@ -87,7 +77,7 @@ class _Shapes:
         return self._shapes[key]
 
 
-def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[_Part]:
+def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[Entries]:
     """The rows of each event; `bounds`: of the transactions."""
     places: dict[Shape, list[int]] = {}
     for place, (_, shape) in enumerate(found):
@@ -100,41 +90,36 @@ def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[_P
     before = rows.cumsum()[:-1]
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
     numbers = before - before[firsts] + 1
-    parts: list[_Part] = [(0, RowKind.INSERT, Entries(b"", 0))] * len(found)
+    encoded: dict[int, Entries] = {}
     for shape, own in places.items():
-        table_id, kind = shape.table.id, shape.kind
-        for place, entries in zip(own, groups[shape].encode(numbers[own]), strict=True):
-            parts[place] = (table_id, kind, entries)
-    return parts
+        encoded.update(zip(own, groups[shape].encode(numbers[own]), strict=True))
+    return [encoded[place] for place in range(len(found))]
 
 
-def _value(version: bytes, parts: list[_Part]) -> bytes:
+def _value(version: bytes, parts: list[Entries]) -> bytes:
+    if len(parts) == 1:
+        table_id, _, data, sequence = parts[0]
+        head = _table_head(table_id)
+        return b"".join((version, _mutation_head(len(head) + len(data) + len(sequence)), head, data, sequence))
     if not parts:
         return b""
-    if len(parts) == 1:
-        return b"".join((version, *_mutation(parts[0][0], parts)))
     pieces: list[memoryview | bytes] = [version]
     for table_id, group in groupby(parts, key=itemgetter(0)):
         pieces += _mutation(table_id, list(group))
     return b"".join(pieces)
 
 
-def _mutation(table_id: int, parts: list[_Part]) -> list[memoryview | bytes]:
+def _mutation(table_id: int, parts: list[Entries]) -> list[memoryview | bytes]:
     """The pieces of a mutation, its tag and length in front."""
-    if len(parts) == 1:
-        _, kind, entries = parts[0]
-        pieces: list[memoryview | bytes] = [entries.data, _SEQUENCE[kind] * entries.rows]
-    else:
-        pieces = [part[2].data for part in sorted(parts, key=lambda part: _LISTS[part[1]])]
-        pieces += [_SEQUENCE[kind] * entries.rows for _, kind, entries in parts]
+    pieces: list[memoryview | bytes] = [part.data for part in sorted(parts, key=itemgetter(1))]
+    pieces += [part.sequence for part in parts]
     head = _table_head(table_id)
-    size = len(head) + sum(map(len, pieces))
-    return [_MUTATION, _number(size), head, *pieces]
+    return [_mutation_head(len(head) + sum(map(len, pieces))), head, *pieces]
 
 
 @lru_cache(_KNOWN_NUMBERS)
-def _number(value: int) -> bytes:
-    return write_uvarint(value)
+def _mutation_head(size: int) -> bytes:
+    return _MUTATION + write_uvarint(size)
 
 
 @lru_cache(_KNOWN_NUMBERS)

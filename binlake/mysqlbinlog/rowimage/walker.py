@@ -32,7 +32,7 @@ def walker_of(shape: Shape) -> Walk:
 
 def _image_lines(image: Image) -> Iterator[str]:
     size, count = image.null_bytes, len(image.columns)
-    bits = "d[i]" if size == 1 else f"int.from_bytes(d[i:i + {size}], 'little')"
+    bits = _LENGTHS[size] if size < 3 else f"int.from_bytes(d[i:i + {size}], 'little')"
     # Bits of no column may be set.
     yield f"  b = {bits} & {(1 << count) - 1}"
     yield f"  i += {size}"
