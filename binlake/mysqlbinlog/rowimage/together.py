@@ -17,11 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from binlake.mysqlbinlog.model import RowKind
-from binlake.mysqlbinlog.rowimage.charsets import has_ascii, utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
 from binlake.mysqlbinlog.rowimage.columns import LaneReader, comparable_floats, lane_reader_of
 from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, varints, words_of, zigzag
 from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
+from binlake.mysqlbinlog.texts import has_ascii
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
 

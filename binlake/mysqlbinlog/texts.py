@@ -1,0 +1,112 @@
+"""Texts of the servers' character sets, decoded as the servers decode them.
+
+Python's codecs are the servers' tables but for a few letters, which stand here; a test asks a server for each.
+Codes that a server shows as U+FFFD are decoded as what they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from functools import cache
+
+from binlake.rows.codec.latin1 import latin1_text
+
+Decode = Callable[[bytes], str]
+"""Raises UnicodeDecodeError for bytes that are no text."""
+
+UTF8 = frozenset(("utf8", "utf8mb3", "utf8mb4", "ascii"))
+"""Character sets whose texts are UTF-8 as they are."""
+
+_ONE_BYTE = {
+    "latin2": "iso8859-2", "latin5": "iso8859-9", "latin7": "iso8859-13", "greek": "iso8859-7",
+    "hebrew": "iso8859-8", "tis620": "cp874", "koi8r": "koi8-r", "koi8u": "koi8-u", "macce": "mac-latin2",
+    "macroman": "mac-roman", "cp850": "cp850", "cp852": "cp852", "cp866": "cp866", "cp1250": "cp1250",
+    "cp1251": "cp1251", "cp1256": "cp1256", "cp1257": "cp1257",
+}  # fmt: skip
+_WIDER = {
+    "gbk": "gbk", "gb2312": "gb2312", "gb18030": "gb18030", "big5": "big5", "sjis": "shift_jis", "cp932": "cp932",
+    "ujis": "euc_jp", "euckr": "cp949", "ucs2": "utf-16-be", "utf16": "utf-16-be",
+    "utf16le": "utf-16-le", "utf32": "utf-32-be",
+}  # fmt: skip
+_WITHOUT_ASCII = frozenset(("ucs2", "utf16", "utf16le", "utf32"))
+
+_OTHER_BYTES = {
+    "cp866": {0xFC: "ⁿ", 0xFD: "²"},
+    "greek": {0xA1: "ʽ", 0xA2: "ʼ"},
+    "hebrew": {0xAF: "‾"},
+    "koi8u": {0x95: "•"},
+    "tis620": {byte: chr(byte) for byte in range(0x80, 0xA0)},
+}
+_OTHER_LETTERS = {
+    "gb18030": {0xE7C7: "ḿ", 0x1E3F: "\ue7c7"},
+    "sjis": {0xFF3C: "\\"},
+    "ujis": {0xFF3C: "\\"},
+}
+"""By character set: what Python decodes, and the server's letter instead."""
+_BIG5_MORE = {0xD6 + place: letter for place, letter in enumerate("碁銹裏墻恒粧嫺")}
+_OWN_ROWS, _OWN_PLACES = 0xF5, 0xA1
+"""Where the letters of one's own begin in EUC: rows of 94, from U+E000 and, behind 8F, from U+E3AC."""
+
+
+def has_ascii(charset: str) -> bool:
+    """True when a text of ASCII letters is the same bytes in UTF-8."""
+    return charset not in _WITHOUT_ASCII
+
+
+@cache
+def decoder_of(charset: str) -> Decode | None:
+    """The decoder of a character set by its name at the server; None for one that is not known."""
+    if charset in UTF8:
+        return bytes.decode
+    if charset == "latin1":
+        return lambda data: data.decode() if data.isascii() else latin1_text(data)
+    if charset in _ONE_BYTE:
+        return _table_decoder(charset)
+    return _codec_decoder(charset) if charset in _WIDER else None
+
+
+def _table_decoder(charset: str) -> Decode:
+    # U+FFFE is no letter: a byte of it is refused.
+    letters = [bytes((byte,)).decode(_ONE_BYTE[charset], "ignore") or "\ufffe" for byte in range(256)]
+    for byte, letter in _OTHER_BYTES.get(charset, {}).items():
+        letters[byte] = letter
+    table = "".join(letters)
+    return lambda data: codecs.charmap_decode(data, "strict", table)[0]
+
+
+def _codec_decoder(charset: str) -> Decode:
+    codec, errors = _WIDER[charset], f"binlake-{charset}" if charset in _MORE else "strict"
+    other = _OTHER_LETTERS.get(charset)
+    if errors != "strict":
+        codecs.register_error(errors, _MORE[charset])
+    if other is None:
+        return lambda data: data.decode(codec, errors)
+    return lambda data: data.decode(codec, errors).translate(other)
+
+
+def _more_of_big5(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    place = error.start
+    letter = _BIG5_MORE.get(int.from_bytes(error.object[place + 1 : place + 2]))
+    if error.object[place] != 0xF9 or letter is None:
+        raise error
+    return letter, place + 2
+
+
+def _more_of_euc(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    place = error.start
+    long = error.object[place] == 0x8F
+    pair = error.object[place + long : place + long + 2]
+    if len(pair) < 2 or not _OWN_ROWS <= pair[0] < 0xFF or not _OWN_PLACES <= pair[1] < 0xFF:
+        raise error
+    first = 0xE3AC if long else 0xE000
+    return chr(first + (pair[0] - _OWN_ROWS) * 94 + pair[1] - _OWN_PLACES), place + long + 2
+
+
+_MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {
+    "big5": _more_of_big5,
+    "ujis": _more_of_euc,
+}
+"""What the servers have and Python's codecs refuse."""

@@ -1,0 +1,76 @@
+"""Character sets: what a real server reads in every code of every character set is what is decoded."""
+
+from __future__ import annotations
+
+import pytest
+from support.mariadb import MySql, execute, rows
+
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
+from binlake.mysqlbinlog.texts import decoder_of, has_ascii
+
+_CODES = [
+    *(bytes((one,)) for one in range(256)),
+    *(bytes((one, two)) for one in range(0x81, 0xFF) for two in range(0x40, 0xFF)),
+    *(bytes((0x8F, one, two)) for one in range(0xA1, 0xFF) for two in range(0xA1, 0xFF)),
+    *(bytes((0x81, one, two, three)) for one in (0x30, 0x35) for two in (0x81, 0xF4) for three in range(0x30, 0x3A)),
+]
+_NO_LETTER = "\ufffd"
+
+
+def _decoded(charset: str, code: bytes) -> str | None:
+    decode = decoder_of(charset)
+    assert decode is not None
+    try:
+        return decode(code)
+    except UnicodeDecodeError:
+        return None
+
+
+@pytest.mark.mariadb
+@pytest.mark.long
+def test_codes_of_all_charsets(mysql: MySql) -> None:
+    execute(mysql, "DROP DATABASE IF EXISTS codes", "CREATE DATABASE codes")
+    values = ", ".join(f"(X'{code.hex()}')" for code in _CODES)
+    execute(mysql, "CREATE TABLE codes.code (code VARBINARY(4))", f"INSERT INTO codes.code VALUES {values}")
+    asked = 0
+    for charset, size in rows(mysql, "SELECT character_set_name, maxlen FROM information_schema.character_sets"):
+        if decoder_of(charset) is None or not has_ascii(charset):
+            continue
+        shown = f"SELECT code, HEX(CONVERT(CONVERT(code USING {charset}) USING utf8mb4)) FROM codes.code"
+        shown += f" WHERE LENGTH(code) <= {size}"
+        for code, letters in rows(mysql, shown):
+            letter = bytes.fromhex(letters or "").decode()
+            # Codes that are damaged come with or as a question mark.
+            if len(letter) == 1 and letter != _NO_LETTER and (letter != "?" or code == b"?"):
+                assert _decoded(charset, code) == letter, (charset, code)
+                asked += 1
+    assert asked > 90_000
+    execute(mysql, "DROP DATABASE codes")
+
+
+@pytest.mark.parametrize("charset", ["eucjpms", "armscii8", "new"])
+def test_charsets_that_are_refused(charset: str) -> None:
+    with pytest.raises(SchemaError, match=f"texts of the charset {charset} cannot be replicated"):
+        utf8_writer(charset)
+
+
+@pytest.mark.parametrize(
+    ("charset", "letters"),
+    [("ucs2", "aä中"), ("utf16", "a😀"), ("utf16le", "a😀"), ("utf32", "a😀"), ("latin1", "a€\x81ß"), ("gbk", "中文")],
+)
+def test_letters(charset: str, letters: str) -> None:
+    codec = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be"}.get(
+        charset, charset
+    )
+    raw = b"a\x80\x81\xdf" if charset == "latin1" else letters.encode(codec)
+    write = utf8_writer(charset)
+    assert write is not None
+    assert write(raw) == letters.encode()
+
+
+def test_damaged_text() -> None:
+    write = utf8_writer("big5")
+    assert write is not None
+    with pytest.raises(UnicodeDecodeError):
+        write(b"a\xf9")
