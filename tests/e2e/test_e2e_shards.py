@@ -119,3 +119,19 @@ def test_a_column_for_the_source_keeps_equal_ids_apart(
         ]
         assert len(expected) == 8
         assert found == expected
+
+
+def test_shards_with_rows_of_long_ago_are_one_table(
+    sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
+) -> None:  # S4-02 S4-03
+    for server in sources:
+        server.wipe()
+    with FedShards(tmp_path, sources, empty_mariadb, **{"task-mode": "all"}) as shards:
+        for step in ("base", "load"):
+            shards.run_step(step)
+        shards.start()
+        shards.run_step("widen")
+        shards.run_step("after")
+        shards.run_windows()
+        assert len(union(shards, "*")) == 10
+        assert sales(empty_mariadb, "sale", "*") == union(shards, "*")
