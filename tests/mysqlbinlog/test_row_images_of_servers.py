@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from support.examples import examples
 from support.loggedrows import definition_of, events_of
-from support.mariadb import MariaDb, execute
-from support.sourcetypes import Kind, kinds
+from support.mariadb import MariaDb, MySql, execute, rows
+from support.sourcetypes import Kind, drawn_json, kinds, text_literal
 
-from binlake.mysqlbinlog.model import RowsEvent
+from binlake.errors import SchemaError, WireError
+from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.codec import RowChange, decode_transaction
 from binlake.rows.schema import TableDef
@@ -112,3 +114,107 @@ def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: ra
 def test_all_types(source: MariaDb) -> None:
     for seed in range(examples(5)):
         _check(source, "wide", kinds(source.name), 40, random.Random(seed))
+
+
+def _kept(server: MariaDb, columns: str, statements: list[str], shown: str) -> tuple[list[Any], list[Any]]:
+    """What is decoded of column `c` behind each of `statements`, and what SELECT shows behind all, by id."""
+    execute(server, "DROP TABLE IF EXISTS images.t", f"CREATE TABLE images.t (id INT PRIMARY KEY, {columns})")
+    definition = definition_of(server, "images", "t", pk_is_handle=True)
+    latest: dict[str | None, str | None] = {}
+    for change in _changes(definition, events_of(server, statements)):
+        assert change.after is not None
+        latest[change.after["id"]] = change.after["c"]
+    found = rows(server, f"SELECT {shown} FROM images.t ORDER BY id")
+    return [latest[number] for number in sorted(latest, key=lambda text: int(text or 0))], [text for (text,) in found]
+
+
+_PATHS = (
+    "$.a", "$.b[1]", '$."odd key \\" 1".x', "$.b[0]", "$.n", "$.b[last]", "$.deep.er[2].most", "$.a[0]", "$.n[last]",
+    "$.a[1]", "$.b[last-1]", "$.b[99]",
+)  # fmt: skip
+
+
+def test_partial_documents(mysql: MySql) -> None:
+    execute(mysql, "CREATE DATABASE IF NOT EXISTS images")
+    dice = random.Random(1)
+    document = {"a": "x" * 300, "b": [1, 2, {"c": "y" * 100}], 'odd key " 1': {"x": 1}, "deep": {"er": [0, 1, {}]}}
+    statements = ["SET binlog_row_value_options = PARTIAL_JSON"]
+    statements += [f"INSERT INTO images.t VALUES ({n}, 0, {text_literal(json.dumps(document))})" for n in range(20)]
+    for _ in range(200):
+        value = f"CAST({text_literal(json.dumps(drawn_json(dice, 3)))} AS JSON)"
+        path, number = f"'{dice.choice(_PATHS)}'".replace("\\", "\\\\"), dice.randrange(20)
+        change = dice.choice((f"SET(c, {path}, {value}", f"REMOVE(c, {path}", f"REPLACE(c, {path}, {value}"))
+        statements.append(f"UPDATE images.t SET v = v + 1, c = JSON_{change}) WHERE id = {number}")
+    decoded, shown = _kept(mysql, "v INT, c JSON", statements, "CAST(c AS CHAR)")
+    assert [json.loads(text) for text in decoded] == [json.loads(text) for text in shown]
+    kinds_logged = {event.kind for event in events_of(mysql, [*statements[:1], *statements[-20:]])}
+    assert RowKind.PARTIAL_UPDATE in kinds_logged
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("CAST(1.50 AS JSON)", "1.5"),
+        ("CAST(-12345678901234567890.5 AS JSON)", "-12345678901234567000"),
+        ("CAST(DATE'2026-02-03' AS JSON)", '"2026-02-03"'),
+        ("CAST(TIMESTAMP'2026-02-03 04:05:06.789' AS JSON)", '"2026-02-03 04:05:06.789000"'),
+        ("CAST(TIME'-12:34:56.5' AS JSON)", '"-12:34:56.500000"'),
+        ("JSON_ARRAY(X'01FF', b'101')", '["base64:type15:Af8=", "base64:type15:BQ=="]'),
+        ("CAST(18446744073709551615 AS JSON)", "18446744073709551615"),
+        ("JSON_OBJECT('bb', 1, 'a', 2)", '{"a": 2, "bb": 1}'),
+    ],
+)
+def test_documents_beyond_text(mysql: MySql, value: str, text: str) -> None:
+    execute(mysql, "CREATE DATABASE IF NOT EXISTS images")
+    decoded, _ = _kept(mysql, "c JSON", [f"INSERT INTO images.t VALUES (1, {value})"], "CAST(c AS CHAR)")
+    assert decoded == [text]
+
+
+@pytest.mark.parametrize("fsp", range(7))
+@pytest.mark.parametrize("kind", ["TIME", "DATETIME", "TIMESTAMP"])
+def test_old_temporal_types_of_mariadb(mariadb_source: MariaDb, kind: str, fsp: int) -> None:
+    server = mariadb_source
+    execute(server, "CREATE DATABASE IF NOT EXISTS images")
+    before = "" if kind == "TIME" else "2026-02-03 "
+    texts = [f"{before}04:05:06.123456", f"{before}23:59:59.999999", f"{before}00:00:00"]
+    texts += ["-838:59:59", "838:59:59", "-00:00:01.5"] if kind == "TIME" else ["2001-12-31 23:59:59"]
+    values = ", ".join(f"({n}, {text_literal(text)})" for n, text in enumerate(texts))
+    execute(server, "SET GLOBAL mysql56_temporal_format = OFF")
+    try:
+        decoded, shown = _kept(server, f"c {kind}({fsp}) NULL", [f"INSERT INTO images.t VALUES {values}"], "CONCAT(c)")
+    finally:
+        execute(server, "SET GLOBAL mysql56_temporal_format = ON")
+    assert decoded == shown
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_partial_images(source: MariaDb, image: str) -> None:
+    execute(source, "DROP TABLE IF EXISTS images.t", "CREATE TABLE images.t (id INT PRIMARY KEY, v INT, b TEXT)")
+    statements = ["INSERT INTO images.t VALUES (1, 2, 'x')", "UPDATE images.t SET v = 3"]
+    events = events_of(source, [f"SET binlog_row_image = {image}", *statements])
+    with pytest.raises(WireError, match=r"the source does not log whole rows .*table=images\.t.*binlog_row_image"):
+        _changes(definition_of(source, "images", "t"), events)
+
+
+def test_types_that_are_refused(source: MariaDb) -> None:
+    execute(source, "DROP TABLE IF EXISTS images.t", "CREATE TABLE images.t (id INT PRIMARY KEY, g TEXT)")
+    definition = definition_of(source, "images", "t")
+    execute(source, "ALTER TABLE images.t MODIFY g GEOMETRY")
+    events = events_of(source, ["INSERT INTO images.t VALUES (1, POINT(1, 2))"])
+    with pytest.raises(SchemaError, match="column g has a type that cannot be replicated: geometry"):
+        _changes(definition, events)
+
+
+def test_virtual_and_stored_columns(source: MariaDb) -> None:
+    columns = (
+        "c VARCHAR(9), v INT AS (id + 1) VIRTUAL, s INT AS (id + 2) STORED, w VARCHAR(9) AS (CONCAT(c, 'x')) VIRTUAL"
+    )
+    execute(source, "DROP TABLE IF EXISTS images.t", f"CREATE TABLE images.t (id INT PRIMARY KEY, {columns})")
+    statements = [
+        "INSERT INTO images.t (id, c) VALUES (1, 'a')",
+        "UPDATE images.t SET c = NULL",
+        "DELETE FROM images.t",
+    ]
+    changes = _changes(definition_of(source, "images", "t"), events_of(source, statements))
+    first, second = {"id": "1", "c": "a", "s": "3"}, {"id": "1", "c": None, "s": "3"}
+    assert [(c.before, c.after) for c in changes] == [(None, first), (first, second), (second, None)]

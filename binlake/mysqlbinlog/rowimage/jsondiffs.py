@@ -12,7 +12,7 @@ from typing import Any
 from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
 
 _REPLACE, _INSERT, _REMOVE = range(3)
-_LEG = re.compile(r'\[(\d+)\]|\.("(?:[^"\\]|\\.)*")|\.([^.\[]+)', re.DOTALL)
+_LEG = re.compile(r'\[(?:(last)(?:-(\d+))?|(\d+))\]|\.("(?:[^"\\]|\\.)*")|\.([^.\[]+)', re.DOTALL)
 _SIZES = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 
 Leg = str | int
@@ -45,24 +45,27 @@ def apply_diffs(document: Any, diffs: bytes) -> Any:
 
 
 def path_legs(path: str) -> list[Leg]:
-    """The legs of a path such as `$.a[2]."b c"`: names and places in arrays."""
+    """The legs of a path such as `$.a[2]."b c"[last-1]`: names and places in arrays, from the end as negative ones."""
     legs: list[Leg] = []
     pos = 1
     while pos < len(path):
         match = _LEG.match(path, pos)
         if match is None:
             raise ValueError("a path in a JSON difference cannot be read")
-        place, quoted, name = match.groups()
-        legs.append(int(place) if place is not None else json.loads(quoted) if quoted is not None else name)
+        last, back, place, quoted, name = match.groups()
+        if last:
+            legs.append(-1 - int(back or 0))
+        else:
+            legs.append(int(place) if place is not None else json.loads(quoted) if quoted is not None else name)
         pos = match.end()
     return legs
 
 
 def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None:
+    *others, last = _real_legs(root, legs)
     parent: Any = root
-    for leg in legs[:-1]:
+    for leg in others:
         parent = parent[leg]
-    last = legs[-1]
     if operation == _REMOVE:
         del parent[last]
     elif operation == _INSERT and isinstance(parent, list):
@@ -71,6 +74,19 @@ def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None
         parent[last] = value
     else:
         raise ValueError(f"unknown operation {operation} in a JSON difference")
+
+
+def _real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
+    """The legs without places in what is no array: there the only place is the value itself."""
+    found: list[Leg] = []
+    value: Any = root
+    for number, leg in enumerate(legs):
+        if isinstance(leg, int) and not isinstance(value, list):
+            continue
+        found.append(leg)
+        if number < len(legs) - 1:
+            value = value[leg]
+    return found
 
 
 def _sized(data: bytes, pos: int) -> tuple[bytes, int]:
