@@ -263,5 +263,5 @@ def test_parsing_is_quick_and_loads_nothing_heavy(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _PARSE], capture_output=True, text=True, check=True)
     first, heavy = done.stdout.splitlines()[-2:]
     seconds, dags = first.split()
-    assert (int(dags), heavy) == (60, "")
+    assert (int(dags), heavy) == (70, "")
     assert float(seconds) < 1.0

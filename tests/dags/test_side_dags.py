@@ -147,6 +147,13 @@ def test_a_replay_names_another_replication_never_a_path(run: Runner, folder: Pa
         run(script, {"mode": "replay", "into": "/etc/passwd", **RANGE}, ".backfill")
 
 
+def test_a_bootstrap_follows_the_load_and_says_what_came(run: Runner) -> None:
+    load = {"source": "shard-1", "state": "done", "rows": 12_345, "tables": 2, "from_ts": LO, "commit_ts": HI}
+    done = run({"bootstrap": [printed({"phase": "landed", "loads": [load]})]}, {"until": "landed"}, ".bootstrap")
+    assert (done.state, options(done)) == ("success", {"--until": "landed"})
+    assert done.note.startswith("bootstrap: 12,345 rows of 1 sources landed, base at ")
+
+
 def test_a_rebuild_that_comes_out_different_fails_the_run(run: Runner) -> None:
     changed = answer("merge", LO, LOWERED, "changed")["results"]
     done = run({"backfill": [printed(changed, status=4)]}, {"mode": "rebuild", **RANGE}, ".backfill")

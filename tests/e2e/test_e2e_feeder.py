@@ -13,6 +13,7 @@ import pytest
 from support.feeding import WAIT_S, FedCluster, contents, mixed_transactions
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
+from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
 
@@ -131,3 +132,7 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
         run_windows(cluster, target)
         assert len(contents(server, "fed")["t"]) > 5_000
         assert contents(mariadb, "fed") == contents(server, "fed")
+        shown: list[Bootstrap] = []
+        done = follow_bootstrap(cluster.replication(target=target), "applied", shown.append)
+        assert shown == [done]
+        assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)

@@ -20,8 +20,8 @@ from binlake_airflow.telemetry import addresses
 from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
 
 SYNC = "sync"
-KINDS = (SYNC, "backfill", "recover", "audit", "verify", "maintain")
-"""Kinds of DAGs of a replication; `bootstrap` is reserved."""
+KINDS = (SYNC, "bootstrap", "backfill", "recover", "audit", "verify", "maintain")
+"""Kinds of DAGs of a replication."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TS_PATTERN = "^[0-9]{1,20}$"
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"

@@ -1,4 +1,4 @@
-"""The DAGs beside the windows of a replication: backfill, recover, audit, verify, maintain. One task each."""
+"""The DAGs beside the windows of a replication: bootstrap, backfill, recover, audit, verify, maintain. A task each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.operators.commands import (
     AuditOperator,
     BackfillOperator,
+    BootstrapOperator,
     MaintainOperator,
     RecoverOperator,
     VerifyOperator,
@@ -35,10 +36,31 @@ _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 def build_side_dags(file: ReplicationFile) -> list[DAG]:
     """All of them; those that write to the target only where there is one. Raises ConfigError."""
-    makers: list[Callable[[ReplicationFile], DAG]] = [_backfill_dag, _audit_dag, _maintain_dag]
+    makers: list[Callable[[ReplicationFile], DAG]] = [_bootstrap_dag, _backfill_dag, _audit_dag, _maintain_dag]
     if file.replication.target is not None:
         makers += [_recover_dag, _verify_dag]
     return [make(file) for make in makers]
+
+
+def _bootstrap_dag(file: ReplicationFile) -> DAG:
+    reached = ["loaded", "landed", *["applied"] * (file.replication.target is not None)]
+    with new_dag(
+        file,
+        "bootstrap",
+        summary=f"Follow the full load of the sources of {file.replication.name} until its sinks have it",
+        doc="The feeder loads its MySQL and MariaDB sources at its first start; "
+        f"`{file.replication.name}` carries the rows on, window by window: it must be unpaused. The task's log shows "
+        "the rows and tables read so far. It writes nothing: run it again as often as you like.",
+        params={
+            "until": Param(
+                reached[-1], type="string", enum=reached, title="until",
+                description="loaded: the pumps have it; landed: the lake; applied: the target",
+            ),
+        },
+        schedule=None,
+    ) as dag:  # fmt: skip
+        BootstrapOperator(task_id="bootstrap", **file.command_arguments(), doc_md="`binlake bootstrap`")
+    return dag
 
 
 def _backfill_dag(file: ReplicationFile) -> DAG:

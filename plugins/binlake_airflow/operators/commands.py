@@ -163,6 +163,25 @@ class RecoverOperator(CommandOperator):
             )
 
 
+class BootstrapOperator(CommandOperator):
+    """Follows the full load of a feeder's sources; its progress is in the task's log."""
+
+    command = "bootstrap"
+
+    def words(self, context: Context) -> Sequence[str]:
+        """How far to follow."""
+        return ["--until", context["params"]["until"]]
+
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
+        """The loads, with a note."""
+        done = super().answer(printed, status, context)
+        rows, sources = sum(one["rows"] for one in done["loads"]), len(done["loads"])
+        last = max(done["loads"], key=lambda one: int(one["commit_ts"]))["commit_ts"]
+        text = f"bootstrap: {rows:,} rows of {sources} sources {done['phase']}, base at {ts_with_time(last)}"
+        context["ti"].xcom_push(key=KEY, value=text)
+        return done
+
+
 class BackfillOperator(CommandOperator):
     """Rebuilds, repairs, replays, rolls back or sends a range of commit_ts again (DESIGN 4).
 

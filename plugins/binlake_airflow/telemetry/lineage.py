@@ -126,6 +126,8 @@ def lineage_of_command(
         return lineage_of_stages(replication, printed[:-1], from_relay=relayed)
     if command == "backfill" and into is not None:
         return lineage_of_stages(replication.model_copy(update={"target": into.target}), printed)
+    if command == "bootstrap":
+        return flow.all()  # it follows: the windows move the rows, and say so
     if command == "audit":
         _audit(flow, asked, printed)
     elif command == "maintain":

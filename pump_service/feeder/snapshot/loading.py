@@ -101,9 +101,10 @@ class Loader:
         snapshot, databases = self._open()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
-            tables, version = self._publish_definitions(snapshot, databases, began_ms)
+            from_ts = self._first_ts()
+            tables, version = self._publish_definitions(snapshot, databases, began_ms, from_ts)
             names = [table.name for table in tables]
-            progress = Progress.of(guess_rows(snapshot.sessions[0], names), names)
+            progress = Progress.of(guess_rows(snapshot.sessions[0], names), names, from_ts)
             self.watch(progress)
             log.info("snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids)
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
@@ -145,8 +146,13 @@ class Loader:
                 log.warning("server_away", source=self.source.name, error=str(error))
         return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
+    def _first_ts(self) -> int:
+        """Before everything of the load, also of its attempts before this one."""
+        known = load_record(self.journal, self.source.name).get("from_ts")
+        return int(known) if known else self.publisher.fetch_ts(self.source.name)
+
     def _publish_definitions(
-        self, snapshot: Snapshot, databases: Sequence[DatabaseDescription], began_ms: int
+        self, snapshot: Snapshot, databases: Sequence[DatabaseDescription], began_ms: int, from_ts: int
     ) -> tuple[list[SourceTable], int]:
         """The tables to read, by their definitions in the catalog, which are published; and their SchemaVersion."""
         name, catalog = self.source.name, self.catalog
@@ -159,7 +165,7 @@ class Loader:
                 )
                 for n, change in enumerate(changes)
             ]  # fmt: skip
-            self._publish_loading(outgoing, snapshot)
+            self._publish_loading(outgoing, snapshot, from_ts)
             texts = {(table.db, table.name): table.create for database in databases for table in database.tables}
             tables = [
                 SourceTable(table, definition, text)
@@ -168,9 +174,9 @@ class Loader:
             ]
             return tables, catalog.version
 
-    def _publish_loading(self, outgoing: Sequence[Outgoing], snapshot: Snapshot) -> None:
+    def _publish_loading(self, outgoing: Sequence[Outgoing], snapshot: Snapshot, from_ts: int) -> None:
         """From here on the journal says that the source is being loaded."""
-        facts = {_fact(self.source.name): json.dumps({"state": "loading"})}
+        facts = {_fact(self.source.name): json.dumps({"state": "loading", "from_ts": str(from_ts)})}
         if outgoing:
             held = Held(self.source.name)
             self.publisher.hold(held, outgoing)
@@ -182,7 +188,8 @@ class Loader:
         progress.state = "committing"
         name = self.source.name
         state = progress.to_json()
-        record = {"state": "done", "rows": state["rows"], "tables": state["tables"], "seconds": state["seconds"]}
+        kept = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
+        record = {"state": "done", **kept, "tables_done": state["tables"]}
         facts = {_fact(name): json.dumps(record)}
         commit_ts = 0
         if held.last is not None:

@@ -23,18 +23,19 @@ class TableProgress:
 
 @dataclass
 class Progress:
-    """Of one load; thread-safe. `state`: `reading`, `committing` or `done`; then `commit_ts` is its last one."""
+    """Of one load; thread-safe. `state`: `reading`, `committing` or `done`; then it is in (`from_ts`, `commit_ts`]."""
 
     tables: dict[Name, TableProgress]
+    from_ts: int
     state: str = "reading"
     commit_ts: int = 0
     began: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, guesses: Mapping[Name, int], names: Iterable[Name]) -> Progress:
+    def of(cls, guesses: Mapping[Name, int], names: Iterable[Name], from_ts: int = 0) -> Progress:
         """Of the tables `names`, of which nothing is read."""
-        return cls({name: TableProgress(guesses.get(name, 0)) for name in names})
+        return cls({name: TableProgress(guesses.get(name, 0)) for name in names}, from_ts)
 
     def add_rows(self, name: Name, rows: int) -> None:
         """So many more rows of a table."""
@@ -57,6 +58,7 @@ class Progress:
             tables = {f"{db}.{table}": {**vars(one)} for (db, table), one in self.tables.items()}
         return {
             "state": self.state,
+            "from_ts": str(self.from_ts),
             "commit_ts": str(self.commit_ts),
             "seconds": round(time.monotonic() - self.began, 1),
             "tables": len(tables),

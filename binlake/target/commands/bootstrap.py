@@ -1,0 +1,202 @@
+"""`binlake bootstrap`: follows the full load of a feeder's sources until the lake and the target have the base.
+
+The feeder loads by itself at its first start, and windows carry the load like any other change: this command writes
+nothing. It shows how far it is, and refuses a lake that begins behind the load: its base would never come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from binlake.base.arguments import add_output
+from binlake.cluster.source.tidb import StatusPort
+from binlake.config.load import load_replication
+from binlake.config.model import Replication
+from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.rpc import Tls
+from binlake.target.apply.position import read_checkpoint_ts
+
+log = structlog.get_logger()
+
+STATUS_PATH = "/feeder"
+LOADED, LANDED, APPLIED = "loaded", "landed", "applied"
+_ORDER = ("loading", LOADED, LANDED, APPLIED)
+_EVERY_S = 2.0
+_READING = "reading"
+_NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commit_ts")
+
+
+@dataclass(frozen=True)
+class Load:
+    """The full load of one source: `state` as the feeder says. It is in (`from_ts`, `commit_ts`], 0 = not known yet."""
+
+    source: str
+    state: str
+    rows: int
+    rows_estimated: int
+    tables: int
+    tables_done: int
+    from_ts: int
+    commit_ts: int
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.state == "done":
+            return f"{self.source}: {self.rows:,} rows of {self.tables} tables"
+        share = 100 * self.rows // max(self.rows_estimated, self.rows, 1)
+        rows = f"{self.rows:,} of about {self.rows_estimated:,} rows ({share} %)"
+        return f"{self.source}: {self.state}, {rows}, {self.tables_done} of {self.tables} tables"
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How far it is: `phase` is `loading`, `loaded`, `landed` or `applied`."""
+
+    phase: str
+    loads: tuple[Load, ...]
+    landed_ts: int | None = None
+    applied_ts: int | None = None
+
+    @property
+    def commit_ts(self) -> int:
+        """Of the last transaction of all loads."""
+        return max(load.commit_ts for load in self.loads)
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        loads = "; ".join(load.text for load in self.loads)
+        ends = f"; base ends at {self.commit_ts}, landed {self.landed_ts or '-'}, target {self.applied_ts or '-'}"
+        return f"{self.phase}: {loads}{ends if self.phase != 'loading' else ''}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        loads = [{**vars(one), "from_ts": str(one.from_ts), "commit_ts": str(one.commit_ts)} for one in self.loads]
+        shown = {"landed_ts": self.landed_ts, "applied_ts": self.applied_ts}
+        return {"phase": self.phase, "loads": loads, **{k: None if v is None else str(v) for k, v in shown.items()}}
+
+
+class BootstrapCommand:
+    """The command; needs the feeder, and windows that run by their schedule or by hand."""
+
+    name = "bootstrap"
+    help = "follow the full load of a feeder's sources until the lake and the target have it"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The replication, and how far to follow."""
+        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        parser.add_argument(
+            "--until",
+            choices=(LOADED, LANDED, APPLIED),
+            help="loaded: the pumps have it; landed: the lake; applied: the target (default, where there is one)",
+        )
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """0 when the base is there."""
+        replication = load_replication(args.replication)
+        until = args.until or (APPLIED if replication.target is not None else LANDED)
+        if until == APPLIED:
+            replication.sql_target()
+        shown = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
+        done = follow_bootstrap(replication, until, shown)
+        if args.output == "json":
+            print(json.dumps(done.to_dict()))
+        return 0
+
+
+def follow_bootstrap(
+    replication: Replication,
+    until: str,
+    show: Callable[[Bootstrap], None],
+    pause: Callable[[float], None] = time.sleep,
+) -> Bootstrap:
+    """Wait until `until`; `show` is called with each change.
+
+    Raises SourceUnavailable, ConfigError, CheckpointConflict.
+    """
+    source = replication.source
+    tls = Tls.of(*source.security.files())
+    with closing(StatusPort(source.status_url, source.timeout_s, tls)) as port:
+        last = None
+        while True:
+            state = read_bootstrap(replication, read_loads(port.find(STATUS_PATH)))
+            if state != last:
+                show(state)
+            if _ORDER.index(state.phase) >= _ORDER.index(until):
+                return state
+            last = state
+            pause(_EVERY_S)
+
+
+def read_loads(page: str | None) -> tuple[Load, ...]:
+    """The loads that the feeder's page tells of. Raises ConfigError when there are none, SourceUnavailable when a
+    source cannot be loaded."""
+    if page is None:
+        raise ConfigError(
+            "source.status-url is no feeder's: only a feeder loads its sources", hint="for a TiDB source load the"
+            " target by its own tools, and say so: binlake checkpoint set --base"
+        )  # fmt: skip
+    try:
+        sources: Sequence[Mapping[str, Any]] = json.loads(page)["sources"]
+        for one in sources:
+            if one["state"] == "failed":
+                raise SourceUnavailable(
+                    f"the feeder gave up a source: {one['trouble']}", where={"source": one["source"]}
+                )
+        loads = tuple(_load_of(one) for one in sources if "load" in one or one["state"] != _READING)
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"the feeder's page cannot be read: {error!r}") from error
+    if not loads:
+        raise ConfigError(
+            "no source of the feeder had a full load", hint='`mode = "snapshot"` in [source.start] of feeder.toml'
+        )
+    return loads
+
+
+def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstrap:
+    """How far the base is behind the feeder. Raises CheckpointConflict for a lake that begins behind it."""
+    if any(load.state != "done" for load in loads):
+        return Bootstrap("loading", loads)
+    windows = WindowLog(LakePaths.of(replication))
+    start, landed = windows.start_ts(), windows.landed_ts()
+    first = min(load.from_ts for load in loads)
+    if start is not None and start > first:
+        raise CheckpointConflict(
+            "the lake begins behind the full load, which it will never have",
+            where={"lake_starts": start, "load_starts": first},
+            hint='give the replication a new lake folder, initial-commit-ts = "0" and a target without checkpoint',
+        )
+    applied = read_checkpoint_ts(replication, replication.source.expected_cluster)
+    last = max(load.commit_ts for load in loads)
+    phase = LOADED
+    if landed is not None and landed >= last:
+        phase = APPLIED if applied is not None and applied >= last else LANDED
+    return Bootstrap(phase, loads, landed, applied)
+
+
+def _load_of(source: Mapping[str, Any]) -> Load:
+    load = source.get("load", {"state": "waiting"})
+    counts = {name: int(load.get(name, 0)) for name in ("rows", "rows_estimated", "tables", "tables_done")}
+    return Load(
+        source["source"],
+        load["state"],
+        **counts,
+        from_ts=int(load.get("from_ts", 0)),
+        commit_ts=int(load.get("commit_ts", 0)),
+    )
+
+
+def _log_progress(state: Bootstrap) -> None:
+    log.info("bootstrap", phase=state.phase, text=state.text)
