@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from binlake.base.dialects import Dialect
 from binlake.changes.net import NetChange, RowEvent, net_changes
 from binlake.changes.net.event import Row
 from binlake.config.model import Target
@@ -57,12 +58,14 @@ class DirectReplay:
         *,
         new_collation: bool = True,
         rules: Rules = RULES,
+        dialect: Dialect = "mariadb",
     ) -> None:
+        self._dialect: Dialect = dialect
         self._log = log
         self._new_collation = new_collation
         self.hands = plan_handwork(plan_ddl(log)) if hands is None else hands
         self._rules = replace(rules, replacements=self.hands.replaced)
-        self._target = Target.model_validate({"db-type": "mariadb", "tables": self.hands.accepted})
+        self._target = Target.model_validate({"db-type": dialect, "tables": self.hands.accepted})
         self._session = session
         self._schema = SchemaState()
         self._lo = 0
@@ -85,8 +88,8 @@ class DirectReplay:
         shown = None
         if not self._new_collation:
             ddl_rows, shown = (
-                [use_bytewise_collations(ddl, "mariadb") for ddl in ddl_rows],
-                partial(bytewise_table, dialect="mariadb"),
+                [use_bytewise_collations(ddl, self._dialect) for ddl in ddl_rows],
+                partial(bytewise_table, dialect=self._dialect),
             )
         definitions = WindowDefinitions(self._schema, ddl_rows, shown)
         self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas, self._rules))
@@ -109,16 +112,16 @@ class DirectReplay:
     def _ddl(self, ddl: LandedDdl) -> None:
         if ddl.decision == "skip":
             return
-        batch, reason = make_ddl_batch(0, ddl, "mariadb")
+        batch, reason = make_ddl_batch(0, ddl, self._dialect)
         if batch is None:
             self.applied.skipped.append(reason)
             return
         self._session.commit()
         for statement in batch.sql:
             self._session.execute(statement)
-        expected = expect_after_ddl(ddl.before, ddl.after, "mariadb", ddl.action)
+        expected = expect_after_ddl(ddl.before, ddl.after, self._dialect, ddl.action)
         found = compare_definitions(
-            expected, read_definitions(self._session, expected.names, "mariadb"), indexes=True, target=self._target
+            expected, read_definitions(self._session, expected.names, self._dialect), indexes=True, target=self._target
         )
         if found := [*found, *find_remaining_rows(self._session, expected.empty)]:
             raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
@@ -140,7 +143,7 @@ class DirectReplay:
             table = definitions.within(db, name, since, until)
             require_definitions(self._session, self._target, [table])
             net = net_changes(own, table.identity(), key_defaults_of(table))
-            batches += _batches(table, number, net)
+            batches += _batches(table, number, net, self._dialect)
         self._session.begin()
         for batch in sorted(batches, key=lambda batch: batch.phase):
             self._run(batch)
@@ -171,8 +174,8 @@ def decoded(
     return found
 
 
-def _batches(table: TableDef, segment: int, net: list[NetChange]) -> Iterator[StatementBatch]:
-    out, keyless = TableStatements(table, segment), table.identity().kind == "row"
+def _batches(table: TableDef, segment: int, net: list[NetChange], dialect: Dialect) -> Iterator[StatementBatch]:
+    out, keyless = TableStatements(table, segment, dialect=dialect), table.identity().kind == "row"
     names = [column.name for column in table.row_columns]
     gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
     if gone and keyless:

@@ -1,4 +1,4 @@
-"""Upstream's daily tests find their helper beside them."""
+"""Upstream's daily tests find their helper beside them, and run on a MariaDB and on a MySQL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from daily import Daily, daily_source
+from support import servers
 from support.mariadb import MariaDb
+
+pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, servers.server, servers.empty_server
 
 
 @pytest.fixture
-def daily(mariadb: MariaDb) -> Iterator[Daily]:
-    """A source with an empty database `daily`, and the session's MariaDB behind it."""
-    with daily_source(mariadb) as source:
+def daily(server: MariaDb) -> Iterator[Daily]:
+    """A source with an empty database `daily`, and the session's server behind it."""
+    with daily_source(server) as source:
         yield source

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.mariadb import MariaDb
+from support.mariadb import MariaDb, dialect_of
 from support.tableinfo import table_info_of
+from support.windows import target_of
 
-from binlake.config.model import Target
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
@@ -116,9 +116,9 @@ class Daily:
         self.version = 0
         self.tables: dict[str, Table] = {}
         self.log = CommitLog([], [], [])
-        target = Target(db_type="mariadb", host="127.0.0.1", port=server.port)  # type: ignore[call-arg]
+        target = target_of(server)
         self.upstream, self.session = Session(target), Session(target)
-        self.replay = DirectReplay(self.log, self.session)
+        self.replay = DirectReplay(self.log, self.session, dialect=server.name)
         self._db = DbInfo.from_json(database_json(next(self._ids), DB))
         self._database(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`")
         self.upstream.execute("CREATE DATABASE scratch CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
@@ -298,7 +298,7 @@ class Daily:
 
     def _read(self, name: str, table_id: int, old: TableDef | None, clustered: bool) -> TableDef:
         """The definition that the scratch database has now, with TiDB's ids."""
-        info = table_info_of(self.upstream, ("scratch", name))
+        info = table_info_of(self.upstream, ("scratch", name), dialect_of(self.upstream))
         assert info is not None
         ids = {c.name: c for c in old.all_columns} if old else {}
         most = max((c.id for c in ids.values()), default=0)

@@ -10,7 +10,7 @@ from daily import DB, Daily
 from binlake.errors import Drift, SchemaError
 from binlake.rows.schema import Action, TableDef
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def with_raw(daily: Daily, table: TableDef, **more: Any) -> TableDef:

@@ -13,7 +13,7 @@ from daily import Daily
 
 from binlake.rows.schema import Action, TableDef
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 SEEDS = [1, 2, 3]
 

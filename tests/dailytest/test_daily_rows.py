@@ -9,7 +9,7 @@ from daily import Daily
 
 from binlake.rows.schema import Action
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def test_case_10_unique_key_holding_nulls(daily: Daily) -> None:

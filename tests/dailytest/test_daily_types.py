@@ -116,7 +116,7 @@ def test_case_14_bit_not_null(daily: Daily) -> None:
 
 def test_case_16_generated_columns(daily: Daily) -> None:  # R-12
     daily.create(
-        "t", "a INT PRIMARY KEY, b INT, virt INT AS (a + b) VIRTUAL, stored INT AS (a * b) STORED, KEY(stored)"
+        "t", "a INT PRIMARY KEY, b INT, virt INT AS (a + b) VIRTUAL, `stored` INT AS (a * b) STORED, KEY(`stored`)"
     )
 
     def whole(a: int, b: int) -> dict[str, object]:
@@ -157,18 +157,18 @@ MOMENTS = {
 
 
 @pytest.fixture
-def eastern(mariadb: MariaDb) -> Iterator[None]:
+def eastern(server: MariaDb) -> Iterator[None]:
     """The server lives elsewhere: its sessions begin with its zone."""
-    before = rows(mariadb, "SELECT @@GLOBAL.time_zone")[0][0]
-    execute(mariadb, "SET GLOBAL time_zone = '+05:30'")
+    before = rows(server, "SELECT @@GLOBAL.time_zone")[0][0]
+    execute(server, "SET GLOBAL time_zone = '+05:30'")
     yield
-    execute(mariadb, f"SET GLOBAL time_zone = '{before}'")
+    execute(server, f"SET GLOBAL time_zone = '{before}'")
 
 
 @pytest.mark.usefixtures("eastern")
-def test_case_21_time_zones(mariadb: MariaDb) -> None:  # tidb-binlog 5.5 (#839), U-09
+def test_case_21_time_zones(server: MariaDb) -> None:  # tidb-binlog 5.5 (#839), U-09
     # Its sessions are opened in that zone, and the instants are the source's (UTC).
-    with daily_source(mariadb) as daily:
+    with daily_source(server) as daily:
         for kind, (first, second) in MOMENTS.items():
             for place, (key, clustered) in KEYS.items():
                 name = f"{kind}_{place.replace(' ', '')}".lower()
@@ -181,7 +181,7 @@ def test_case_21_time_zones(mariadb: MariaDb) -> None:  # tidb-binlog 5.5 (#839)
                 txn.commit()
                 daily.begin().update(name, daily.rows(name)[0], v=second).commit()
         daily.check()
-        (utc,) = rows(mariadb, f"SELECT UNIX_TIMESTAMP(v) FROM {DB}.timestamp_clustered")[0]
+        (utc,) = rows(server, f"SELECT UNIX_TIMESTAMP(v) FROM {DB}.timestamp_clustered")[0]
         assert utc == 1635643800
         for name in list(daily.tables):
             daily.begin().delete(name, **next(row for row in daily.rows(name) if row["id"] == "1")).commit()
