@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import servers
 
 if TYPE_CHECKING:
     from fed import Fed, Make
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from deploy.local.apicurio import Apicurio
     from deploy.local.kafka import Kafka
+
+
+pytest_generate_tests, server, empty_server = servers.pytest_generate_tests, servers.server, servers.empty_server
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A source history with everything that a SQL sink must follow, in a lake with a MariaDB behind it."""
+"""A source history with everything that a SQL sink must follow, in a lake with a target behind it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 
 class Sink:
-    """The history in a lake with a MariaDB behind it; databases are dropped before."""
+    """The history in a lake with a server behind it; databases are dropped before."""
 
     def __init__(self, spark: SparkSession | None, root: Path, server: MariaDb, **target: Any) -> None:
         execute(server, "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS tidb_binlog")
         self.server = server
         self.history: History = shop()
         address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
-        config = {"target": {"db-type": "mariadb", **address, **target}}
+        config = {"target": {"db-type": server.name, **address, **target}}
         self.lakehouse = Lakehouse(spark, root, Source.of_workload(self.history.workload), config)
         self.ctx: StageContext = self.lakehouse.context()
         self.windows = [Bounds(lo, hi) for lo, hi in zip([0, *self.history.cuts], self.history.cuts, strict=False)]

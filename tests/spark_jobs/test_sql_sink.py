@@ -1,4 +1,4 @@
-"""compact, convert and finalize on a real MariaDB: exact after each window, rerunnable, and pinned by what started."""
+"""compact, convert and finalize on real servers: exact after each window, rerunnable, and pinned by what started."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
 
 def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothing(
-    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+    spark: SparkSession, server: MariaDb, tmp_path: Path
 ) -> None:
     # S4-36 (the checkpoint), R-01, R-16, R-17; six DDL on four tables inside the second window
-    sink = Sink(spark, tmp_path, mariadb)
+    sink = Sink(spark, tmp_path, server)
     for bounds in sink.windows:
         sink.lakehouse.land(bounds.lo, bounds.hi)
         states = [result.state for result in sink.apply(bounds)]
@@ -47,11 +47,11 @@ def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothin
 
 
 def test_parallel_and_auto_give_the_same_tables_and_say_what_they_did(
-    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+    spark: SparkSession, server: MariaDb, tmp_path: Path
 ) -> None:
     # S3-01, S4-37, S4-42: the first window in safe mode, the next ones not; a rerun derives the form that was sealed
     options = {"mode": "parallel", "worker-count": 3, "txn-batch": 2, "safe-mode": "auto"}
-    sink = Sink(spark, tmp_path, mariadb, **options)
+    sink = Sink(spark, tmp_path, server, **options)
     stop, bounds = sink.windows[0], Bounds(0, sink.windows[-1].hi)
     sink.lakehouse.land(0, bounds.hi)
     sink.lakehouse.config["window"] = {"stop-at": [str(stop.hi)]}
