@@ -9,8 +9,10 @@ from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavai
 
 _ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1419})
-_BUSY = frozenset({1205, 1213, 1020})
-_UNREACHABLE = frozenset({2002, 2003, 2005, 1040, 1053, 1203, 1226})
+# 3101: another member of a replication group wrote the same rows first; the transaction is rolled back.
+_BUSY = frozenset({1205, 1213, 1020, 3101})
+# 3032: MySQL's offline mode.
+_UNREACHABLE = frozenset({2002, 2003, 2005, 1040, 1053, 1203, 1226, 3032})
 _LOST = frozenset({0, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 1129, 2006, 2013, 2014, 2055, 4031})
 
 MISSING = frozenset({1049, 1146})

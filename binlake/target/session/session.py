@@ -38,6 +38,13 @@ _OPTIONAL_MARIADB = (
 )
 """Settings that not every MariaDB has."""
 
+_OPTIONAL_MYSQL = (
+    # A keyless table of the source is one here, too: neither refused nor given a key that the source lacks.
+    "SET SESSION sql_require_primary_key = 0",
+    "SET SESSION sql_generate_invisible_primary_key = 0",
+)
+"""Settings that not every MySQL has, and that need SESSION_VARIABLES_ADMIN."""
+
 _OPTIONAL_TIDB = (
     "SET SESSION allow_auto_random_explicit_insert = 1",
     "SET SESSION tidb_placement_mode = 'IGNORE'",
@@ -46,7 +53,7 @@ _OPTIONAL_TIDB = (
 )
 """Settings that not every TiDB has."""
 
-_OWN_OPTIONAL = {"mariadb": _OPTIONAL_MARIADB, "tidb": _OPTIONAL_TIDB}
+_OWN_OPTIONAL = {"mariadb": _OPTIONAL_MARIADB, "mysql": _OPTIONAL_MYSQL, "tidb": _OPTIONAL_TIDB}
 
 _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
 _NO_SUCH_SESSION = 1094

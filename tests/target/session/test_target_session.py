@@ -6,12 +6,18 @@ import ssl
 from collections.abc import Iterator
 from contextlib import closing
 
+import pymysql
 import pytest
+from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, table
+from support.windows import Window, apply
 
 from binlake.config.model import Target
-from binlake.errors import TargetRefused
-from binlake.target import Session
+from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
+from binlake.rows.schema import mysqltypes as t
+from binlake.target import Session, expect_tables
+from binlake.target.session.failures import translate_error
 from binlake.target.session.session import _Link
 
 pytestmark = pytest.mark.mariadb
@@ -69,3 +75,47 @@ def test_a_value_that_is_too_long_is_refused_and_never_cut(server: MariaDb, sess
     with pytest.raises(TargetRefused, match="too long"):
         session.execute(f"INSERT INTO app.t VALUES (1, '{'x' * 21}')")
     assert rows(server, "SELECT COUNT(*) FROM app.t") == [(0,)]
+
+
+@pytest.mark.servers("mysql")
+def test_a_table_without_a_key_stays_one_where_the_server_wants_keys(server: MariaDb, target: Target) -> None:
+    # a key of the target's own would not be the source's table
+    wanted = ("sql_require_primary_key", "sql_generate_invisible_primary_key")
+    execute(server, *[f"SET GLOBAL {name} = ON" for name in wanted])
+    try:
+        keyless = table("made", col("line", t.VARCHAR, flen=40), db="app")
+        window = Window(0, 100).ddl(
+            50, "CREATE TABLE made (line VARCHAR(40))", [("app", "made")], expect_tables([keyless], "mysql")
+        )
+        assert apply(target, window).ddls == 1
+    finally:
+        execute(server, *[f"SET GLOBAL {name} = OFF" for name in wanted])
+    assert rows(server, "SHOW COLUMNS FROM app.made") == [("line", "varchar(40)", "YES", "", None, "")]
+
+
+@pytest.mark.servers("mysql")
+def test_a_password_is_asked_for_by_mysqls_own_way_with_and_without_tls(server: MariaDb, target: Target) -> None:
+    execute(
+        server,
+        "DROP USER IF EXISTS 'narrow'@'%'",
+        "CREATE USER 'narrow'@'%' IDENTIFIED WITH caching_sha2_password BY 'secret'",
+    )
+    narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
+    with closing(Session(narrow)) as session:
+        [(_, cipher)] = session.rows("SHOW STATUS LIKE 'Ssl_cipher'")
+        assert cipher
+    # The server forgets whom it knows: the password is asked for again, and goes out under the server's own key.
+    execute(server, "FLUSH PRIVILEGES")
+    with CuttingProxy(target.host, target.port) as proxy:
+        with closing(Session(narrow.model_copy(update={"port": proxy.port}))) as session:
+            assert session.rows("SHOW STATUS LIKE 'Ssl_cipher'") == [("Ssl_cipher", "")]
+        with pytest.raises(TargetRefused, match="the target refuses the login"):
+            Session(narrow.model_copy(update={"port": proxy.port, "password": "wrong"}))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(1213, TargetBusy), (3101, TargetBusy), (3032, TargetUnavailable), (3024, TargetRefused)]
+)
+def test_what_a_server_says_decides_whether_to_try_again(code: int, kind: type[BinlakeError]) -> None:
+    found = translate_error(pymysql.err.OperationalError(code, "said"), "db:3306", "COMMIT")
+    assert type(found) is kind
