@@ -124,7 +124,7 @@ class Feeder:
         trackers = {one.name: ScratchServer(one.name, flavors[one.name], tracker) for one in settings.source}
         for scratch in trackers.values():
             stack.callback(scratch.close)
-        names = [SourceNames(one.name, flavors[one.name], one.database_name) for one in settings.source]
+        names = [SourceNames(one.name, flavors[one.name], one.database_name, one.ignores) for one in settings.source]
         catalog = Catalog(names, trackers, journal.jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for one in settings.source:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -80,6 +81,13 @@ class Snapshot(Section):
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that carries them")
 
 
+class Replacement(Section):
+    """A transaction whose statement cannot be followed as it is (DM: `binlog replace`, `binlog skip`)."""
+
+    id: str = Field(min_length=1, description="the transaction: its GTID as the error says it, or `file:offset`")
+    statements: tuple[str, ...] = Field((), description="DDL to follow instead; none = the statement is passed over")
+
+
 class SourceFile(Server):
     """One server (or a topology of servers with the same log); `name` is DM's source-id."""
 
@@ -97,6 +105,11 @@ class SourceFile(Server):
     heartbeat: float = Field(5.0, gt=0, description="seconds between heartbeats that the server is asked for")
     max_transactions: int = Field(2_000, ge=1, description="source transactions published together, at most")
     max_bytes: int = Field(8 << 20, ge=1, description="bytes of the log published together, about")
+    ignore_tables: NameList = Field(
+        (),
+        description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
+    )
+    replace: tuple[Replacement, ...] = Field((), description="statements of the log to be followed otherwise")
     start: Start = Start()
     snapshot: Snapshot = Snapshot()
 
@@ -116,6 +129,16 @@ class SourceFile(Server):
                 raise ValueError("`rename-schema` knows `{source}` and `{schema}` only") from None
         _ = self.servers
         return self
+
+    def ignores(self, db: str, table: str) -> bool:
+        """True for a table that is left out, and for a database (`table` "") of which every table is."""
+        name = f"{db}.{table or '*'}".lower()
+        patterns = (pattern.lower() for pattern in self.ignore_tables)
+        return any(fnmatchcase(name, one) and (bool(table) or one.endswith(".*")) for one in patterns)
+
+    def replacement(self, transaction: str) -> Replacement | None:
+        """What is followed instead of the statement of `transaction`; None = itself."""
+        return next((one for one in self.replace if one.id == transaction), None)
 
     def database_name(self, schema: str) -> str:
         """The name that the source's database `schema` has for everything behind."""

@@ -21,6 +21,7 @@ from binlake.dialect.tokens import render
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
 from binlake.mysqlbinlog.definitions.described import (
+    SCRATCH_PREFIX,
     SESSION,
     DatabaseDescription,
     TableDescription,
@@ -34,7 +35,6 @@ from binlake.statements.literal import quote, quote_name
 
 _LOST = frozenset({2002, 2003, 2006, 2013, 1053, 1927, 4031})
 _MOST = 64
-SCRATCH_PREFIX = "binlake_tracker_"
 _NOT_KEPT_MODES = {
     Flavor.MARIADB: NO_BACKSLASH_ESCAPES | 1 << 30,
     Flavor.MYSQL: NO_BACKSLASH_ESCAPES | 1 << 30 | 1 << 28 | 0x7FF00,
@@ -177,8 +177,8 @@ class ScratchServer:
             return SourceUnavailable(f"the tracker went away: {error}")
         return SchemaError(
             f"the tracker refuses a statement of the source: {error}",
-            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); to go on without"
-            " this statement name its transaction in skip-gtids of the source and take a new snapshot of its table",
+            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); or say in"
+            " [[source.replace]] of feeder.toml what is to be followed instead (nothing: the statement is passed over)",
             where={"statement": getattr(statement, "text", statement)},
         )
 

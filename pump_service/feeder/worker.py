@@ -17,7 +17,7 @@ from typing import Protocol
 
 import structlog
 
-from binlake.errors import SourceUnavailable
+from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
@@ -233,7 +233,8 @@ class Worker:
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
         parts = self._parts
         with parts.catalog.lock:
-            changes = self._follow(statement)
+            statements = self._replaced(transaction, statement)
+            changes = [change for one in statements for change in self._follow(transaction, one)]
             if changes:
                 outgoing = [
                     Outgoing(
@@ -251,7 +252,18 @@ class Worker:
         counts = self.counts
         self.counts = replace(counts, ddls=counts.ddls + len(changes), left_out=counts.left_out + (not changes))
 
-    def _follow(self, statement: Statement) -> list[SchemaChange]:
+    def _replaced(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
+        """`statement`, or what the configuration has instead of it."""
+        found = self.source.replacement(transaction.id)
+        if found is None:
+            return [statement]
+        log.warning(
+            "source_statement_replaced", source=self.source.name, transaction=transaction.id,
+            statement=statement.text, by=list(found.statements),
+        )  # fmt: skip
+        return [replace(statement, text=text) for text in found.statements]
+
+    def _follow(self, transaction: SourceTransaction, statement: Statement) -> list[SchemaChange]:
         while True:
             try:
                 changes = self._parts.catalog.follow(self.source.name, statement)
@@ -262,6 +274,9 @@ class Worker:
                 if self._parts.stopped.wait(_AGAIN_S):
                     raise Stopped from error
                 continue
+            except SchemaError as error:
+                error.where.setdefault("transaction", transaction.id)
+                raise
             self.tracker_trouble = ""
             return changes
 

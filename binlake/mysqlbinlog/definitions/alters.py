@@ -249,7 +249,8 @@ class _Specs:
             return [(Action.MULTI_SCHEMA_CHANGE, spec)]
         raise SchemaError(
             f"ALTER TABLE ... {word} is not known",
-            hint="if it changes no definition, leave its transaction out (skip-gtids of the source in feeder.toml)",
+            hint="if it changes no definition, name its transaction in [[source.replace]] of feeder.toml: without"
+            " statements it is passed over",
             where={"table": f"{self._before.db}.{self._before.name}"},
         )
 

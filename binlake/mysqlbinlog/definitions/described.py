@@ -21,8 +21,17 @@ SESSION = (
 )
 """What a session sends before it reads definitions."""
 
+SCRATCH_PREFIX = "binlake_tracker_"
+"""What the name of every database begins with that a tracker owns."""
+
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """Databases of the server itself: their tables are not replicated."""
+
+
+def is_of_users(db: str) -> bool:
+    """False for a database of the server itself or of a tracker."""
+    return db.lower() not in SYSTEM_DATABASES and not db.lower().startswith(SCRATCH_PREFIX)
+
 
 Query = Callable[[str, Sequence[object]], Iterable[Mapping[str, Any]]]
 """Runs a statement with its arguments; each row by (upper-case) column name."""
@@ -84,7 +93,7 @@ class DatabaseDescription:
 
 
 def describe_databases(query: Query) -> list[DatabaseDescription]:
-    """All databases of users, without their tables."""
+    """All databases of users and trackers, without their tables."""
     rows = query(
         "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA"
         " ORDER BY SCHEMA_NAME",

@@ -140,7 +140,8 @@ def _what(tokens: Sequence[Token]) -> What:
     if kind is Kind.OTHER:
         raise SchemaError(
             "a statement of the log is not known",
-            hint="if it changes no table, leave its transaction out (skip-gtids of the source in feeder.toml)",
+            hint="if it changes no table, name its transaction in [[source.replace]] of feeder.toml: without"
+            " statements it is passed over",
             where={"statement": render(tokens)[:200]},
         )
     return What.DDL

@@ -15,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange, greatest_id, source_of
 from binlake.mysqlbinlog.definitions.columns import tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
-from binlake.mysqlbinlog.definitions.described import SYSTEM_DATABASES, DatabaseDescription, TableDescription
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription, is_of_users
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
@@ -49,8 +49,8 @@ class SourceNames:
     ignores: Callable[[str, str], bool] = _nothing
 
     def leaves_out(self, db: str, table: str) -> bool:
-        """True for what is the server's own or ignored."""
-        return db.lower() in SYSTEM_DATABASES or self.ignores(db, table)
+        """True for what is the server's own, a tracker's, or ignored."""
+        return not is_of_users(db) or self.ignores(db, table)
 
 
 class JobWriter:

@@ -17,6 +17,7 @@ from binlake.mysqlbinlog.definitions.described import (
     Query,
     describe_databases,
     describe_table,
+    is_of_users,
     list_tables,
     visible_column,
     without_next_number,
@@ -25,7 +26,6 @@ from binlake.mysqlbinlog.model import Flavor
 from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask, flavor_of
 from pump_service.feeder.snapshot.opening import Name
-from pump_service.feeder.tracker import SCRATCH_PREFIX
 
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables a snapshot shows as of its own time."""
@@ -45,7 +45,7 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     for statement in SESSION:
         query(statement, ())
     visible = visible_column(query)
-    databases = [one for one in describe_databases(query) if not one.name.lower().startswith(SCRATCH_PREFIX)]
+    databases = [one for one in describe_databases(query) if is_of_users(one.name)]
     return [_with_tables(query, database, flavor_of(link), visible) for database in databases]
 
 

@@ -47,6 +47,12 @@ rename-schema = "{source}_{schema}"
     assert "secret" not in repr(source)
 
 
+def test_tables_that_are_left_out(tmp_path: Path) -> None:
+    (source,) = read_settings(_write(tmp_path, _LEAST + 'ignore-tables = "Shop.log_?, tmp*.*"')).source
+    names = [("shop", "LOG_1"), ("shop", "log_10"), ("shop", ""), ("tmp2", "t"), ("tmp2", ""), ("other", "log_1")]
+    assert [source.ignores(*name) for name in names] == [True, False, False, True, True, False]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -100,7 +100,8 @@ class World:
         self.log = MemoryLog()
         self.ended: queue.Queue[BaseException | None] = queue.Queue()
         parts = Parts(self.journal, self.publisher, self.catalog, self.stopped, self.catalog.version)
-        source = SourceFile.model_validate({"name": SOURCE})
+        instead = [{"id": "0-1-91", "statements": ["ALTER TABLE t ADD a INT", "-- none"]}, {"id": "0-1-92"}]
+        source = SourceFile.model_validate({"name": SOURCE, "replace": instead})
         self.worker = Worker(source, parts, lambda: self.log, self.ended.put)
         self.worker.start()
 
@@ -218,3 +219,17 @@ def test_the_page_of_metrics(world: World) -> None:
     assert 'source="shard-1"' in text
     world.log.trouble = "refused"
     assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
+
+
+def test_a_statement_is_replaced_or_passed_over_where_the_configuration_says_so(world: World) -> None:
+    world.feed(statement(90, "CREATE TABLE a"), statement(91, "ODD THING"), statement(92, "ANOTHER"))
+    world.settle(position(92).offset)
+    assert world.catalog.followed == ["CREATE TABLE a", "ALTER TABLE t ADD a INT", "-- none"]
+
+
+def test_what_cannot_be_followed_names_its_transaction(world: World) -> None:
+    world.catalog.failures.append(SchemaError("a statement of the log is not known"))
+    world.feed(statement(7, "ODD THING"))
+    failure = world.ended.get(timeout=60)
+    assert isinstance(failure, SchemaError)
+    assert failure.where["transaction"] == "0-1-7"
