@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -103,6 +103,13 @@ class SchemaHistory:
         """(commit_ts, job) with lo < commit_ts <= hi, in commit order, each job once."""
         once = {job.id: (commit_ts, job) for commit_ts, job in self._between(lo, hi)}
         return sorted(once.values(), key=lambda change: (change[0], change[1].schema_version))
+
+    def last_ddl_of(self, table_ids: Collection[int], ts: int) -> dict[int, tuple[int, str]]:
+        """By table, (commit_ts, text) of its last DDL at or before `ts`; nothing where the history begins later."""
+        where = ds.field(SchemaChange.TABLE_ID).isin(list(table_ids)) & (ds.field(SchemaChange.COMMIT_TS) <= ts)
+        rows = self._changes.rows((SchemaChange.TABLE_ID, SchemaChange.COMMIT_TS, SchemaChange.QUERY), where)
+        rows.sort(key=lambda row: int(row[SchemaChange.COMMIT_TS]))
+        return {row[SchemaChange.TABLE_ID]: (row[SchemaChange.COMMIT_TS], str(row[SchemaChange.QUERY])) for row in rows}
 
     def _between(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         where = (ds.field(SchemaChange.COMMIT_TS) > lo) & (ds.field(SchemaChange.COMMIT_TS) <= hi)

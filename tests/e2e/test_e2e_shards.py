@@ -11,6 +11,7 @@ from support.fedshards import FIRST_IDS, SHARDS, FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.errors import SchemaError
+from binlake.target.commands.locks import read_locks
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -60,6 +61,9 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     shards.run_step("after", "shard-1")
     execute(shards.servers["shard-2"], "UPDATE store.sale_2 SET amount = 99 WHERE id = 1001")
     shards.run_windows()
+    (lock,) = read_locks(shards.replication())
+    assert [(one["source"], one["lacks"]) for one in lock["tables"]] == [("shard-1", []), ("shard-2", ["column note"])]
+    assert lock["tables"][0]["ddl"].startswith("ALTER TABLE `shard-1_store`.`sale_1` ADD COLUMN `note`")
     # Rows of the shard that lacks the column have its default.
     assert {row[0] for row in sales(shards.target, "sale", "note")} == {"none"}
     assert sales(shards.target, "sale") == union(shards)
@@ -68,6 +72,7 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     shards.run_step("after", "shard-2")
     shards.run_windows()
     assert sales(shards.target, "sale", "*") == union(shards, "*")
+    assert read_locks(shards.replication()) == []
 
     # A column goes with the last shard that has it, and a shard's rows stay when it drops its table.
     execute(shards.servers["shard-1"], "ALTER TABLE store.sale_1 DROP COLUMN note")

@@ -13,6 +13,7 @@ from support.feeding import FedCluster
 from support.mariadb import MariaDb, execute
 
 from binlake.cli import run as run_command
+from binlake.config.model import Replication
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
 from sql import read_steps
@@ -82,12 +83,16 @@ class FedShards:
             steps = read_steps("demo_shards.sql", shard=shard[-1], first=first[shard])
             execute(self.servers[shard], *steps[step])
 
+    def replication(self) -> Replication:
+        """The imported one, over this cluster and a lake of this folder."""
+        rules = {key: value for key, value in self._replication.items() if key not in ("name", "source", "lake")}
+        return self._cluster.replication(**rules)
+
     def run_windows(self) -> None:
         """Windows until all that was logged is applied."""
         self._cluster.follow(*self.servers.values())
         until = self._cluster.settle()
-        rules = {key: value for key, value in self._replication.items() if key not in ("name", "source", "lake")}
-        ctx = StageContext(self._cluster.replication(**rules), "test", _no_spark)
+        ctx = StageContext(self.replication(), "test", _no_spark)
         while (ctx.windows.landed_ts() or 0) < until:
             run_window(ctx)
 

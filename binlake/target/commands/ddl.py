@@ -1,4 +1,5 @@
-"""`binlake ddl`: the DDL at which an open window is stuck; releasing the window before one that the target refuses."""
+"""`binlake ddl`: the DDL at which an open window is stuck; releasing the window before one that the target refuses;
+the tables that share a target and do not have each other's DDL yet."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
 from binlake.target.apply.position import read_open_window
 from binlake.target.commands.arguments import add_arguments, read_row_arguments
+from binlake.target.commands.locks import show_locks
 from binlake.target.commands.release import release_ddl
 
 log = structlog.get_logger()
@@ -28,20 +30,23 @@ _WHAT = {
 
 
 class DdlCommand:
-    """Show the DDL in flight, or release the window that is stopped before it."""
+    """Show the DDL in flight, release the window that is stopped before it, or show the shards that differ."""
 
     help = (
-        "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left out"
+        "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left"
+        " out; lock: show the tables that share a target and lack a DDL of the others"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show` or `release`, the replication's file, the DDL's commit_ts."""
-        add_arguments(parser, ("show", "release"))
+        """`show`, `release` or `lock`, the replication's file, the DDL's commit_ts."""
+        add_arguments(parser, ("show", "release", "lock"))
         parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the DDL at which the target is stuck, or what was given up. 3 when no DDL is in flight."""
+        """Print the DDL at which the target is stuck, what was given up, or who lacks a DDL. 3 when there is none."""
         replication, target, cluster_id = read_row_arguments(args)
+        if args.action == "lock":
+            return show_locks(replication, args.output)
         if args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):
                 raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")

@@ -1,0 +1,71 @@
+"""Tables of the source that share a target and are not of one shape: who lacks what until their DDL is everywhere.
+
+Rule: the target has the shape that holds all of them, by `find_widest`; where none does, the next DDL of them stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from binlake.rows.schema import TableDef
+from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A table of the source and what of its target's shape it does not have, in words; `source`: a feeder's."""
+
+    source: str
+    db: str
+    table: str
+    table_id: int
+    lacks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnlikeShards:
+    """The tables that share the target's `db`.`table`; `mergeable` False: no shape holds the rows of all of them."""
+
+    db: str
+    table: str
+    mergeable: bool
+    shards: tuple[Shard, ...]
+
+
+def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShards]:
+    """The targets whose tables differ in shape, by name."""
+    found = []
+    for group in tables.shared():
+        layouts = {table.id: RowLayout(table) for table in group}
+        first = layouts[group[0].id]
+        if all(layout == first for layout in layouts.values()):
+            continue
+        widest = find_widest(group)
+        shape = [widest] if widest is not None else group
+        shards = tuple(
+            Shard(table.source, table.db, table.name, table.id, tuple(_lacking(table, shape)))
+            for table in sorted(group, key=lambda table: table.id)
+        )
+        found.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
+    return sorted(found, key=lambda one: (one.db, one.table))
+
+
+def _lacking(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
+    """What one of `shape` has otherwise: columns, indexes, and unique keys that the target waits to lose."""
+    own, found = RowLayout(table), dict[str, None]()
+    for other in shape:
+        layout = RowLayout(other)
+        for column in other.columns:
+            mine = table.column(column.name)
+            if mine is None:
+                found[f"column {column.name}"] = None
+            elif {c for c in own.columns if c[0] == mine.name} != {c for c in layout.columns if c[0] == column.name}:
+                found[f"definition of column {column.name}"] = None
+        found |= dict.fromkeys(f"index ({_names(key)})" for key in sorted(layout.plain - own.plain))
+        found |= dict.fromkeys(f"no unique key ({_names(key)})" for key in sorted(own.unique - layout.unique))
+    return list(found)
+
+
+def _names(key: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(name for name, _ in key)
