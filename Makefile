@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -28,6 +28,9 @@ setup-tests:  ## The same, and what only the tests need (etcd, PostgreSQL, HTTP/
 
 demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, compared; KEEP=1 leaves it running, FEED=1 adds Kafka
 	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep) $(if $(FEED),--feed)
+
+demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and their logs, into one MariaDB, compared; KEEP=1
+	@$(PYTHON) -m deploy.local.demo_mysql $(if $(KEEP),--keep)
 
 test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
@@ -114,4 +117,4 @@ stop:  ## Stop what `make demo KEEP=1` left running
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing is running"; fi
 
 clean: stop  ## Stop all, and remove what the demo and the tools left (not what `setup` installed)
-	@rm -rf .local/demo .local/pycache .local/mutation .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse
+	@rm -rf .local/demo .local/demo-mysql .local/pycache .local/mutation .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

@@ -6,44 +6,30 @@ Everything is below `.local/demo` and on loopback. Exit status 0 only when every
 from __future__ import annotations
 
 import argparse
-import logging
-import os
 import shutil
-import signal
 import sys
-import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-
-import structlog
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.config import Replication, load_replication
-from binlake.errors import BinlakeError
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_audit import show_audit
 from deploy.local.demo_feed import DemoFeed
 from deploy.local.demo_report import Report
+from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, running
 from deploy.local.demo_watch import Watch
 from deploy.local.mariadb import MariaDb
-from deploy.local.process import ProcessError, stop_recorded
+from deploy.local.process import stop_recorded
 from deploy.local.source import CaptureSource
 from deploy.local.spark_connect import SparkConnect
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".local" / "demo"
 NAME = "demo"
 # 6,000 transactions last about as long as the windows of their first half need.
 RATE = 300.0
-_CONNECTION = "spark_connect_demo"
-# A part that was just being started is stopped at the next look.
-_AGAIN_S = 0.2
-# Only the quick compiler: over the few windows of a demo the other one costs more than it saves (measured).
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 
 class Demo:
@@ -54,7 +40,7 @@ class Demo:
         self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
-        self.spark = SparkConnect(folder / "spark", java=_SHORT_LIVED)
+        self.spark = SparkConnect(folder / "spark", java=SHORT_LIVED_JAVA)
         self.states = list(read_expected_states(capture))
         # Every second state lies inside a window, not at its end: time travel must find it.
         self.inside = self.states[2:-1:2]
@@ -63,50 +49,31 @@ class Demo:
         self.file = folder / "replications" / f"{NAME}.toml"
         self.airflow = Airflow(folder / "airflow", self._environment())
 
-    def start(self) -> None:
-        """Start all servers side by side. Raises ProcessError."""
-        self._write_replication()
-        servers = {
+    @property
+    def starts(self) -> dict[str, Callable[[], object]]:
+        """What has to be started beside Airflow, by name."""
+        return {
             "pd and two pumps": self.source.start,
             "MariaDB": self.target.start,
             "Spark Connect, warm": self.spark.start,
             **(self.feed.starts if self.feed is not None else {}),
-            "Airflow": self.airflow.start,
         }
-        with ThreadPoolExecutor(len(servers)) as pool:
-            starts = [pool.submit(self._start, name, start) for name, start in servers.items()]
-            try:
-                for future in starts:
-                    future.result()
-            except BaseException:
-                # It would come up for nothing, and takes longest.
-                while not starts[-1].done():
-                    self.airflow.stop()
-                    wait(starts[-1:], timeout=_AGAIN_S)
-                raise
 
-    def stop(self) -> None:
-        """End all of them: first who asks the others, Airflow; then the others side by side."""
-        self.airflow.stop()
-        stops = [self.spark.stop, self.source.stop, self.target.stop]
-        stops += [self.feed.stop] if self.feed is not None else []
-        with ThreadPoolExecutor(len(stops)) as pool:
-            for future in [pool.submit(stop) for stop in stops]:
-                future.result()
+    @property
+    def ends(self) -> list[Callable[[], object]]:
+        """What ends them."""
+        own: list[Callable[[], object]] = [self.spark.stop, self.source.stop, self.target.stop]
+        return [*own, self.feed.stop] if self.feed is not None else own
 
     def replication(self) -> Replication:
         """The replication as the DAG has it."""
         return load_replication(self.file)
 
-    def _start(self, name: str, start: object) -> None:
-        began = time.monotonic()
-        start()  # type: ignore[operator]
-        self.report.say(f"{name} up after {time.monotonic() - began:.1f} s")
-
     def _environment(self) -> dict[str, str]:
-        return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(_CONNECTION)}
+        return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(SPARK_CONNECTION)}
 
-    def _write_replication(self) -> None:
+    def write_replication(self) -> None:
+        """The file that the DAG is made from."""
         self.file.parent.mkdir(parents=True)
         stops = ", ".join(f'"{state.commit_ts}"' for state in self.stops)
         self.file.write_text(
@@ -140,7 +107,7 @@ schedule = "every 5s"
 # A task a window: with one a stage, seven more Python processes start for each window.
 layout = "fused"
 engine = "connect"
-spark-conn-id = "{_CONNECTION}"
+spark-conn-id = "{SPARK_CONNECTION}"
 retry-delay-s = 2
 {self.feed.section() if self.feed is not None else ""}""",
             encoding="utf-8",
@@ -153,7 +120,9 @@ def run(capture: Capture, folder: Path, keep: bool, *, rate: float = RATE, with_
     for name in stop_recorded(folder):
         report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
-    with _running(Demo(capture, folder, report, with_feed=with_feed), keep) as demo:
+    demo = Demo(capture, folder, report, with_feed=with_feed)
+    demo.write_replication()
+    with running(report, demo.starts, demo.airflow, demo.ends, keep):
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
         equal = _windows(demo, rate)
         equal = show_audit(demo.replication(), demo.file, demo.inside, report) and equal
@@ -180,27 +149,6 @@ def _windows(demo: Demo, rate: float) -> bool:
         client.close()
 
 
-@contextmanager
-def _running(demo: Demo, keep: bool) -> Iterator[Demo]:
-    """The started demo; stopped at the end, unless all went well and `keep`."""
-    done = False
-    try:
-        demo.start()
-        yield demo
-        done = True
-    finally:
-        if not (keep and done):
-            # A second ctrl-C must not leave half of it running.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            demo.report.say("stopping all servers")
-            demo.stop()
-            demo.report.say("all servers have stopped")
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: list[str]) -> int:
     """Parse, run, and say in one line what went wrong."""
     parser = argparse.ArgumentParser(prog="make demo")
@@ -210,19 +158,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=RATE, help="binlogs of the capture that are fed a second")
     parser.add_argument("--feed", action="store_true", help="send the windows to a Kafka too, and read them there")
     args = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
-    # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    # The jobs are children of Airflow: they find this checkout as this process does.
-    os.environ["PYTHONPATH"] = str(ROOT)
-    try:
-        return run(Capture(args.capture), args.folder.resolve(), args.keep, rate=args.rate, with_feed=args.feed)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except (BinlakeError, ProcessError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_status(
+        lambda: run(Capture(args.capture), args.folder.resolve(), args.keep, rate=args.rate, with_feed=args.feed)
+    )
 
 
 if __name__ == "__main__":

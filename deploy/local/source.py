@@ -1,4 +1,4 @@
-"""A source cluster on this machine: `binlake pd`, pumps, and who writes to them, a recorded capture or a load.
+"""A source cluster on this machine: `binlake pd`, pumps, and what writes to them: a capture, a load, or a feeder.
 
 Each part is its own process of the `binlake` command, as in a deployment.
 """
@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+
+import httpx
 
 from binlake.compare.capture import Capture
 from deploy.local.ports import HOST, free_ports, is_open
@@ -118,3 +120,28 @@ class WorkloadSource(Source):
     def fed(self) -> dict[str, Any] | None:
         """What the load printed at its end (committed, rows, last_commit_ts, ...); None while it runs."""
         return self._told("{")
+
+
+class FeederSource(Source):
+    """Its clock is the machine's; `feed` reads MySQL or MariaDB servers from then on."""
+
+    def __init__(self, folder: Path, pumps: int = 2) -> None:
+        super().__init__(folder, 1, pumps)
+        self._config = folder / "feeder.toml"
+
+    def feed(self, sections: str) -> None:
+        """Start the feeder; `sections`: `[tracker]` and `[[source]]` of its configuration. Raises ProcessError."""
+        head = {
+            "pd-urls": self.pd_url, "data-dir": str(self.folder / "feeder"),
+            "status-addr": f"{HOST}:{self._status_port}",
+        }  # fmt: skip
+        lines = [f"{name} = {json.dumps(value)}" for name, value in head.items()]
+        self._config.write_text("\n".join(lines) + f"\n{sections}", encoding="utf-8")
+        self._writer = self._child("feeder", "feeder", "run", "--config", self._config)
+        self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
+
+    def feeder_status(self) -> dict[str, Any]:
+        """What the feeder shows of its sources. Raises httpx.HTTPError."""
+        answer = httpx.get(f"{self.status_url}/feeder", trust_env=False, timeout=START_S)
+        status: dict[str, Any] = answer.raise_for_status().json()
+        return status

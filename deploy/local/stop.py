@@ -1,18 +1,18 @@
-"""`make stop`: ends what `make demo KEEP=1` left running, with all it started."""
+"""`make stop`: ends what `make demo KEEP=1` and `make demo-mysql KEEP=1` left running, with all they started."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from deploy.local.demo import FOLDER
+from deploy.local import demo, demo_mysql
 from deploy.local.process import ProcessError, stop_recorded
 
 
-def main(folder: Path = FOLDER) -> int:
-    """Stop every server that left a record below `folder`; the exit status."""
+def main(*folders: Path) -> int:
+    """Stop every server that left a record below `folders` (none: those of the demos); the exit status."""
     try:
-        stopped = stop_recorded(folder)
+        stopped = [name for folder in folders or (demo.FOLDER, demo_mysql.FOLDER) for name in stop_recorded(folder)]
     except ProcessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

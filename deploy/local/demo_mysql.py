@@ -1,0 +1,235 @@
+"""`make demo-mysql`: two sharded MariaDB servers under writes become one table of a third, by way of the lake.
+
+A base of 200,000 rows is loaded and the log read on from its place; both shards get a column meanwhile. Everything is
+below `.local/demo-mysql` and on loopback. Exit status 0 only when the target has exactly the shards' rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from binlake.config import load_replication
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from deploy.local.airflow import Airflow
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.demo_report import Report, WindowLine
+from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, running
+from deploy.local.demo_shards import DB, Shard, read_orders
+from deploy.local.demo_watch import Target
+from deploy.local.mariadb import MariaDb
+from deploy.local.process import ProcessError, stop_recorded
+from deploy.local.source import FeederSource
+from deploy.local.spark_connect import SparkConnect
+
+FOLDER = ROOT / ".local" / "demo-mysql"
+NAME = "shards"
+ROWS = 200_000
+_SHARDS = 2
+_WRITES = 400
+_POLL_S = 0.25
+_PATIENCE_S = 300.0
+
+
+class Demo:
+    """All servers of the demo below `folder`, and the files that tie them."""
+
+    def __init__(self, folder: Path, report: Report) -> None:
+        self.report = report
+        self.folder = folder
+        self.shards = [Shard(folder, number, _SHARDS) for number in range(1, _SHARDS + 1)]
+        self.source = FeederSource(folder / "source")
+        self.target = MariaDb(folder / "target")
+        self.spark = SparkConnect(folder / "spark", java=SHORT_LIVED_JAVA)
+        self.file = folder / "replications" / f"{NAME}.toml"
+        environment = {"BINLAKE_REPLICATIONS": str(self.file.parent)}
+        self.airflow = Airflow(folder / "airflow", environment | self.spark.as_airflow_connection(SPARK_CONNECTION))
+        self._windows: set[tuple[int, int]] = set()
+
+    @property
+    def starts(self) -> dict[str, Callable[[], object]]:
+        """What has to be started beside Airflow, by name."""
+        return {
+            "pd and two pumps": self.source.start,
+            "the target, MariaDB": self.target.start,
+            **{f"{shard.name}, MariaDB with its base": partial(self._fill, shard) for shard in self.shards},
+            "Spark Connect, warm": self.spark.start,
+        }
+
+    @property
+    def ends(self) -> list[Callable[[], object]]:
+        """What ends them."""
+        return [self.spark.stop, self.source.stop, self.target.stop, *(shard.stop for shard in self.shards)]
+
+    def write_replication(self) -> None:
+        """The file that the DAG is made from."""
+        self.file.parent.mkdir(parents=True)
+        self.file.write_text(
+            f"""# Written by `make demo-mysql`.
+name = "{NAME}"
+initial-commit-ts = "0"
+
+[source]
+pd-urls = "{self.source.pd_url}"
+status-url = "{self.source.status_url}"
+
+[lake]
+path = "{self.folder / "lake"}"
+
+[[routes]]
+schema-pattern = "shard-?_{DB}"
+target-schema = "{DB}"
+
+[target]
+db-type = "mariadb"
+host = "{self.target.host}"
+port = {self.target.port}
+user = "{self.target.user}"
+mode = "auto"
+
+[airflow]
+schedule = "every 5s"
+layout = "fused"
+engine = "connect"
+spark-conn-id = "{SPARK_CONNECTION}"
+retry-delay-s = 2
+""",
+            encoding="utf-8",
+        )
+
+    def feed(self) -> None:
+        """Start the feeder: a snapshot of each shard first, then its log."""
+        tracker = f'[tracker]\nhost = "{self.target.host}"\nport = {self.target.port}\nuser = "{self.target.user}"\n'
+        sources = [
+            f'[[source]]\nname = "{shard.name}"\nhost = "{shard.server.host}"\nport = {shard.server.port}\n'
+            f'user = "{shard.server.user}"\nrename-schema = "{{source}}_{{schema}}"\n'
+            f'start.mode = "snapshot"\n'
+            for shard in self.shards
+        ]
+        self.source.feed("\n".join([tracker, *sources]))
+
+    def until_fed(self, reached: Callable[[dict[str, Any]], bool], what: str) -> None:
+        """Return when every source of the feeder is as `reached` wants it. Raises ProcessError."""
+        end = time.monotonic() + _PATIENCE_S
+        while True:
+            sources = self.source.feeder_status()["sources"]
+            failed = [one for one in sources if one["state"] == "failed"]
+            if failed:
+                raise ProcessError(f"the feeder stopped reading {failed[0]['source']}: {failed[0]['trouble']}")
+            if len(sources) == _SHARDS and all(map(reached, sources)):
+                return
+            if time.monotonic() > end:
+                raise ProcessError(f"the feeder does not reach {what}: {sources}")
+            self.report_windows()
+            time.sleep(_POLL_S)
+
+    def until_applied(self, commit_ts: int) -> None:
+        """Return when the target has everything up to `commit_ts`. Raises ProcessError."""
+        end = time.monotonic() + _PATIENCE_S
+        with closing(Target(load_replication(self.file), self.source.cluster_id)) as target:
+            while True:
+                self.report_windows()
+                checkpoint = target.checkpoint()
+                if checkpoint is not None and checkpoint.commit_ts >= commit_ts and checkpoint.consistent:
+                    return
+                if time.monotonic() > end:
+                    raise ProcessError(f"the target does not reach {commit_ts}: {checkpoint}")
+                time.sleep(_POLL_S)
+
+    def report_windows(self) -> None:
+        """A line for each window that was applied since the last call."""
+        events = WindowLog(LakePaths.of(load_replication(self.file))).events()
+        for event in events:
+            bounds = (event["lo"], event["hi"])
+            if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._windows:
+                self._windows.add(bounds)
+                same_run = [one for one in events if (one["run_id"], one["hi"]) == (event["run_id"], event["hi"])]
+                self.report.window(WindowLine.of(event, same_run, 0.0))
+
+    def compare(self) -> bool:
+        """Whether the target has the rows of all shards and no others."""
+        wanted = sorted(row for shard in self.shards for row in shard.rows())
+        with closing(self.target.connect()) as connection, connection.cursor() as cursor:
+            found = read_orders(cursor)
+        for shard in self.shards:
+            self.report.say(f"{shard.name}: {len(shard.rows()):,} rows, {shard.transactions:,} transactions written")
+        verdict = "equal" if found == wanted else "NOT EQUAL"
+        self.report.say(f"target {DB}.orders: {len(found):,} rows: {verdict} to the shards' {len(wanted):,}")
+        return found == wanted
+
+    def _fill(self, shard: Shard) -> None:
+        shard.start()
+        shard.fill(ROWS // _SHARDS)
+
+
+def run(folder: Path, keep: bool) -> int:
+    """The demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
+    report = Report()
+    for name in stop_recorded(folder):
+        report.say(f"stopped {name}, which an earlier demo left running")
+    shutil.rmtree(folder, ignore_errors=True)
+    demo = Demo(folder, report)
+    demo.write_replication()
+    with running(report, demo.starts, demo.airflow, demo.ends, keep):
+        report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
+        equal = _replicate(demo)
+        if keep:
+            report.say(f"left running: {demo.airflow.url}   `make stop` ends it")
+    return 0 if equal else 1
+
+
+def _replicate(demo: Demo) -> bool:
+    client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
+    with closing(client):
+        client.wait_for_dag(NAME, 60)
+        for shard in demo.shards:
+            shard.begin_writes()
+        demo.feed()
+        demo.report.say(f"the feeder takes a snapshot of each shard, {ROWS:,} rows in all, while both are written to")
+        client.set_paused(NAME, False)
+        demo.until_fed(lambda source: source["state"] == "reading", "the end of the snapshots")
+        demo.report.say("the snapshots are with the pumps; the logs are read on from their places")
+        for shard in demo.shards:
+            before = shard.transactions
+            shard.add_column()
+            demo.report.say(f"{shard.name}: ALTER TABLE orders ADD COLUMN channel")
+            _until_written(shard, before + _WRITES)
+        for shard in demo.shards:
+            shard.end_writes()
+        ends = {shard.name: shard.gtids() for shard in demo.shards}
+        demo.until_fed(lambda source: source["gtids"] == ends[source["source"]], "the end of the logs")
+        last = max(int(source["last_commit_ts"]) for source in demo.source.feeder_status()["sources"])
+        demo.report.say(f"both logs are read to their ends; the last commit_ts is {last}")
+        demo.until_applied(last)
+        client.set_paused(NAME, True)
+        return demo.compare()
+
+
+def _until_written(shard: Shard, transactions: int) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while shard.transactions < transactions:
+        shard.check()
+        if time.monotonic() > end:
+            raise ProcessError(f"the writer of {shard.name} does not get on")
+        time.sleep(_POLL_S)
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, run, and say in one line what went wrong."""
+    parser = argparse.ArgumentParser(prog="make demo-mysql")
+    parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
+    args = parser.parse_args(arguments)
+    return exit_status(lambda: run(args.folder.resolve(), args.keep))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
