@@ -24,7 +24,6 @@ from deploy.local.airflow_client import AirflowClient
 from deploy.local.demo_report import Report, WindowLine
 from deploy.local.demo_run import ROOT, SHORT_LIVED_JAVA, SPARK_CONNECTION, exit_status, running
 from deploy.local.demo_shards import DB, Shard, read_orders
-from deploy.local.demo_watch import Target
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError, stop_recorded
 from deploy.local.source import FeederSource
@@ -131,18 +130,16 @@ retry-delay-s = 2
             self.report_windows()
             time.sleep(_POLL_S)
 
-    def until_applied(self, commit_ts: int) -> None:
-        """Return when the target has everything up to `commit_ts`. Raises ProcessError."""
-        end = time.monotonic() + _PATIENCE_S
-        with closing(Target(load_replication(self.file), self.source.cluster_id)) as target:
-            while True:
-                self.report_windows()
-                checkpoint = target.checkpoint()
-                if checkpoint is not None and checkpoint.commit_ts >= commit_ts and checkpoint.consistent:
-                    return
-                if time.monotonic() > end:
-                    raise ProcessError(f"the target does not reach {commit_ts}: {checkpoint}")
-                time.sleep(_POLL_S)
+    def until_applied(self) -> None:
+        """Return when the target has all that the feeder has published by now. Raises ProcessError."""
+        last = max(int(source["last_commit_ts"]) for source in self.source.feeder_status()["sources"])
+        windows, end = WindowLog(LakePaths.of(load_replication(self.file))), time.monotonic() + _PATIENCE_S
+        while (windows.reached("finalize") or 0) < last:
+            if time.monotonic() > end:
+                raise ProcessError(f"the target does not reach {last}")
+            self.report_windows()
+            time.sleep(_POLL_S)
+        self.report_windows()
 
     def report_windows(self) -> None:
         """A line for each window that was applied since the last call."""
@@ -194,9 +191,11 @@ def _replicate(demo: Demo) -> bool:
             shard.begin_writes()
         demo.feed()
         demo.report.say(f"the feeder takes a snapshot of each shard, {ROWS:,} rows in all, while both are written to")
+        demo.report.say(f"feeder: {demo.source.status_url}/feeder")
         client.set_paused(NAME, False)
         demo.until_fed(lambda source: source["state"] == "reading", "the end of the snapshots")
-        demo.report.say("the snapshots are with the pumps; the logs are read on from their places")
+        demo.report.say("the snapshots are with the pumps; the logs are read on from where each was taken")
+        demo.until_applied()
         for shard in demo.shards:
             before = shard.transactions
             shard.add_column()
@@ -206,9 +205,8 @@ def _replicate(demo: Demo) -> bool:
             shard.end_writes()
         ends = {shard.name: shard.gtids() for shard in demo.shards}
         demo.until_fed(lambda source: source["gtids"] == ends[source["source"]], "the end of the logs")
-        last = max(int(source["last_commit_ts"]) for source in demo.source.feeder_status()["sources"])
-        demo.report.say(f"both logs are read to their ends; the last commit_ts is {last}")
-        demo.until_applied(last)
+        demo.report.say("both logs are read to their ends")
+        demo.until_applied()
         client.set_paused(NAME, True)
         return demo.compare()
 
