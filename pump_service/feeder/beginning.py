@@ -14,6 +14,7 @@ from binlake.errors import Transient
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
 from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.dumpfolder import read_schema_files
 from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.server import Link, connect, log_end
@@ -26,23 +27,24 @@ _TRIES = 10  # readings of definitions between which DDL may run
 
 
 def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
-    """Make the place of `source.start` and the definitions that the source has now durable.
+    """Make the place of `source.start` durable, and the definitions that a dump has, or the source now.
 
-    Raises SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
+    Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
     """
+    start = source.start
     with closing(connect(source)) as link:
         databases, end = _definitions_at_end(link)
-    start = source.start
+    dumped = read_schema_files(start.definitions) if start.definitions is not None else None
     place = {
         "now": end,
         "gtid": Position("", 4, start.gtid),
         "position": Position(start.file, start.offset),
     }[start.mode]
     with catalog.lock:
-        changes = catalog.adopt(source.name, databases)
+        first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
         ts = publisher.fetch_ts(source.name)
-        journal.commit([], {source.name: Place(place)}, jobs=[change.job(ts, ts) for change in changes])
-    log.info("source_begins", source=source.name, mode=start.mode, definitions=len(changes), **_shown(place))
+        journal.commit([], {source.name: Place(place)}, jobs=[change.job(ts, ts) for change in first])
+    log.info("source_begins", source=source.name, mode=start.mode, definitions=len(first), **_shown(place))
 
 
 def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:

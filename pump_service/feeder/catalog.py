@@ -107,6 +107,16 @@ class Catalog:
             error.where.setdefault("source", source)
             raise
 
+    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
+        """As `follow`, of all `statements` or, where that raises, of none."""
+        restore = self._writer.saved()
+        try:
+            return [change for statement in statements for change in self.follow(source, statement)]
+        except BaseException:
+            restore()
+            self._followers[source].forget_tracker()
+            raise
+
     def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
         now = {(table.db, table.name): table.create for database in databases for table in database.tables}
         known = [table for database in self._writer.described(names) for table in database.tables]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.followed import COPY, Followed
 
-from binlake.errors import SchemaError
+from binlake.errors import ConfigError, SchemaError
 from binlake.mysqlbinlog.definitions.described import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
-from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
+from pump_service.feeder.dumpfolder import read_schema_files
 
 
 @pytest.fixture(params=[Flavor.MARIADB, Flavor.MYSQL], ids=lambda flavor: str(flavor.value))
@@ -166,6 +168,31 @@ def test_first_definitions_are_adopted_and_followed_from_there(followed: Followe
     assert table is not None
     assert "binlake_tracker" not in table.raw[CREATE_KEY]
     assert table.source == followed.source
+
+
+def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Followed, tmp_path: Path) -> None:
+    files = {
+        "du%2Dmp-schema-create.sql": "CREATE DATABASE /*!32312 IF NOT EXISTS*/ `du-mp` /*!40100 CHARSET gbk */;",
+        "du%2Dmp.t-schema.sql": "/*!40101 SET NAMES binary*/;\n/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n\n"
+        "CREATE TABLE `t` (\n  `id` int(11) NOT NULL COMMENT 'a;b',\n  `d` date DEFAULT '0000-00-00',\n"
+        "  PRIMARY KEY (`id`)\n) ENGINE=InnoDB;\n",
+        "du%2Dmp.v-schema.sql": "CREATE TABLE `v`(`id` int);",
+        "du%2Dmp.v-schema-view.sql": "DROP TABLE `v`; CREATE VIEW `v` AS SELECT 1;",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    version, found = quiet.catalog.version, read_schema_files(tmp_path)
+    with pytest.raises(SchemaError):
+        quiet.catalog.follow_all("quiet", [*found, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
+    assert quiet.catalog.version == version
+    assert len(quiet.catalog.follow_all("quiet", found)) == 2
+    table = quiet.catalog.table("quiet", "du-mp", "t")
+    assert table is not None
+    assert [(column.name, column.default) for column in table.columns] == [("id", None), ("d", "0000-00-00")]
+    assert table.charset == "gbk"
+    (tmp_path / "du%2Dmp-schema-create.sql").unlink()
+    with pytest.raises(ConfigError, match="du-mp-schema-create"):
+        read_schema_files(tmp_path)
 
 
 @pytest.mark.parametrize(
