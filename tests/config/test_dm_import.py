@@ -113,8 +113,8 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     assert (replication.name, target.db_type, target.host, target.port) == ("shards", "tidb", "10.0.0.9", 4000)
     assert (target.worker_count, target.batch_rows, target.multiple_rows) == (32, 200, True)
     assert (target.mode, target.safe_mode, target.safe_mode_duration_s) == ("parallel", "auto", 90.0)
-    assert [(one.name, one.host, one.port, one.user, one.server_id) for one in feeder.source] == [
-        ("s-01", "db1", 3307, "dm", 71), ("s-02", "db2", 3307, "dm", 72),
+    assert [(one.name, one.host, one.port, one.user) for one in feeder.source] == [
+        ("s-01", "db1", 3307, "dm"), ("s-02", "db2", 3307, "dm"),
     ]  # fmt: skip
     assert {(one.start.mode, one.snapshot.threads, one.rename_schema) for one in feeder.source} == {
         ("snapshot", 8, "{source}_{schema}")
@@ -123,7 +123,7 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     line = next(number for number, text in enumerate(TASK.splitlines(), 1) if "worker-count: 32" in text)
     assert f"task.yaml:{line}  taken    syncers.global.worker-count: target.worker-count = 32" in report
     assert "differs  shard-mode: no shard waits" in report
-    assert "source1.yaml:2  taken    server-id" in report
+    assert "source1.yaml:2  differs  server-id" in report
     assert "TopSecret" not in report + text
     assert "BINLAKE_SOURCE_S_02_PASSWORD" in report
 
@@ -351,14 +351,40 @@ def test_a_source_file_that_no_instance_names_is_refused(tmp_path: Path, capsys:
     assert "no instance of the source 's-02'" in refusal(tmp_path, capsys, one_instance())
 
 
+DATABASES = ("user", "test_1", "mytest", "account", "x", "log1", "mysql")
+LISTS: dict[str, dict[str, Any]] = {
+    "named": {"do-dbs": ["~^test.*", "user"], "ignore-dbs": ["account"],
+              "do-tables": [{"db-name": "~^test.*", "tbl-name": "~^t.*"}, {"db-name": "user", "tbl-name": "info"}]},
+    "without": {"ignore-dbs": ["account", "~^log[0-9]", "~my"],
+                "ignore-tables": [{"db-name": "user", "tbl-name": "log"}, {"db-name": "user", "tbl-name": "t*"},
+                                  {"db-name": "x", "tbl-name": "~fo$"}]},
+    "tables": {"ignore-tables": [{"db-name": "user", "tbl-name": "log"}]},
+    "empty": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("named", "without"), ("named", "tables"), ("named", "empty"), ("without", "tables")]
+)
+def test_lists_of_unlike_instances_become_one(tmp_path: Path, first: str, second: str) -> None:  # S4-52
+    named = [{"source-id": "s-01", "block-allow-list": first}, {"source-id": "s-02", "block-allow-list": second}]
+    both = Rules.of(imported(tmp_path / "both", changed(block_allow_list=LISTS, mysql_instances=named))[0])
+    for source, lists in (("s-01", first), ("s-02", second)):
+        own = [{"source-id": "s-01", "block-allow-list": lists}]
+        task = changed(block_allow_list=LISTS, mysql_instances=own)
+        alone = Rules.of(imported(tmp_path / source, task, sources=1)[0])
+        for db in DATABASES:
+            for table in ("info", "log", "t1", "logs", ""):
+                kept = both.keeps(f"{source}_{db}", table)
+                assert kept == alone.keeps(db, table), (source, db, table)
+
+
 def test_lists_that_cannot_be_one_list_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lists = {"a": {"do-dbs": ["x"]}, "b": {"ignore-dbs": ["y"]}, "c": {}}
+    lists = {"a": {"do-tables": [{"db-name": "x", "tbl-name": "y"}]},
+             "b": {"ignore-tables": [{"db-name": "y*", "tbl-name": "z"}]}}  # fmt: skip
     named = [{"source-id": "s-01", "block-allow-list": "a"}, {"source-id": "s-02", "block-allow-list": "b"}]
     task = changed(block_allow_list=lists, mysql_instances=named)
-    assert "stands beside the do-dbs of another instance" in refusal(tmp_path, capsys, task)
-    named[1]["block-allow-list"] = "c"
-    rules = Rules.of(imported(tmp_path, changed(block_allow_list=lists, mysql_instances=named))[0])
-    assert [rules.keeps(*name) for name in (("s-01_x", "t"), ("s-01_y", "t"), ("s-02_y", "t"))] == [True, False, True]
+    assert "is a pattern in a list beside the do-tables of another instance" in refusal(tmp_path, capsys, task)
 
 
 def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

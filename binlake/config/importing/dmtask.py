@@ -30,7 +30,7 @@ INSTANCE_KEYS = (
     "loader-config-name", "loader", "loader-thread", "syncer-config-name", "syncer", "syncer-thread",
     "validator-config-name",
 )  # fmt: skip
-SOURCE_KEYS = (*notes.SOURCE, "source-id", "from", "server-id", "case-sensitive", "filters")
+SOURCE_KEYS = (*notes.SOURCE, "source-id", "from", "case-sensitive", "filters")
 _SERVER_KEYS = ("host", "port", "user", "password", "max-allowed-packet", "session", "security")
 _TLS_KEYS = ("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn", "ssl-ca-bytes", "ssl-cert-bytes", "ssl-key-bytes",
              "ssl-ca-base64", "ssl-cert-base64", "ssl-key-base64")  # fmt: skip
@@ -207,9 +207,6 @@ def _take_source(outcome: Outcome, task: Mapping[str, Entry], instance: Instance
     values: dict[str, Any] = {"name": instance.source}
     outcome.say(keys["source-id"], "taken", f'source.name = "{instance.source}" of the feeder')
     _take_server(outcome, keys["from"], instance, values)
-    if entry := keys.get("server-id"):
-        values["server-id"] = entry.number()
-        outcome.say(entry, "taken", f"source.server-id = {entry.number()} of the feeder")
     if instance.scope.prefix:
         values["rename-schema"] = TEMPLATE
         outcome.say(keys["source-id"], "differs", "its databases are SOURCE_SCHEMA in rules, audits and the lake, since"

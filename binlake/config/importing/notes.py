@@ -86,6 +86,7 @@ SOURCE: Mapping[str, Note] = {
     "meta-dir": ("none", "feeder.toml's data-dir has the position"),
     "flavor": ("taken", "the server says it itself"),
     "charset": ("none", "the log says it itself"),
+    "server-id": ("differs", "made from the feeder's name: a source ends DM's connection when another has its id"),
     "purge": ("none", "pumps collect by their own `gc`"),
     "checker": _NO_CHECKER,
     "tracer": ("none", "DM ignores it, too"),

@@ -6,6 +6,7 @@ Where the databases of the sources have names of their own, each instance has it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,24 +163,50 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
 
 
 def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:
+    """The lists `do-KIND` and `ignore-KIND` of all instances; where one has the former, all get one."""
     do, ignore = f"do-{kind}", f"ignore-{kind}"
     tables = [{} if entry is None else entry.table(_LIST_KEYS) for _, entry in chosen]
     anyone_does = any(keys[do].items() for keys in tables if do in keys)
-    for (instance, entry), keys in zip(chosen, tables, strict=True):
+    for (instance, _), keys in zip(chosen, tables, strict=True):
         wanted = _listed(keys.get(do), instance.scope, kind)
         left_out = _listed(keys.get(ignore), instance.scope, kind)
         if anyone_does and not wanted:
-            if left_out and entry is not None:
-                raise entry.error(
-                    f"`{entry.key}.{ignore}` stands beside the {do} of another instance, which are one list here",
-                    f"give {instance.source} a list {do}",
-                )
-            everything: Any = instance.scope.name("*")
-            wanted = [everything if kind == "dbs" else {"db-name": everything, "tbl-name": "*"}]
+            ignored = keys[ignore].items() if ignore in keys else ()
+            wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _tables_but(ignored, instance.scope)
+            left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
             if values:
                 there = joined.setdefault(name, [])
                 there += [value for value in values if value not in there]
+
+
+def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
+    """All tables but those `ignored`, as a list of tables to take."""
+    by_db: dict[str, list[Entry]] = {}
+    dbs = []
+    for one in ignored:
+        keys = _table_name(one)
+        db = keys["db-name"]
+        if re.search(r"^~|[*?\[]", db.text()):
+            raise db.error(
+                f"`{db.key}` is a pattern in a list beside the do-tables of another instance",
+                "name the databases one by one, or give this instance do-tables",
+            )
+        if db.text() not in by_db:
+            dbs.append(db)
+        by_db.setdefault(db.text(), []).append(keys["tbl-name"])
+    found: list[Any] = [{"db-name": scope.all_but(dbs), "tbl-name": "*"}]
+    for name, names in by_db.items():
+        found.append({"db-name": scope.name(name), "tbl-name": Scope().all_but(names)})
+    return found
+
+
+def _table_name(entry: Entry) -> Mapping[str, Entry]:
+    keys = entry.table(("db-name", "tbl-name"))
+    missing = [name for name in ("db-name", "tbl-name") if name not in keys]
+    if missing:
+        raise entry.error(f"`{entry.key}` has no `{missing[0]}`")
+    return keys
 
 
 def _listed(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
@@ -187,11 +214,5 @@ def _listed(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
         return []
     if kind == "dbs":
         return [scope.pattern(one) for one in entry.items()]
-    found = []
-    for one in entry.items():
-        keys = one.table(("db-name", "tbl-name"))
-        missing = [name for name in ("db-name", "tbl-name") if name not in keys]
-        if missing:
-            raise one.error(f"`{one.key}` has no `{missing[0]}`")
-        found.append({"db-name": scope.pattern(keys["db-name"]), "tbl-name": keys["tbl-name"].text()})
-    return found
+    names = map(_table_name, entry.items())
+    return [{"db-name": scope.pattern(keys["db-name"]), "tbl-name": keys["tbl-name"].text()} for keys in names]

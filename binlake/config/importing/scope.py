@@ -7,9 +7,11 @@ matches the same databases.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from binlake.config.importing.document import Entry
+from binlake.rules.patterns import compile_wildcard
 
 TEMPLATE = "{source}_{schema}"
 SYSTEM = "mysql|sys|information_schema|performance_schema|dm_heartbeat"
@@ -41,20 +43,33 @@ class Scope:
         text = entry.text()
         if not self.prefix or not text.startswith("~"):
             return self.prefix + text
-        return "~" + self._regex(entry, text[1:])
+        return f"~^{escape_name(self.prefix)}{rest_of_name(entry)}"
+
+    def all_but(self, entries: Sequence[Entry]) -> str:
+        """A pattern of all names but those that `entries` match, and the server's own. Raises ConfigError."""
+        others = [*map(rest_of_name, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
+        return f"~^{escape_name(self.prefix)}(?!{'|'.join(others)})" if others else "*"
 
     def capture(self, entry: Entry) -> str:
         """A regular expression that captures parts of a database's name. Raises ConfigError."""
-        return self._regex(entry, entry.text()) if self.prefix else entry.text()
+        return f"^{escape_name(self.prefix)}{_rest_of_regex(entry, entry.text())}" if self.prefix else entry.text()
 
-    def _regex(self, entry: Entry, regex: str) -> str:
-        outside = _CLASS.sub("", regex)
-        prefix = escape_name(self.prefix)
-        if regex.startswith("^") and "^" not in outside[1:] and "|" not in outside:
-            return f"^{prefix}{regex[1:]}"
-        if "^" not in outside:
-            return f"^{prefix}.*?(?:{regex})"
-        raise entry.error(
-            f"`{entry.key}` cannot be put behind the source's name",
-            "write one ^ at its beginning and no | beside it, or pass --keep-schema-names",
-        )
+
+def rest_of_name(entry: Entry) -> str:
+    """A pattern as a regular expression that matches from the beginning of a name on. Raises ConfigError."""
+    text = entry.text()
+    if text.startswith("~"):
+        return _rest_of_regex(entry, text[1:])
+    return compile_wildcard(text).regex.pattern.removeprefix("^")
+
+
+def _rest_of_regex(entry: Entry, regex: str) -> str:
+    outside = _CLASS.sub("", regex)
+    if regex.startswith("^") and "^" not in outside[1:] and "|" not in outside:
+        return regex[1:]
+    if "^" not in outside:
+        return f".*?(?:{regex})"
+    raise entry.error(
+        f"`{entry.key}` cannot be put behind the source's name",
+        "write one ^ at its beginning and no | beside it, or pass --keep-schema-names",
+    )
