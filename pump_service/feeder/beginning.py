@@ -10,15 +10,16 @@ from contextlib import closing
 
 import structlog
 
-from binlake.errors import Transient
+from binlake.errors import ConfigError, Transient
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.dumpplace import read_dump_place
 from binlake.mysqlbinlog.model import Position
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.dumpfolder import read_schema_files
 from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.server import Link, connect, log_end
-from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
 
 log = structlog.get_logger()
@@ -27,24 +28,38 @@ _TRIES = 10  # readings of definitions between which DDL may run
 
 
 def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
-    """Make the place of `source.start` durable, and the definitions that a dump has, or the source now.
+    """Make the place of `source.start` durable, and its definitions: those of a dump, or that the source has now.
 
     Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
     """
     start = source.start
-    with closing(connect(source)) as link:
-        databases, end = _definitions_at_end(link)
     dumped = read_schema_files(start.definitions) if start.definitions is not None else None
-    place = {
-        "now": end,
-        "gtid": Position("", 4, start.gtid),
-        "position": Position(start.file, start.offset),
-    }[start.mode]
+    end, databases = Position("", 4), list[DatabaseDescription]()
+    if dumped is None or start.mode == "now":
+        with closing(connect(source)) as link:
+            databases, end = _definitions_at_end(link)
+    place = _place_of(start, end)
     with catalog.lock:
         first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
         ts = publisher.fetch_ts(source.name)
         journal.commit([], {source.name: Place(place)}, jobs=[change.job(ts, ts) for change in first])
     log.info("source_begins", source=source.name, mode=start.mode, definitions=len(first), **_shown(place))
+
+
+def _place_of(start: Start, end: Position) -> Position:
+    """Where the log is read from; `end`: where it ends now."""
+    if start.mode == "dump" and start.definitions is not None:
+        dumped = read_dump_place(start.definitions)
+        if dumped.commit_ts:
+            raise ConfigError(
+                "the dump is one of TiDB, and the feeder reads MySQL and MariaDB",
+                where={"folder": start.definitions},
+                hint="binlake checkpoint set --base: pumps behind TiDB need no feeder",
+            )
+        return dumped.position
+    if start.mode == "now":
+        return end
+    return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
 
 
 def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:

@@ -51,18 +51,18 @@ class Server(Section):
 class Start(Section):
     """Where a source is read from when the feeder meets it for the first time; later its own position counts."""
 
-    mode: Literal["snapshot", "now", "gtid", "position"] = Field(
+    mode: Literal["snapshot", "now", "gtid", "position", "dump"] = Field(
         "snapshot",
         description="`snapshot` = all rows first, then the log from that place; the others read the log only, from the"
-        " server's present end, from behind `gtid`, or from `file` and `offset`",
+        " server's present end, from behind `gtid`, from `file` and `offset`, or from where `definitions` was dumped",
     )
     gtid: str = Field("", description="GTID set that the base already holds, in the server's own spelling")
     file: str = Field("", description="log file, `mysql-bin.000004`")
     offset: int = Field(4, ge=4, description="byte of `file` at which an event begins")
     definitions: Path | None = Field(
         None,
-        description="folder of a dump (`*-schema.sql`) with the definitions of that place; empty = those that the"
-        " source has now, which must be the same",
+        description="folder of a dump of mydumper or dumpling with the definitions of that place; empty = those that"
+        " the source has now, which must be the same",
     )
 
     @model_validator(mode="after")
@@ -71,6 +71,10 @@ class Start(Section):
             raise ValueError('`gtid` belongs to mode = "gtid"')
         if (self.mode == "position") != bool(self.file):
             raise ValueError('`file` belongs to mode = "position"')
+        if self.mode == "dump" and self.definitions is None:
+            raise ValueError('`definitions` must name the folder of the dump for mode = "dump"')
+        if self.mode == "snapshot" and self.definitions is not None:
+            raise ValueError('mode = "snapshot" reads the definitions itself: leave `definitions` out')
         return self
 
 

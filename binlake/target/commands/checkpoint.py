@@ -1,15 +1,17 @@
-"""`binlake checkpoint`: show a target's position, or take a checkpoint row over from another writer."""
+"""`binlake checkpoint`: show a target's position, set that of a dump it was made from, or take over another's row."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.mysqlbinlog.dumpplace import read_dump_place
 from binlake.target.apply.position import read_checkpoint, read_open_window, read_tables_aside
 from binlake.target.claim.claim import claimed_transaction
 from binlake.target.claim.progress import (
@@ -28,14 +30,19 @@ from binlake.target.session.tables import create_tables
 
 
 class CheckpointCommand:
-    """Show the target's checkpoint, or adopt its row."""
+    """Show the target's checkpoint, set its first one, or adopt its row."""
 
     name = "checkpoint"
-    help = "show the target's checkpoint and open window; adopt a row that another replication or a drainer wrote"
+    help = "show the target's checkpoint and open window; set it to a restored dump's; adopt another writer's row"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show` or `adopt`, the replication's file, the cluster."""
-        add_arguments(parser, ("show", "adopt"))
+        """`show`, `set` or `adopt`, the replication's file, the cluster."""
+        add_arguments(parser, ("show", "set", "adopt"))
+        parser.add_argument(
+            "--base",
+            metavar="TS|FOLDER",
+            help="set: the commit_ts at which the target equals the source, or the folder of the dump it was made from",
+        )
         parser.add_argument(
             "--close-window",
             action="store_true",
@@ -43,10 +50,12 @@ class CheckpointCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the checkpoint; `adopt` first makes this replication the row's owner."""
+        """Print the checkpoint; `set` and `adopt` first make this replication the row's owner."""
         replication, target, cluster_id = read_row_arguments(args)
         if args.action == "adopt":
             _adopt(replication, target, cluster_id, close=args.close_window)
+        if args.action == "set":
+            _set(replication, target, cluster_id, _base_of(args.base))
         shown = _shown(cluster_id, read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id))
         shown["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
@@ -54,8 +63,7 @@ class CheckpointCommand:
 
 
 def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: bool) -> None:
-    if not cluster_id:
-        raise ConfigError("adopt must know the cluster", hint="give --cluster-id, or set source.cluster-id")
+    _require_cluster(cluster_id)
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
@@ -66,6 +74,47 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
             take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
+
+
+def _set(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
+    """The target equals the source at `base`: windows begin there. Another position, once there is one, stays."""
+    _require_cluster(cluster_id)
+    schema = target.checkpoint_schema
+    with closing(Session(target)) as session:
+        create_tables(session, schema)
+        with claimed_transaction(session, target, [replication.name]):
+            table = CheckpointTable(schema, cluster_id)
+            known = table.read(session, lock=True)
+            if known is not None and known.commit_ts != base:
+                raise CheckpointConflict(
+                    f"the target has a checkpoint already, {known.commit_ts}",
+                    where={"schema": schema, "cluster_id": cluster_id, "base": base},
+                    hint="restore the dump into a target without it, or drop the row if the target was restored since",
+                )
+            if known is None:
+                table.write(session, Checkpoint(base, consistent=True))
+                take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
+
+
+def _base_of(text: str | None) -> int:
+    """The commit_ts that `--base` names."""
+    if text is None:
+        raise ConfigError("set needs --base", hint="a commit_ts, or the folder of the dump that was restored")
+    base = int(text) if text.isdecimal() else read_dump_place(Path(text)).commit_ts
+    if not base:
+        raise ConfigError(
+            "the dump is one of MySQL or MariaDB: its place is one of the source's log, not a commit_ts",
+            where={"folder": text},
+            hint='start the feeder there: mode = "dump" and definitions = FOLDER in [source.start] of feeder.toml',
+        )
+    return base
+
+
+def _require_cluster(cluster_id: int) -> None:
+    if not cluster_id:
+        raise ConfigError(
+            "the cluster whose row is written must be known", hint="give --cluster-id, or set source.cluster-id"
+        )
 
 
 def _close_window(session: Session, schema: str, cluster_id: int, replication: str, *, close: bool) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps
-from support.mariadb import MariaDb, execute
+from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
 from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Publisher, read_key
@@ -148,6 +149,31 @@ def test_ddl_in_the_middle_takes_a_new_snapshot(
     assert rows_of(committed(pumps)) == 100
     last = [one.ddl_query for one in committed(pumps) if one.ddl_query][-1]
     assert b"`v`" not in last
+
+
+def test_a_dump_gives_the_place_and_the_definitions_of_that_time(server: MariaDb, tmp_path: Path) -> None:
+    # S4-24
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    ((_, database),) = rows(server, f"SHOW CREATE DATABASE {DB}")
+    ((_, table),) = rows(server, f"SHOW CREATE TABLE {DB}.t")
+    ((file, offset, *_),) = rows(server, "SHOW MASTER STATUS")
+    (dump / f"{DB}-schema-create.sql").write_text(f"{database};\n")
+    (dump / f"{DB}.t-schema.sql").write_text(f"/*!40101 SET NAMES binary*/;\n{table};\n")
+    (dump / "metadata").write_text(f"SHOW MASTER STATUS:\n\tLog: {file}\n\tPos: {offset}\n")
+    execute(server, f"ALTER TABLE {DB}.t DROP COLUMN v")
+    with closing(Loaded(server, tmp_path / "feeder", DyingPumps(), CountingClock())) as loaded:
+        source = SourceFile.model_validate(
+            {"name": "s1", "host": server.host, "port": server.port, "start": {"mode": "dump", "definitions": dump}}
+        )
+        assert not needs_load(loaded.journal, source)
+        begin_at_log(source, loaded.journal, loaded.publisher, loaded.catalog)
+        place = loaded.journal.places()["s1"].position
+        assert (place.file, place.offset) == (file, offset)
+        found = loaded.catalog.table("s1", DB, "t")
+        assert found is not None
+        assert [column.name for column in found.columns] == ["id", "v"]
+        assert len(loaded.journal.jobs()) == 2
 
 
 def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:

@@ -135,6 +135,35 @@ def test_the_command_adopts_a_row_of_another_replication(
     assert apply(target, Window(1, 2).put((1, "b"))).state == "applied"
 
 
+def test_the_command_sets_the_place_of_a_restored_dump(
+    target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # S4-02
+    (tmp_path / "metadata").write_text("SHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: 420747102018863124\n")
+    words = ["checkpoint", "set", "--replication", str(file)]
+    for more, why in (["--base", "1"], "--cluster-id"), (["--cluster-id", str(CLUSTER)], "--base"):
+        assert main([*words, *more]) == 1
+        assert why in capsys.readouterr().err
+    words += ["--cluster-id", str(CLUSTER)]
+    for _ in range(2):  # the second time it is there
+        assert main([*words, "--base", str(tmp_path)]) == 0
+    assert read_checkpoint(replication(target), CLUSTER) == Checkpoint(420747102018863124, consistent=True)
+    assert main([*words, "--base", "420747102018863125"]) == 1
+    assert "has a checkpoint already" in capsys.readouterr().err
+    lo = 420747102018863124
+    assert apply(target, Window(lo, lo + 1).put((1, "a"))).state == "applied"
+
+
+def test_a_dump_of_mysql_has_no_commit_ts(
+    target: Target, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "metadata").write_text("SHOW MASTER STATUS:\n\tLog: bin.000001\n\tPos: 4\n")
+    words = ["checkpoint", "set", "--replication", str(file), "--cluster-id", str(CLUSTER), "--base", str(tmp_path)]
+    assert main(words) == 1
+    assert 'mode = "dump"' in capsys.readouterr().err
+    assert read_checkpoint(replication(target), CLUSTER) is None
+
+
 def _die(step: str) -> None:
     if step == "opened":
         raise ConnectionAbortedError("power cut")

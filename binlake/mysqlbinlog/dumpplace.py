@@ -1,0 +1,69 @@
+"""The place at which a dump of mydumper or dumpling was taken, as its metadata says.
+
+Its rows are not read: whoever restored them into the target has them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.errors import ConfigError
+from binlake.mysqlbinlog.model import Position
+
+_TIDB_LOG = "tidb-binlog"
+_ENTRY = re.compile(r"^\s*(\w+)\s*[:=]\s*(.*?)\s*$")
+_NEXT_PART = re.compile(r"^\s*(SHOW (SLAVE|REPLICA) STATUS|\[(replication|config|`).*|Finished dump)", re.IGNORECASE)
+"""What follows the place: of the server's own source, of the dump's options, of tables."""
+_FILE = frozenset({"log", "file", "source_log_file"})
+_OFFSET = frozenset({"pos", "position", "source_log_pos"})
+_GTIDS = frozenset({"gtid", "executed_gtid_set"})
+
+
+@dataclass(frozen=True)
+class DumpPlace:
+    """Where a dump was taken: `commit_ts` of a dump of TiDB (else 0), or the position in a MySQL server's log."""
+
+    commit_ts: int
+    position: Position
+
+
+def read_dump_place(folder: Path) -> DumpPlace:
+    """What the metadata of the dump in `folder` says. Raises ConfigError."""
+    path = folder / "metadata"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the folder has no metadata of a dump: {error}", where={"folder": folder}, hint="give the dump's folder"
+        ) from None
+    found = _entries(lines)
+    file, offset, gtids = (_first(found, names) for names in (_FILE, _OFFSET, _GTIDS))
+    if not file or not offset.isdecimal():
+        raise ConfigError(
+            "the dump's metadata names no place",
+            where={"file": path},
+            hint="dump with a consistent snapshot: mydumper without --no-locks, dumpling with --consistency auto",
+        )
+    if file == _TIDB_LOG:
+        return DumpPlace(int(offset), Position("", 0))
+    return DumpPlace(0, Position(file, int(offset), "".join(gtids.split())))
+
+
+def _entries(lines: list[str]) -> list[tuple[str, str]]:
+    """(name, value) of the lines up to the end of the place; a GTID set may take several lines."""
+    found: list[tuple[str, str]] = []
+    for line in lines:
+        if _NEXT_PART.match(line) and any(name in _FILE for name, _ in found):
+            break
+        entry = _ENTRY.match(line)
+        if found and found[-1][1].endswith(","):
+            found[-1] = (found[-1][0], found[-1][1] + line.strip().strip("\"'"))
+        elif entry is not None:
+            found.append((entry[1].lower(), entry[2].strip("\"'")))
+    return found
+
+
+def _first(entries: list[tuple[str, str]], names: frozenset[str]) -> str:
+    return next((value for name, value in entries if name in names), "")
