@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-feeder bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -78,6 +78,9 @@ bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's
 
 bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro and a producer of ready bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_feed.py
+
+bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log read and encoded as TiDB's rows, beside one by one
+	@$(PYTHON) bench/bench_feeder.py
 
 bench-proofs: setup  ## Rollbacks proved by TiKV each second and core, beside storing them alone
 	@$(PYTHON) bench/bench_proofs.py

@@ -1,0 +1,131 @@
+"""`make bench-feeder`: rows a second of CPU that a feeder reads from a MySQL or MariaDB log and encodes as TiDB's rows.
+
+The rows are real: written to a private server, 1,000 or one a transaction, and read from its log by the feeder's own
+reader. `encoded` is what a batch of transactions takes as prewrite values, beside the same row by row; `both` is the
+reader's CPU and that together. Ratios count, absolute figures belong to the machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import structlog
+from bench_decode import best_rate
+from decode_load import SHAPES, Column, Row, table_of
+
+from binlake.mysqlbinlog.model import Position, RowsEvent
+from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.plain import encode_rows
+from binlake.mysqlbinlog.rowimage.shape import shape_of
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from deploy.local.mariadb import MariaDb
+from deploy.local.mysql import MySql
+from pump_service.feeder.connection import open_log
+from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.settings import SourceFile
+
+ROWS = {"narrow": 60_000, "wide": 10_000, "text-heavy": 15_000}
+BULK, SINGLE = 1000, 1
+_BATCH = 1000
+"""Transactions that a feeder encodes at once."""
+_BATCH_BYTES = 8 << 20
+_DISTINCT = 1000
+_PLAIN_SHARE = 8
+_SERVER_ID = 4_000_000
+
+Batches = list[list[tuple[RowsEvent, ...]]]
+
+
+def main() -> int:
+    """Print a line per server, shape and size of transactions."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    for server in (MariaDb, MySql):
+        with server(options=server.source_options()) as source:
+            for shape, columns in SHAPES.items():
+                for in_each in (BULK, SINGLE):
+                    _case(source, shape, columns, in_each)
+    return 0
+
+
+def _case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
+    table, rows = table_of(columns), ROWS[shape.split()[0]]
+    source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "user": server.user})
+    since = _end_of(source)
+    _write(server, table, columns, rows, in_each)
+    batches, reading = _read(source, since, _end_of(source))
+    rate = best_rate(lambda: _encode(batches, table, rows), 5)
+    plain = _plain_rate(batches[: max(1, len(batches) // _PLAIN_SHARE)], table)
+    both = 1 / (1 / rate + reading / rows)
+    print(
+        f"{server.name:<8} {shape:<20} {in_each:>4} rows/txn  encoded {rate:>9,.0f} rows/s"
+        f"  one by one {plain:>7,.0f} ({rate / plain:4.1f} x)  read {rows / reading:>9,.0f}  both {both:>9,.0f}",
+        flush=True,
+    )
+
+
+def _end_of(source: SourceFile) -> Position:
+    link = connect(source)
+    try:
+        return log_end(link)
+    finally:
+        link.close()
+
+
+def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, in_each: int) -> None:
+    draw = random.Random(1)
+    texts = [_literals({c.name: c.text(draw) for c in columns}, columns) for _ in range(_DISTINCT)]
+    types = ", ".join(f"`{c.name}` {c.type_text}" for c in table.columns)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0")
+        cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
+        cursor.execute("DROP TABLE IF EXISTS bench.t")
+        cursor.execute(f"CREATE TABLE bench.t ({types}, PRIMARY KEY (id))")
+        for first in range(0, rows, in_each):
+            values = ",".join(f"({n},{texts[n % _DISTINCT]})" for n in range(first, first + in_each))
+            cursor.execute(f"INSERT INTO bench.t VALUES {values}")
+
+
+def _literals(row: Row, columns: list[Column]) -> str:
+    """All values but the key's."""
+    return ",".join(_literal(column, row[column.name]) for column in columns if column.name != "id")
+
+
+def _literal(column: Column, text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return f"X'{text}'" if column.tp == t.STRING else f"'{text}'"
+
+
+def _read(source: SourceFile, since: Position, end: Position) -> tuple[Batches, float]:
+    """The batches of the log's transactions from `since` to `end`, and the CPU seconds that reading them took."""
+    log = open_log(source, _SERVER_ID, since)
+    batches: Batches = []
+    began = time.process_time()
+    while (log.position.file, log.position.offset) < (end.file, end.offset):
+        batches.append([one.changes for one in log.read(_BATCH, _BATCH_BYTES, 30.0) if one.changes])
+    seconds = time.process_time() - began
+    log.end()
+    return [batch for batch in batches if batch], seconds
+
+
+def _encode(batches: Batches, table: TableDef, rows: int) -> int:
+    values = [value for batch in batches for value in encode_transactions(batch, lambda _: table, 1)]
+    assert all(values)
+    return rows
+
+
+def _plain_rate(batches: Batches, table: TableDef) -> float:
+    """Rows/s of CPU of the way for few rows."""
+    shapes = [(event, shape_of(event, table)) for batch in batches for changes in batch for event in changes]
+    return best_rate(lambda: sum(len(encode_rows(event, shape, 1)) for event, shape in shapes), 2)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
