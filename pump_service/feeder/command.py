@@ -1,4 +1,4 @@
-"""`binlake feeder`: runs the feeder of MySQL and MariaDB sources, or shows how far it is."""
+"""`binlake feeder`: runs the feeder of MySQL and MariaDB sources, checks them before, or shows how far it is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import httpx
 
 from binlake.base.arguments import add_output
 from binlake.errors import ConfigError
+from pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.service import STATUS_PATH, Feeder, describe_place
 from pump_service.feeder.settings import FeederFile, read_settings
@@ -31,17 +32,23 @@ class FeederCommand:
     help = "read MySQL and MariaDB servers and give their transactions to the pumps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The actions `run` and `status`."""
+        """The actions `run`, `check` and `status`."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
         run = actions.add_parser("run", help="run until a signal ends it")
         status = actions.add_parser("status", help="show each source: its server, file, position, GTIDs and lag")
-        add_output(status)
-        for one in (run, status):
+        check = actions.add_parser(
+            "check", help="look at each source and the tracker: ok, warn or fail, and the remedy"
+        )
+        for one in (status, check):
+            add_output(one)
+        for one in (run, status, check):
             one.add_argument("--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml")
 
     def run(self, args: argparse.Namespace) -> int:
-        """0 after a clean end. Raises BinlakeError."""
+        """0 after a clean end; of `check` 1 when something fails. Raises BinlakeError."""
         settings = read_settings(args.config)
+        if args.action == "check":
+            return _check(settings, args.output)
         if args.action == "status":
             return _show(settings, args.output)
         feeder = Feeder(settings)
@@ -49,6 +56,15 @@ class FeederCommand:
             signal.signal(number, lambda *_: feeder.stop())
         feeder.run(lambda url: print(f"feeder {settings.name}: status port {url}", flush=True))
         return 0
+
+
+def _check(settings: FeederFile, output: str) -> int:
+    report = run_checks(settings)
+    if output == "json":
+        print(json.dumps(report_values(report)))
+    else:
+        print_report(report)
+    return 1 if has_failures(report) else 0
 
 
 def _show(settings: FeederFile, output: str) -> int:

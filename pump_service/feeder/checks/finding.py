@@ -1,0 +1,23 @@
+"""What a check found, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`fail`: the feeder would stop, or lose or mix up rows; `warn`: something to know. `remedy`: "" where it is ok."""
+
+    check: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "fail") -> Finding:
+    """`otherwise` is the verdict unless `is_ok`."""
+    return Finding(check, "ok", found) if is_ok else Finding(check, otherwise, found, remedy)

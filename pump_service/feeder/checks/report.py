@@ -1,0 +1,118 @@
+"""All checks of a feeder's sources and its tracker, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict
+from typing import Any
+
+import pymysql
+
+from binlake.base.terminal import print_table
+from binlake.errors import BinlakeError
+from pump_service.feeder.checks.finding import Finding, judge
+from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
+from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
+from pump_service.feeder.server import Address, Link, ask, connect
+from pump_service.feeder.settings import FeederFile, SourceFile
+from pump_service.feeder.tracker import SCRATCH_PREFIX
+
+_Place = tuple[str, str]
+"""Source (or "tracker", or "all"), server."""
+Report = list[tuple[_Place, Finding]]
+
+
+def run_checks(settings: FeederFile) -> Report:
+    """Every check; what cannot be asked is a finding."""
+    report: Report = []
+    facts: dict[str, ServerFacts] = {}
+    tables: dict[str, TableFacts] = {}
+    for source in settings.source:
+        for address in source.servers:
+            found, server = check_address(source, address, settings.server_id_of(source))
+            report += [((source.name, _text(address)), one) for one in found]
+            if server is not None and source.name not in facts:
+                facts[source.name] = server
+                found = list(_tables_of(source, address, tables))
+                report += [((source.name, _text(address)), one) for one in found]
+    report += [(("all", ""), one) for one in check_together(tables, settings.source)]
+    tracker = (settings.tracker.host, settings.tracker.port)
+    report += [(("tracker", _text(tracker)), one) for one in _check_tracker(settings, facts, tables)]
+    return report
+
+
+def has_failures(report: Report) -> bool:
+    """Whether the feeder would stop, or mix rows up."""
+    return any(finding.verdict == "fail" for _, finding in report)
+
+
+def report_values(report: Report) -> list[dict[str, Any]]:
+    """For JSON."""
+    return [{"source": source, "server": server, **asdict(finding)} for (source, server), finding in report]
+
+
+def print_report(report: Report) -> None:
+    """One table, the worst first in each source."""
+    rank = {"fail": 0, "warn": 1, "ok": 2}
+    order: dict[_Place, int] = {}
+    for place, _ in report:
+        order.setdefault(place, len(order))
+    rows = sorted(report, key=lambda row: (order[row[0]], rank[row[1].verdict]))
+    print_table(
+        ("SOURCE", "SERVER", "CHECK", "RESULT", "FOUND", "REMEDY"),
+        [(*place, one.check, one.verdict, one.found, one.remedy) for place, one in rows],
+        whole=("FOUND", "REMEDY"),
+    )
+
+
+def _tables_of(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
+    try:
+        with closing(connect(source, address)) as link:
+            found = tables[source.name] = read_table_facts(link)
+    except (BinlakeError, pymysql.err.Error) as error:
+        yield Finding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
+    else:
+        yield from check_tables(found, with_snapshot=source.start.mode == "snapshot")
+
+
+def _check_tracker(
+    settings: FeederFile, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]
+) -> Iterator[Finding]:
+    try:
+        with closing(connect(settings.tracker)) as link:
+            tracker = read_facts(link, is_first=True)
+            case = int(ask(link, "SELECT @@lower_case_table_names")[0][0])
+            yield from _may_create(link)
+    except (BinlakeError, pymysql.err.Error) as error:
+        yield Finding("connection", "fail", str(error), "[tracker] in feeder.toml")
+        return
+    for name, server in facts.items():
+        found = f"{tracker.flavor.value} {tracker.version}; {name} is {server.flavor.value} {server.version}"
+        if tracker.flavor is not server.flavor:
+            yield Finding("family", "fail", found, "the tracker must be of its sources' family")
+        else:
+            is_same = tracker.version.split(".")[:2] == server.version.split(".")[:2]
+            yield judge("version", is_same, found, "a tracker of the source's version takes every statement", "warn")
+    for name, known in tables.items():
+        found = f"lower_case_table_names is {case}, at {name} {known.case}"
+        yield judge("case of names", case == known.case, found, "the same setting as the source's", "warn")
+
+
+def _may_create(link: Link) -> Iterator[Finding]:
+    scratch = f"{SCRATCH_PREFIX}check"
+    try:
+        ask(link, f"CREATE DATABASE IF NOT EXISTS `{scratch}`")
+        ask(link, f"CREATE TABLE IF NOT EXISTS `{scratch}`.t (id INT)")
+    except pymysql.err.Error as error:
+        remedy = f"GRANT ALL ON `{SCRATCH_PREFIX.replace('_', chr(92) + '_')}%`.* TO the tracker's user"
+        yield Finding("privileges", "fail", str(error.args[-1]), remedy)
+    else:
+        yield Finding("privileges", "ok", "may create databases")
+    finally:
+        with suppress(pymysql.err.Error):  # it was not made, or the finding above says why
+            ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

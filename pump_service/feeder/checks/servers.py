@@ -1,0 +1,198 @@
+"""Checks of one server: does it write the log that the feeder reads, and may the feeder's user read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+import pymysql
+
+from binlake.errors import BinlakeError
+from binlake.mysqlbinlog.model import Flavor, Position
+from pump_service.feeder.checks.finding import Finding, judge
+from pump_service.feeder.server import Address, Link, ask, connect, flavor_of, variables
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.startplace import read_identity, start_of
+
+_OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 5)}
+_DAY_S = 86_400
+_ENOUGH_DAYS = 2
+_ON = frozenset({"ON", "1"})
+_FOR_LOG = {
+    Flavor.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
+    Flavor.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
+}
+_SAME = {
+    "REPLICATION CLIENT": "BINLOG MONITOR",
+    "REPLICATION REPLICA": "REPLICATION SLAVE",
+}
+"""Other names of a privilege."""
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a server says of itself. `is_first`: of the source's servers it is the one that is read first;
+    `replicas`: server ids of those that read it now."""
+
+    flavor: Flavor
+    version: str
+    settings: Mapping[str, str]
+    grants: tuple[str, ...]
+    replicas: frozenset[int]
+    is_first: bool = True
+
+    def value(self, name: str) -> str:
+        """A variable in capitals, "" where the server has none of that name."""
+        return self.settings.get(name, "").upper()
+
+    def is_on(self, name: str) -> bool:
+        """Whether a switch is on."""
+        return self.value(name) in _ON
+
+
+def read_facts(link: Link, *, is_first: bool) -> ServerFacts:
+    """Of the server behind `link`. Raises pymysql's errors."""
+    flavor, settings = flavor_of(link), variables(link)
+    grants = tuple(str(row[0]) for row in ask(link, "SHOW GRANTS"))
+    return ServerFacts(flavor, settings.get("version", ""), settings, grants, _replicas(link), is_first)
+
+
+def _replicas(link: Link) -> frozenset[int]:
+    for query in ("SHOW REPLICAS", "SHOW SLAVE HOSTS"):
+        try:
+            return frozenset(int(row[0]) for row in ask(link, query))
+        except pymysql.err.Error:  # unknown to this version, or not allowed: the privileges are a check of their own
+            continue
+    return frozenset()
+
+
+def check_address(source: SourceFile, address: Address, server_id: int) -> tuple[list[Finding], ServerFacts | None]:
+    """The checks of one server of a source; no facts where it cannot be asked."""
+    is_first = address == source.servers[0]
+    try:
+        with closing(connect(source, address)) as link:
+            facts = read_facts(link, is_first=is_first)
+            found = check_server(facts, server_id, with_snapshot=source.start.mode == "snapshot")
+            return [*found, *_check_start(link, facts, source)], facts
+    except BinlakeError as error:
+        return [
+            Finding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
+        ], None
+    except pymysql.err.Error as error:
+        return [Finding("connection", "fail", str(error.args[-1]), "privileges of the source's user")], None
+
+
+def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:
+    """Everything that the facts decide."""
+    findings = [one for check in _CHECKS for one in check(facts)]
+    return [*findings, *_check_server_id(facts, server_id), *_check_privileges(facts, with_snapshot)]
+
+
+def _check_version(facts: ServerFacts) -> Iterable[Finding]:
+    numbers = tuple(int(one) for one in re.findall(r"\d+", facts.version)[:2])
+    oldest = _OLDEST[facts.flavor]
+    found = f"{facts.flavor.value} {facts.version}"
+    yield judge("version", numbers >= oldest, found, f"{facts.flavor.value} {oldest[0]}.{oldest[1]} or newer", "warn")
+
+
+def _check_log(facts: ServerFacts) -> Iterable[Finding]:
+    yield judge("log_bin", facts.is_on("log_bin"), facts.value("log_bin") or "OFF", "start the server with --log-bin")
+    remedy = "SET GLOBAL binlog_format = ROW, and end the sessions that were open before"
+    # MySQL 9 may leave the variable out one day: rows are then all there is.
+    form = facts.value("binlog_format") or "ROW"
+    yield judge("binlog_format", form == "ROW", form, remedy)
+    image = facts.value("binlog_row_image") or "FULL"
+    remedy = "SET GLOBAL binlog_row_image = FULL, and end the sessions that were open before"
+    yield judge("binlog_row_image", image == "FULL", image, remedy)
+
+
+def _check_metadata(facts: ServerFacts) -> Iterable[Finding]:
+    level = facts.value("binlog_row_metadata") or "NO_LOG"
+    remedy = "SET GLOBAL binlog_row_metadata = FULL: definitions are then checked by name against the log"
+    yield judge("binlog_row_metadata", level == "FULL", level, remedy, "warn")
+
+
+def _check_gtids(facts: ServerFacts) -> Iterable[Finding]:
+    mode = "ON" if facts.flavor is Flavor.MARIADB else facts.value("gtid_mode") or "OFF"
+    remedy = "without GTIDs the feeder cannot go on at another server: SET GLOBAL gtid_mode = ON, step by step"
+    yield judge("GTID", mode == "ON", mode, remedy, "warn" if facts.is_first else "fail")
+    if facts.flavor is Flavor.MARIADB:
+        strict = facts.value("gtid_strict_mode") or "OFF"
+        remedy = "SET GLOBAL gtid_strict_mode = ON: a domain's numbers then always rise"
+        yield judge("gtid_strict_mode", strict in _ON, strict, remedy, "warn")
+
+
+def _check_replica_updates(facts: ServerFacts) -> Iterable[Finding]:
+    if not facts.is_first:
+        name = "log_replica_updates" if "log_replica_updates" in facts.settings else "log_slave_updates"
+        remedy = f"start this server with {name}: else its log lacks what it replicates"
+        yield judge(name, facts.is_on(name), facts.value(name) or "OFF", remedy)
+
+
+def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
+    seconds = float(facts.settings.get("binlog_expire_logs_seconds") or 0)
+    seconds = seconds or _DAY_S * float(facts.settings.get("expire_logs_days") or 0)
+    is_ok = seconds == 0 or seconds >= _ENOUGH_DAYS * _DAY_S
+    remedy = (
+        f"keep the log {_ENOUGH_DAYS} days or more (binlog_expire_logs_seconds): longer than the feeder may be away"
+    )
+    yield judge("retention", is_ok, f"{seconds / _DAY_S:g} days" if seconds else "for ever", remedy, "warn")
+
+
+def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
+    own = facts.value("server_id") or "0"
+    if own == "0":
+        yield Finding("server_id", "fail", "0", "SET GLOBAL server_id to a number of its own")
+    elif int(own) == server_id:
+        yield Finding("server_id", "fail", f"{own}, which is also the feeder's", "another `server-id` in feeder.toml")
+    elif server_id in facts.replicas:
+        remedy = "another `server-id` in feeder.toml, unless it is this feeder that runs"
+        yield Finding("server_id", "warn", f"a replica with the feeder's id {server_id} is connected", remedy)
+    else:
+        yield Finding("server_id", "ok", f"{own}, the feeder's is {server_id}")
+
+
+def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
+    held = {_SAME.get(one, one) for grant in facts.grants for one in _privileges_of(grant)}
+    # Roles and grants of single databases are not looked into: SELECT somewhere is taken for SELECT.
+    wanted = [*_FOR_LOG[facts.flavor], "SELECT"]
+    missing = [one for one in wanted if not held & {_SAME.get(one, one), "ALL PRIVILEGES", "SUPER"}]
+    # SUPER is no right to read tables.
+    if "SELECT" not in missing and not held & {"SELECT", "ALL PRIVILEGES"}:
+        missing.append("SELECT")
+    remedy = f"GRANT {', '.join(missing)} ON *.* TO the feeder's user"
+    yield judge("privileges", not missing, f"missing: {', '.join(missing)}" if missing else "enough", remedy)
+    if with_snapshot and facts.flavor is Flavor.MYSQL and not held & {"RELOAD", "ALL PRIVILEGES"}:
+        remedy = "GRANT RELOAD ON *.*: one short lock for the snapshot's place; without it tables are locked one by one"
+        yield Finding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
+
+
+def _privileges_of(grant: str) -> list[str]:
+    words = re.match(r"GRANT (.+?) ON ", grant)
+    return [re.sub(r"\s*\(.*", "", one).strip().upper() for one in words[1].split(",")] if words else []
+
+
+def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable[Finding]:
+    start = source.start
+    if start.mode not in ("gtid", "position") or not facts.is_on("log_bin"):
+        return
+    position = Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
+    shown = start.gtid or f"{start.file}:{start.offset}"
+    try:
+        start_of(link, facts.flavor, position, read_identity(link, facts.flavor), last_uuid="")
+    except BinlakeError as error:
+        yield Finding("start", "fail", f"{shown}: {error.message}", error.hint)
+    else:
+        yield Finding("start", "ok", shown)
+
+
+_CHECKS: tuple[Callable[[ServerFacts], Iterable[Finding]], ...] = (
+    _check_version,
+    _check_log,
+    _check_metadata,
+    _check_gtids,
+    _check_replica_updates,
+    _check_retention,
+)

@@ -1,0 +1,158 @@
+"""Checks of the tables: what the feeder cannot carry, and what the log does not tell of them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from binlake.errors import SchemaError
+from binlake.mysqlbinlog.definitions.described import SYSTEM_DATABASES, TableDescription
+from binlake.mysqlbinlog.definitions.tables import table_info
+from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
+from pump_service.feeder.checks.finding import Finding, judge
+from pump_service.feeder.server import Link, ask
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.snapshot.structures import describe_source
+
+_SHOWN = 5
+_CASCADING = re.compile(r"^\s*(?:CONSTRAINT .*)?FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET)", re.MULTILINE)
+"""A line of SHOW CREATE TABLE. (information_schema hides constraints from who may only SELECT.)"""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """`engines` by table; `increment`: between two values of AUTO_INCREMENT, and the first of them; `case`:
+    lower_case_table_names."""
+
+    tables: tuple[TableDescription, ...]
+    engines: Mapping[str, str]
+    increment: tuple[int, int]
+    case: int
+
+
+def read_table_facts(link: Link) -> TableFacts:
+    """Of the server behind `link`. Raises pymysql's errors."""
+    own = ", ".join(f"'{name}'" for name in sorted(SYSTEM_DATABASES))
+    engines = ask(
+        link,
+        "SELECT table_schema, table_name, engine FROM information_schema.tables"
+        f" WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ({own})",
+    )
+    step, first, case = ask(
+        link, "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset, @@lower_case_table_names"
+    )[0]
+    return TableFacts(
+        tuple(table for database in describe_source(link) for table in database.tables),
+        {f"{db}.{table}": str(engine) for db, table, engine in engines},
+        (int(step), int(first)),
+        int(case),
+    )
+
+
+def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
+    """The checks of one source's tables."""
+    refused = [message for table in facts.tables if (message := _refusal(table))]
+    cascading = [f"{one.db}.{one.name}" for one in facts.tables if _CASCADING.search(one.create)]
+    keyless = [f"{one.db}.{one.name}" for one in facts.tables if not _has_key(one)]
+    others = [f"{name} ({engine})" for name, engine in facts.engines.items() if engine.upper() != "INNODB"]
+    return [
+        judge(
+            "definitions", not refused, _list(refused) or f"{len(facts.tables)} tables",
+            "give the columns another type, or leave the tables out (filter of the source in feeder.toml)",
+        ),
+        judge(
+            "foreign keys", not cascading, _list(cascading) or "none that cascades",
+            "rows that a cascade changes are not in the log: the target needs the same foreign keys, and"
+            " foreign_key_checks on while rows are applied; else delete and update such rows by statements",
+            "warn",
+        ),
+        judge(
+            "keys", not keyless, _list(keyless) or "every table has a primary or unique key",
+            "add a primary key: rows without one are told apart by all their values, and slowly",
+            "warn",
+        ),
+        judge(
+            "engines", not others, _list(others) or "InnoDB",
+            "tables without transactions may be half changed, and a snapshot cannot read them: ALTER TABLE ... ENGINE ="
+            " InnoDB",
+            "fail" if with_snapshot else "warn",
+        ),
+    ]  # fmt: skip
+
+
+def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile]) -> list[Finding]:
+    """What several sources that go into one cluster have in common; sources by name."""
+    if len(sources) < 2:
+        return []
+    names = {one.name: one for one in files}
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for source, facts in sources.items():
+        for db in {table.db for table in facts.tables}:
+            by_name[names[source].database_name(db).lower()].append(f"{source}.{db}")
+    clashes = [f"{name} ({', '.join(of)})" for name, of in sorted(by_name.items()) if len(of) > 1]
+    return [
+        judge(
+            "databases of several sources", not clashes, _list(clashes) or "distinct",
+            'rename-schema = "{source}_{schema}" makes their names distinct; routes merge their tables again',
+        ),
+        *_check_shards(sources),
+    ]  # fmt: skip
+
+
+def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
+    """Tables of one name at several sources, which a merge into one would mix up."""
+    shards: dict[str, list[tuple[str, TableDescription]]] = defaultdict(list)
+    for source, facts in sources.items():
+        for table in facts.tables:
+            shards[f"{table.db}.{table.name}".lower()].append((source, table))
+    several = {name: each for name, each in shards.items() if len(each) > 1}
+    keyless = [name for name, each in several.items() if not all(_has_key(table) for _, table in each)]
+    yield judge(
+        "keys of shards", not keyless, _list(keyless) or f"{len(several)} tables at several sources have keys",
+        "add a primary key, or a column of the source to it (extract-source): rows of two shards cannot be told apart",
+    )  # fmt: skip
+    numbered = [name for name, each in several.items() if any(_is_numbered(table) for _, table in each)]
+    ways = [facts.increment for facts in sources.values()]
+    apart = len({first % step for step, first in ways}) == len(ways) and min(step for step, _ in ways) >= len(ways)
+    yield judge(
+        "AUTO_INCREMENT of shards", apart or not numbered, _list(numbered) or "no table at several sources has one",
+        "two shards give the same numbers: auto_increment_increment = the number of shards and an own"
+        " auto_increment_offset each, or a column of the source in the key (extract-source)",
+        "warn",
+    )  # fmt: skip
+    different = [name for name, each in several.items() if len({_columns(table) for _, table in each}) > 1]
+    yield judge(
+        "definitions of shards", not different, _list(different) or "equal",
+        "their columns differ; `shard-mode` says how one target table gets them all",
+        "warn",
+    )  # fmt: skip
+
+
+def _refusal(table: TableDescription) -> str:
+    name = f"{table.db}.{table.name}"
+    try:
+        table_info(table, 1, table.name)
+        for column in table.columns:
+            utf8_writer(column.charset or "")
+    except SchemaError as error:
+        return f"{name}: {error.message}"
+    return ""
+
+
+def _has_key(table: TableDescription) -> bool:
+    return any(row.unique for row in table.indexes)
+
+
+def _is_numbered(table: TableDescription) -> bool:
+    return any("auto_increment" in column.extra.lower() for column in table.columns)
+
+
+def _columns(table: TableDescription) -> tuple[tuple[str, str], ...]:
+    return tuple((column.name.lower(), column.type) for column in table.columns)
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
