@@ -98,6 +98,12 @@ class MySqlGtidSet:
         }
         return MySqlGtidSet(lacking).text()
 
+    def add_set(self, other: MySqlGtidSet) -> None:
+        """Note all of `other` as done."""
+        for origin, several in other._of.items():
+            for first, last in several:
+                self._add_interval(origin, first, last)
+
     def copy(self) -> MySqlGtidSet:
         """The same set, which changes by itself."""
         return MySqlGtidSet(self._of)

@@ -31,12 +31,15 @@ _WHOLE_LOG_WAIT_S = 60.0
 _FIRST_EVENT = 4
 
 
-def open_log(source: SourceFile, server_id: int, position: Position, *, last_uuid: str = "") -> SourceLog:
+def open_log(
+    source: SourceFile, server_id: int, position: Position, *, last_uuid: str = "", last_id: str = ""
+) -> SourceLog:
     """The transactions of `source` behind `position`; connects when it is read.
 
-    `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known.
+    `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known;
+    `last_id`: of the transaction before, which comes again when `position` is the one before a table and its rows.
     """
-    return SourceLog(source, server_id, position, last_uuid)
+    return SourceLog(source, server_id, position, last_uuid, last_id)
 
 
 class SourceLog:
@@ -46,7 +49,9 @@ class SourceLog:
     `server_uuid`: of the last one; `heard`: time.monotonic() of the last bytes.
     """
 
-    def __init__(self, source: SourceFile, server_id: int, position: Position, last_uuid: str = "") -> None:
+    def __init__(
+        self, source: SourceFile, server_id: int, position: Position, last_uuid: str = "", last_id: str = ""
+    ) -> None:
         self._source = source
         self._server_id = server_id
         self._next_address = 0
@@ -55,7 +60,7 @@ class SourceLog:
         self._dump: Dump | None = None
         self._reader: TransactionReader | None = None
         self._events: Iterator[bytes] = iter(())
-        self._last_id = ""
+        self._last_id = last_id
         self.position = position
         self.server_uuid = last_uuid
         self.server: Address = source.servers[0]
@@ -159,7 +164,22 @@ class SourceLog:
         def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
             return self._find_prepared(flavor, address, xid, before)
 
-        return TransactionReader(flavor, start.position, find, gtids=start.gtids, skip_below=start.skip_below)
+        return TransactionReader(
+            flavor,
+            start.position,
+            find,
+            gtids=start.gtids,
+            resume=self.position,
+            skip_below=start.skip_below,
+            refuses=self._is_refused,
+        )
+
+    def _is_refused(self, transaction: str) -> bool:
+        """False: feeder.toml says what is done instead."""
+        replacement = self._source.replacement(transaction)
+        if replacement is not None:
+            log.warning("source_passed_over", source=self._source.name, transaction=transaction)
+        return replacement is None
 
     def _make_dump(self, link: Link, flavor: Flavor, server_id: int) -> Dump:
         return Dump(
@@ -213,7 +233,10 @@ class SourceLog:
         self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position
     ) -> tuple[RowsEvent, ...] | None:
         dump = self._make_dump(connect(self._source, address), flavor, server_id=0)
-        reader = TransactionReader(flavor, Position(file, _FIRST_EVENT), lambda *_: (), gtids=Gtids.NONE, refuses=False)
+        start = Position(file, _FIRST_EVENT)
+        reader = TransactionReader(
+            flavor, start, lambda *_: (), gtids=Gtids.NONE, resume=start, refuses=lambda _: False
+        )
         try:
             dump.begin(Place(file, _FIRST_EVENT))
             while not dump.is_at_end:

@@ -154,7 +154,7 @@ class Feeder:
             with catalog.lock:
                 parts.version = catalog.version
             place = journal.places()[source.name]
-            return open_log(source, self._settings.server_id_of(source), place.position)
+            return open_log(source, self._settings.server_id_of(source), place.position, last_id=place.last_id)
 
         return begin
 

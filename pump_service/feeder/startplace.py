@@ -5,7 +5,7 @@ A position that a server cannot continue is refused here by name: purged, reset,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.events.transactions import Gtids
@@ -63,11 +63,13 @@ def start_of(link: Link, flavor: Flavor, position: Position, identity: Identity,
     place = Place(position.file, position.offset)
     if mode != "ON":
         return Start(place, position, Gtids.NONE)
+    # What is in no file of this server counts as done: a head does not have it when it was set later (a restore).
+    gone = MySqlGtidSet.parse(str(ask(link, "SELECT @@GLOBAL.gtid_purged")[0][0])).text()
     if _is_anonymous(link, position.file):
         # A server with GTIDs sends nothing of such a file, and its next one begins with the set.
-        return Start(place, position, Gtids.FROM_FILE)
+        return Start(place, replace(position, gtids=gone), Gtids.FROM_FILE)
     # The file's head tells the set of what is before it; from there on every GTID is seen.
-    head = Position(position.file, _FIRST_EVENT)
+    head = Position(position.file, _FIRST_EVENT, gone)
     return Start(Place(head.file, head.offset), head, Gtids.FROM_FILE, skip_below=position.offset)
 
 

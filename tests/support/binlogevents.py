@@ -80,7 +80,7 @@ def reader_of(flavor: Flavor = Flavor.MYSQL, start: Position = START, **options:
     def none_prepared(*_: object) -> tuple[()]:
         raise AssertionError("a prepared transaction is asked for")
 
-    settings = {"find_prepared": none_prepared, "gtids": Gtids.KNOWN, **options}
+    settings = {"find_prepared": none_prepared, "gtids": Gtids.KNOWN, "resume": start, **options}
     return TransactionReader(flavor, start, **settings)  # type: ignore[arg-type]
 
 

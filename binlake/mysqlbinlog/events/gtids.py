@@ -1,4 +1,4 @@
-"""GTID events of both families, which begin each transaction, and the sets that begin each file."""
+"""GTID events of both families, which begin each transaction, and MySQL's sets, which begin each file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from uuid import UUID
 from binlake.errors import WireError
 from binlake.mysqlbinlog.events.header import HEADER_BYTES
 from binlake.mysqlbinlog.events.numbers import read_signed_varlen, read_varlen
-from binlake.mysqlbinlog.gtid import Interval, MariaDbGtidSet, MySqlGtidSet
-from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.gtid import Interval, MySqlGtidSet
 
 _MYSQL = struct.Struct("<B16sq")
 _LOGICAL_CLOCK = 2
 _MARIADB = struct.Struct("<QIB")
-_SET_ENTRY = struct.Struct("<IIQ")
 _TAGGED = 1
 _U64 = struct.Struct("<Q")
 
@@ -117,14 +115,6 @@ def read_previous_gtids(event: bytes) -> MySqlGtidSet:
     return decode_mysql_set(event[HEADER_BYTES:])
 
 
-def read_gtid_list(event: bytes) -> MariaDbGtidSet:
-    """GTID_LIST of MariaDB: the last GTIDs of (domain, server) before its file; the last of a domain comes last."""
-    count = int.from_bytes(event[HEADER_BYTES : HEADER_BYTES + 4], "little") & 0x0FFFFFFF
-    end = HEADER_BYTES + 4 + count * _SET_ENTRY.size
-    entries = _SET_ENTRY.iter_unpack(event[HEADER_BYTES + 4 : end])
-    return MariaDbGtidSet({domain: (server, number) for domain, server, number in entries})
-
-
 def decode_mysql_set(data: bytes) -> MySqlGtidSet:
     """A set in MySQL's binary form, with or without tags."""
     tagged = data[7] == _TAGGED
@@ -158,8 +148,3 @@ def encode_mysql_set(done: MySqlGtidSet) -> bytes:
         parts.append(_U64.pack(len(several)))
         parts += [struct.pack("<QQ", first, last + 1) for first, last in several]
     return b"".join(parts)
-
-
-def empty_set(flavor: Flavor) -> MySqlGtidSet | MariaDbGtidSet:
-    """Nothing done."""
-    return MySqlGtidSet() if flavor is Flavor.MYSQL else MariaDbGtidSet()

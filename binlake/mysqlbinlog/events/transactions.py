@@ -28,13 +28,14 @@ from binlake.mysqlbinlog.events.header import (
 )
 from binlake.mysqlbinlog.events.query import Role
 from binlake.mysqlbinlog.events.xa import Xid
-from binlake.mysqlbinlog.gtid import GtidSet, parse_gtid_set
+from binlake.mysqlbinlog.gtid import GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction, Statement, TableMap
 
 _E = EventType
 _PASSED_OVER = frozenset({
     _E.STOP, _E.INTVAR, _E.RAND, _E.USER_VAR, _E.HEARTBEAT, _E.HEARTBEAT_V2, _E.IGNORABLE, _E.ROWS_QUERY,
     _E.TRANSACTION_CONTEXT, _E.VIEW_CHANGE, _E.MARIADB_ANNOTATE_ROWS, _E.MARIADB_BINLOG_CHECKPOINT,
+    _E.MARIADB_GTID_LIST,
     _E.MARIADB_START_ENCRYPTION,
 })  # fmt: skip
 _NO_TABLE = 0xFFFFFF
@@ -53,15 +54,14 @@ class Gtids(Enum):
 
     NONE = "the log has none, or they do not matter"
     KNOWN = "the start's set, and what is read behind it"
-    FROM_FILE = "the head of the next file; until then positions have none"
+    FROM_FILE = "the head of the next file (MySQL), and the start's set; until then positions have none"
 
 
 class TransactionReader:
-    """Takes event by event; `position` is behind the last whole transaction.
+    """Takes event by event; `position` is behind the last whole transaction that it gave, `resume` before the first.
 
     `start`: where the events begin. Transactions of the first file that begin below `skip_below` are noted as done and
-    not given. `refuses`: whether what cannot be followed is an error; who looks for a prepared transaction only wants
-    no other.
+    not given. `refuses`: whether what cannot be followed in the transaction of an id is an error.
     """
 
     def __init__(
@@ -71,17 +71,19 @@ class TransactionReader:
         find_prepared: FindPrepared,
         *,
         gtids: Gtids,
+        resume: Position,
         skip_below: int = 0,
-        refuses: bool = True,
+        refuses: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._flavor = flavor
         self._find_prepared = find_prepared
         self._done: GtidSet | None = parse_gtid_set(flavor, start.gtids) if gtids is Gtids.KNOWN else None
         self._learns_done = gtids is Gtids.FROM_FILE
+        self._start_gtids = start.gtids
         self._file, self._offset = start.file, start.offset
         self._first = (start.file, skip_below)
         self._refuses = refuses
-        self.position = start
+        self.position = resume
         self._has_checksums = False
         self._maps: dict[int, TableMap] = {}
         self._known_maps: dict[bytes, TableMap] = {}
@@ -91,7 +93,7 @@ class TransactionReader:
         self._is_skipped = False
         self._changes: list[RowsEvent] = []
         self._size = 0
-        self._begin = ""
+        self._begin = start
 
     @property
     def file(self) -> str:
@@ -116,11 +118,13 @@ class TransactionReader:
         before = self._offset
         if header.end and not header.flags & ARTIFICIAL:
             self._advance(header.end)
+            # Not where the event before it ended: a server leaves out what was done.
+            before = self._offset - header.size
         self._size += header.size
         try:
             return self._take(header, event, before)
         except (WireError, SourceRefused, LostRange) as error:
-            place = {"file": self._file, "offset": before, "gtid": self._gtid.text if self._gtid else ""}
+            place = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
             raise type(error)(error.message, hint=error.hint, where={**place, **error.where}) from None
 
     def _advance(self, end: int) -> None:
@@ -156,8 +160,8 @@ class TransactionReader:
 
     def _take_rare(self, header: Header, event: bytes) -> None:
         kind = header.type
-        if kind in (_E.PREVIOUS_GTIDS, _E.MARIADB_GTID_LIST):
-            self._begin_file(kind, event)
+        if kind == _E.PREVIOUS_GTIDS:
+            self._begin_file(event)
         elif kind == _E.INCIDENT:
             self._refuse(_incident())
         elif kind in (_E.BEGIN_LOAD_QUERY, _E.EXECUTE_LOAD_QUERY):
@@ -165,11 +169,12 @@ class TransactionReader:
         elif kind not in _PASSED_OVER and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
             self._refuse(_unknown_event(kind))
 
-    def _begin_file(self, kind: int, event: bytes) -> None:
+    def _begin_file(self, event: bytes) -> None:
         """The set of what is in earlier files counts where none was given: a position of file and offset."""
         if self._learns_done:
-            read = gtidevents.read_previous_gtids if kind == _E.PREVIOUS_GTIDS else gtidevents.read_gtid_list
-            self._done, self._learns_done = read(event), False
+            done = gtidevents.read_previous_gtids(event)
+            done.add_set(MySqlGtidSet.parse(self._start_gtids))
+            self._done, self._learns_done = done, False
 
     def _begin_group(self, header: Header, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
@@ -186,7 +191,7 @@ class TransactionReader:
 
     def _start(self, gtid: Gtid, size: int, before: int) -> None:
         self._gtid, self._size = gtid, size
-        self._begin = f"{self._file}:{before}"
+        self._begin = Position(self._file, before)
         self._changes = []
 
     def _is_done(self, gtid: Gtid, before: int) -> bool:
@@ -236,6 +241,7 @@ class TransactionReader:
             return self._roll_back(header)
         elif role is Role.ROLLBACK_TO:
             self._refuse(_half_rolled_back())
+            self._changes = []
         elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
             return self._end_prepared(header, role, sent.text, before)
         elif role is Role.ROWS_AS_TEXT:
@@ -276,6 +282,7 @@ class TransactionReader:
     def _roll_back(self, header: Header) -> SourceTransaction | None:
         if self._changes:
             self._refuse(_half_rolled_back())
+            self._changes = []
         return self._end(header)
 
     def _prepare(self, header: Header, event: bytes) -> SourceTransaction | None:
@@ -290,7 +297,7 @@ class TransactionReader:
         xid = xa.xid_of(text)
         changes = self._prepared.pop(xid, None)
         if role is Role.XA_COMMIT and not self._is_skipped:
-            self._changes = list(self._find_prepared(xid, self.position) if changes is None else changes)
+            self._changes = list(self._find_prepared(xid, self._begin) if changes is None else changes)
         return self._end(header)
 
     def prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
@@ -304,18 +311,18 @@ class TransactionReader:
         name, time = self._id(), self._time(header)
         if gtid.text and self._done is not None:
             self._done.add(gtid.text)
-        self.position = Position(self._file, self._offset, self._done.text() if self._done else "")
         self._gtid, self._is_open, self._is_skipped, self._changes = None, False, False, []
         if is_skipped:
             return None
+        self.position = Position(self._file, self._offset, self._done.text() if self._done else "")
         return SourceTransaction(name, time, self.position, changes, statement, self._size)
 
     def _refuse(self, error: BinlakeError) -> None:
-        if self._refuses and not self._is_skipped:
+        if not self._is_skipped and self._refuses(self._id()):
             raise error
 
     def _id(self) -> str:
-        return (self._gtid.text if self._gtid else "") or self._begin
+        return (self._gtid.text if self._gtid else "") or f"{self._begin.file}:{self._begin.offset}"
 
     def _time(self, header: Header) -> int:
         exact = self._gtid.time_us // 1000 if self._gtid else 0
@@ -345,8 +352,8 @@ def _definition_behind_rows(statement: str) -> SourceRefused:
 def _as_text(statement: str) -> SourceRefused:
     return SourceRefused(
         f"the log has a change of rows as a statement, not as rows: {statement[:80]!r}",
-        hint="SET GLOBAL binlog_format = ROW and end the sessions that set another; then load the table anew "
-        "(`binlake bootstrap`), or leave it out by filter",
+        hint="SET GLOBAL binlog_format = ROW and end the sessions that set another; then load the table anew"
+        " (`binlake bootstrap`), or name the transaction in a [[source.replace]] of feeder.toml: it is passed over",
     )
 
 

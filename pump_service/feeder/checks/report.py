@@ -11,12 +11,12 @@ import pymysql
 
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
+from binlake.mysqlbinlog.definitions.described import SCRATCH_PREFIX
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
 from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from pump_service.feeder.server import Address, Link, ask, connect
 from pump_service.feeder.settings import FeederFile, SourceFile
-from pump_service.feeder.tracker import SCRATCH_PREFIX
 
 _Place = tuple[str, str]
 """Source (or "tracker", or "all"), server."""
@@ -69,7 +69,7 @@ def print_report(report: Report) -> None:
 def _tables_of(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
     try:
         with closing(connect(source, address)) as link:
-            found = tables[source.name] = read_table_facts(link)
+            found = tables[source.name] = read_table_facts(link, source)
     except (BinlakeError, pymysql.err.Error) as error:
         yield Finding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
     else:

@@ -32,8 +32,8 @@ class TableFacts:
     case: int
 
 
-def read_table_facts(link: Link) -> TableFacts:
-    """Of the server behind `link`. Raises pymysql's errors."""
+def read_table_facts(link: Link, source: SourceFile) -> TableFacts:
+    """Of the server behind `link`, without what `source` leaves out. Raises pymysql's errors."""
     own = ", ".join(f"'{name}'" for name in sorted(SYSTEM_DATABASES))
     engines = ask(
         link,
@@ -44,8 +44,13 @@ def read_table_facts(link: Link) -> TableFacts:
         link, "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset, @@lower_case_table_names"
     )[0]
     return TableFacts(
-        tuple(table for database in describe_source(link) for table in database.tables),
-        {f"{db}.{table}": str(engine) for db, table, engine in engines},
+        tuple(
+            table
+            for database in describe_source(link)
+            for table in database.tables
+            if not source.ignores(database.name, table.name)
+        ),
+        {f"{db}.{table}": str(engine) for db, table, engine in engines if not source.ignores(db, table)},
         (int(step), int(first)),
         int(case),
     )
@@ -60,7 +65,7 @@ def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
     return [
         judge(
             "definitions", not refused, _list(refused) or f"{len(facts.tables)} tables",
-            "give the columns another type, or leave the tables out (filter of the source in feeder.toml)",
+            "give the columns another type, or leave the tables out (`ignore-tables` of the source)",
         ),
         judge(
             "foreign keys", not cascading, _list(cascading) or "none that cascades",

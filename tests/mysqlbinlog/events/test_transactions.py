@@ -92,6 +92,16 @@ def test_from_the_head_of_a_file_the_set_is_known_and_what_is_below_the_offset_l
     assert (one.id, one.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
 
 
+def test_what_is_in_no_file_counts_as_done_beside_a_head_that_does_not_have_it() -> None:
+    log = Log()
+    events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, struct.pack("<Q", 0))]
+    log._number = 5
+    events += log.inserted(6)
+    start = Position("binlog.000001", 4, f"{UUID_1}:1-5")
+    (one,) = read_all(reader_of(start=start, gtids=Gtids.FROM_FILE), events)
+    assert one.end.gtids == f"{UUID_1}:1-6"
+
+
 def test_xa_of_one_phase_and_of_two() -> None:
     log = Log()
     prepare = struct.pack("<III", 1, 1, 1) + b"ab"
@@ -116,7 +126,7 @@ def test_rows_prepared_before_the_log_was_opened_are_looked_for() -> None:
     events = [log.description(), log.gtid(), log.query("XA COMMIT X'61',X'',3")]
     (one,) = read_all(reader_of(find_prepared=find), events)
     assert one.changes == ()
-    assert asked == [(Xid(3, b"a", b""), START)]
+    assert asked == [(Xid(3, b"a", b""), Position(START.file, len(events[0]) + 4))]
 
 
 def test_create_table_select_is_a_definition_and_then_its_rows() -> None:
@@ -226,7 +236,7 @@ def test_an_error_names_its_place() -> None:
     events += [log.gtid(), log.event(99)]
     with pytest.raises(SourceRefused) as caught:
         read_all(reader_of(), events)
-    assert caught.value.where["gtid"] == f"{UUID_1}:2"
+    assert caught.value.where["transaction"] == f"{UUID_1}:2"
     assert int(caught.value.where["offset"]) > offset
     assert caught.value.where["file"] == "binlog.000001"
 
@@ -239,3 +249,14 @@ def test_a_damaged_event_is_found() -> None:
         read_all(reader_of(), events)
     with pytest.raises(WireError, match="says"):
         reader_of().feed(events[1][:-1])
+
+
+def test_what_is_configured_to_be_passed_over_is() -> None:
+    log = Log()
+    events = [log.description(), log.gtid(), log.query("BEGIN"), log.query("UPDATE t SET a = 1"), log.xid()]
+    events += [*log.inserted(1)[:-1], log.query("ROLLBACK"), *log.inserted(2)]
+    passed = {f"{UUID_1}:1", f"{UUID_1}:2"}
+    seen = read_all(reader_of(refuses=lambda one: one not in passed), events)
+    assert [(one.id, len(one.changes)) for one in seen] == [(f"{UUID_1}:{n}", n // 3) for n in (1, 2, 3)]
+    with pytest.raises(SourceRefused, match="rolled back in part"):
+        read_all(reader_of(refuses=lambda one: one != f"{UUID_1}:1"), events)

@@ -247,3 +247,19 @@ def test_a_killed_server_that_comes_back() -> None:
         log.end()
         assert len(taken) == len({one.id for one in taken}) == 6
         assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]
+
+
+def test_a_cut_before_the_first_transaction_of_a_file_start_gives_none_twice(mysql: MySql) -> None:
+    execute(mysql, "CREATE DATABASE filestart", "CREATE TABLE filestart.t (id INT PRIMARY KEY)")
+    start = replace(end_of(mysql), gtids="")
+    with TcpLink(mysql.host, mysql.port) as link:
+        log = _log(source_of(mysql, host=link.host, port=link.port), start)
+        # What is in the file before the place was read, and left out.
+        assert log.read(wait_s=0.5) == []
+        link.cut()
+        link.mend()
+        execute(mysql, "INSERT INTO filestart.t VALUES (1)", "DROP DATABASE filestart")
+        taken = _take(log, end_of(mysql).gtids)
+        assert log.connections == 2
+        log.end()
+    assert len(taken) == 2
