@@ -8,17 +8,20 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
+from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.values import NameList, Section
 from binlake.config.load import resolve_secret
 from binlake.config.model import Security
 from binlake.config.reading import read_toml, readable_error
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
+from binlake.rules.tables import BlockAllow
 
 _HEAD = """# The feeder's configuration
 
@@ -83,6 +86,19 @@ class Snapshot(Section):
 
     threads: int = Field(4, ge=1, le=64, description="connections that read rows side by side (DM: mydumpers.threads)")
     chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that carries them")
+    block_allow_list: BlockAllowList | None = Field(
+        None,
+        description="DM's lists, of the source's own names: rows of other tables are not loaded; their definitions and"
+        " what the log says of them travel anyway, for the replication to leave out",
+    )
+
+    def loads(self, db: str, table: str) -> bool:
+        """True when the rows of `db`.`table` are read."""
+        return self._lists is None or self._lists.keeps(db, table)
+
+    @cached_property
+    def _lists(self) -> BlockAllow | None:
+        return BlockAllow(self.block_allow_list) if self.block_allow_list is not None else None
 
 
 class Replacement(Section):

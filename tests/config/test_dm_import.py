@@ -119,6 +119,10 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     assert {(one.start.mode, one.snapshot.threads, one.rename_schema) for one in feeder.source} == {
         ("snapshot", 8, "{source}_{schema}")
     }
+    # A full load reads the rows that the instance's lists let through, by their names at the source.
+    for one in feeder.source:
+        names = [("user", "info"), ("user", "log"), ("store_1", "t"), ("other", "t"), ("mysql", "t")]
+        assert [one.snapshot.loads(*name) for name in names] == [True, False, True, False, False]
     report = capsys.readouterr().out
     line = next(number for number, text in enumerate(TASK.splitlines(), 1) if "worker-count: 32" in text)
     assert f"task.yaml:{line}  taken    syncers.global.worker-count: target.worker-count = 32" in report

@@ -14,7 +14,7 @@ from typing import Any
 from binlake.config.importing import notes
 from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Outcome, put, say_notes
-from binlake.config.importing.rules import Instance, take_rules
+from binlake.config.importing.rules import Instance, lists_of, take_rules
 from binlake.config.importing.scope import TEMPLATE, Scope
 from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validator, unit_of
 from binlake.errors import ConfigError
@@ -300,5 +300,8 @@ def _take_snapshot(outcome: Outcome, task: Mapping[str, Entry], instance: Instan
         say_notes(outcome, load.table(UNIT_KEYS["loader"]), notes.LOADERS)
     if thread := instance.keys.get("loader-thread"):
         outcome.say(thread, *notes.LOADERS["pool-size"])
+    lists = lists_of(task, instance)
+    if lists is not None and lists.named() and values["start"]["mode"] == "snapshot":
+        snapshot["block-allow-list"] = lists.plain()
     if snapshot:
         values["snapshot"] = snapshot

@@ -147,19 +147,27 @@ def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequenc
     chosen: list[tuple[Instance, Entry | None]] = []
     taken: dict[str, list[str]] = {}
     for instance in instances:
-        named = instance.keys.get("block-allow-list") or instance.keys.get("black-white-list")
-        if named is not None and named.text():
-            chosen.append((instance, _require(sets, named, "block-allow-list")))
-            taken.setdefault(named.text(), []).append(instance.source)
-        else:
-            chosen.append((instance, None))
-    for name, entry in sets.items():
-        _say_users(outcome, entry, "[block-allow-list]", taken.get(name, []), instances)
+        found = _lists_of(sets, instance)
+        chosen.append((instance, found))
+        if found is not None:
+            taken.setdefault(found.key, []).append(instance.source)
+    for entry in sets.values():
+        _say_users(outcome, entry, "[block-allow-list]", taken.get(entry.key, []), instances)
     joined: dict[str, list[Any]] = {}
     for kind in ("dbs", "tables"):
         _join_lists(joined, kind, chosen)
     if joined:
         outcome.replication["block-allow-list"] = joined
+
+
+def lists_of(task: Mapping[str, Entry], instance: Instance) -> Entry | None:
+    """The lists of tables that an instance names; None = it names none. Raises ConfigError."""
+    return _lists_of(_sets(task, "block-allow-list") | _sets(task, "black-white-list"), instance)
+
+
+def _lists_of(sets: Mapping[str, Entry], instance: Instance) -> Entry | None:
+    named = instance.keys.get("block-allow-list") or instance.keys.get("black-white-list")
+    return _require(sets, named, "block-allow-list") if named is not None and named.text() else None
 
 
 def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[Instance, Entry | None]]) -> None:

@@ -170,7 +170,7 @@ class Loader:
             tables = [
                 SourceTable(table, definition, text)
                 for table, text in texts.items()
-                if (definition := catalog.table(name, *table)) is not None
+                if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
             ]
             return tables, catalog.version
 

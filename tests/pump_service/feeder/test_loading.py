@@ -6,6 +6,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps
@@ -46,9 +47,9 @@ class DyingPumps(MemoryPumps):
 class Loaded:
     """A feeder's parts around a loader of `server`, in one folder: made again as a process that starts does."""
 
-    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:
+    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, **snapshot: Any) -> None:
         self.source = SourceFile.model_validate(
-            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40}}
+            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
         )
         self.journal = Journal(folder)
         self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
@@ -107,6 +108,18 @@ def test_definitions_come_first_and_all_rows_are_committed_together(server: Mari
         jobs = loaded.journal.jobs()
         assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(one.start_ts for one in done[2:])
         assert [one.to_json()["state"] for one in loaded.progress] == ["done"]
+
+
+def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path: Path) -> None:
+    # S4-52: DM's lists keep a load small; what is not loaded is defined all the same
+    execute(server, f"CREATE TABLE {DB}.log (id INT PRIMARY KEY)", f"INSERT INTO {DB}.log VALUES (1), (2)")
+    pumps = DyingPumps()
+    lists = {"block-allow-list": {"do-dbs": [DB], "ignore-tables": [{"db-name": DB, "tbl-name": "l*"}]}}
+    with closing(Loaded(server, tmp_path, pumps, CountingClock(), **lists)) as loaded:
+        loaded.load()
+        assert rows_of(committed(pumps)) == 100
+        assert load_record(loaded.journal, "s1")["tables"] == 1
+        assert loaded.catalog.table("s1", DB, "log") is not None
 
 
 def test_a_load_that_was_killed_begins_again_with_the_definitions_of_that_time(server: MariaDb, tmp_path: Path) -> None:
