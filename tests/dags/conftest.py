@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import scripted_job
 from support.airflow_home import private_home
-from support.dag_runs import Run, Runner
+from support.dag_runs import Run, Runner, good_window
 from support.replication_files import write_replication
 from support.scripted_spark import script, scripted_spark
 
@@ -65,3 +65,17 @@ def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner
         return Run(dag_run, [json.loads(line) for line in made])
 
     return once
+
+
+@pytest.fixture(scope="session")
+def good_runs() -> list[Run]:
+    """The one run of a good window, once a test has asked for it."""
+    return []
+
+
+@pytest.fixture
+def good_run(good_runs: list[Run], run: Runner) -> Run:
+    """The run of a good window; several tests read the same one."""
+    if not good_runs:
+        good_runs.append(run(good_window()))
+    return good_runs[0]

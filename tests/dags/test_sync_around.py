@@ -161,9 +161,8 @@ def test_a_window_that_did_not_get_there_moves_no_asset(run: Runner) -> None:
     assert events(already) == {}
 
 
-def test_the_note_says_the_window_in_both_forms(run: Runner) -> None:
-    done = run(good_window())
-    assert done.note in (
+def test_the_note_says_the_window_in_both_forms(good_run: Run) -> None:
+    assert good_run.note in (
         f"window ({lo} = {when}, {LOWERED} = 2026-11-20T00:00:00.000Z]: {stage} 3 rows"
         for lo, when in ((LO, "2026-11-20T00:00:00.000Z"), ("470583292723100001", "2026-11-19T23:59:59.999Z"))
         for stage in ("finalize", "mirror")

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.dag_runs import BEHIND, HI, LO, LOWERED, Runner, answer, failure, good_window
+from support.dag_runs import BEHIND, HI, LO, LOWERED, Run, Runner, answer, failure, good_window
 
 from binlake_airflow.operators import sparkconnect
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 
-def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(run: Runner) -> None:
-    done = run(good_window())
-    assert done.state == "success"
-    assert done.bounds() == {
+def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(good_run: Run) -> None:
+    assert good_run.state == "success"
+    assert good_run.bounds() == {
         "plan": (None, None),
         "land": (LO, HI),
         "merge": (LO, LOWERED),
@@ -24,16 +23,15 @@ def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(run: Runner) -> 
         "convert": (BEHIND, LOWERED),
         "finalize": (BEHIND, LOWERED),
     }
-    assert {call["options"]["--run-id"] for call in done.calls} == {done.run_id}
+    assert {call["options"]["--run-id"] for call in good_run.calls} == {good_run.run_id}
 
 
-def test_timestamps_stay_exact_strings_in_xcom(run: Runner) -> None:
+def test_timestamps_stay_exact_strings_in_xcom(good_run: Run) -> None:
     # above 2^53 a JSON number loses its last digits in a browser.
-    done = run(good_window())
-    assert done.xcom("land")["hi"] == LOWERED
-    assert done.xcom("plan", "window") == f"{LO}-{HI}"
+    assert good_run.xcom("land")["hi"] == LOWERED
+    assert good_run.xcom("plan", "window") == f"{LO}-{HI}"
     for name in good_window():
-        found = done.xcom(name)
+        found = good_run.xcom(name)
         assert isinstance(found["lo"], str)
         assert isinstance(found["hi"], str)
 
@@ -51,11 +49,10 @@ def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(ru
     assert Path(arguments[-1]).parts[-3:] == ("spark_jobs", "commands", "main.py")
 
 
-def test_stages_run_as_plain_processes_as_long_as_none_asks_for_spark(run: Runner) -> None:
-    done = run(good_window())
-    assert done.state == "success"
-    assert [call["stage"] for call in done.calls if call["before"]] == []
-    alone = {call["stage"] for call in done.calls if "--without-spark" in call["options"]}
+def test_stages_run_as_plain_processes_as_long_as_none_asks_for_spark(good_run: Run) -> None:
+    assert good_run.state == "success"
+    assert [call["stage"] for call in good_run.calls if call["before"]] == []
+    alone = {call["stage"] for call in good_run.calls if "--without-spark" in call["options"]}
     assert alone == {"land", "merge", "compact", "convert", "mirror"}
 
 

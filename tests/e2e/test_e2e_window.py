@@ -113,7 +113,7 @@ def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
     # What a window is worth to Spark's workers or to the driver alone comes out the same; and readers of files hold
     # the same folder for themselves, however each of them writes its name.
     by_workers = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
-    for seed in range(3):
+    for seed in range(2):
         some_changes(workload, seed)
         run(by_workers if seed == 1 else ctx, source)
     before = tables_of(workload, mariadb)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 PARTS, SEEDS = 4, 56
 _TESTS = Path(__file__).resolve().parents[1]
-_SCENARIO_SEEDS = 3
+_SCENARIO_SEEDS = 2
 
 
 def failures(seeds: range, scenario: str = "") -> list[str]:

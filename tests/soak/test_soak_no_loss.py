@@ -89,7 +89,7 @@ def run(folder: Path, seed: int, seconds: float, strategy: str, rate: float = 30
         tally = runner.tally.counts
         print(f"faults {dict(chaos.happened)}\ntransactions {dict(tally)}\nclient {client.stats}")
         if seconds >= 30:
-            # Within a minute a slow machine may skip a kind: too few pumps are well at its turn.
+            # Within a minute or less a slow machine may skip a kind: too few pumps are well at its turn.
             assert len(FAULTS - set(chaos.happened)) <= (2 if seconds < 120 else 0)
             assert tally["commit"] > 10 * seconds
             assert min(tally[fate] for fate in ("rollback", "lose_commit", "lose_rollback", "hold", "double")) > 0
@@ -108,9 +108,9 @@ def setting(name: str, default: float) -> float:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["range"])
-def test_nothing_is_lost_in_a_minute_of_faults(tmp_path: Path, strategy: str) -> None:
+def test_nothing_is_lost_in_half_a_minute_of_faults(tmp_path: Path, strategy: str) -> None:
     # A load that leaves a busy machine its room: the faults are as many.
-    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 40), strategy, rate=100)
+    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 30), strategy, rate=100)
 
 
 @pytest.mark.soak

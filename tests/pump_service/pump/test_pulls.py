@@ -111,7 +111,7 @@ def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest
     monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)
     pump.write(500)
     clients = [Client(pump, 0), Client(pump, 0, gzip=True), Client(pump, 1501), Client(pump, 0, in_blocks=True)]
-    for turn in range(20):
+    for turn in range(12):
         written = pump.write(150, 2000 if turn % 3 else 20)
         clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0, in_blocks=turn % 3 == 0))
         clients.append(Client(pump, written + 100 * turn + 1, in_blocks=turn % 2 == 0))  # ahead of what is there
