@@ -351,6 +351,17 @@ def test_what_cannot_be_meant_is_one_line_that_names_its_place(
         raise ConfigError(error)
 
 
+@pytest.mark.parametrize("other", ["s-01_b", "S-01"])
+def test_sources_whose_databases_could_be_taken_for_each_others_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    files = write(tmp_path, TASK.replace("s-02", other))
+    Path(files[2]).write_text(SOURCE.format(name=other, number=2))
+    assert run(["dm", "import", *files, "--out", str(tmp_path / "out")]) == 1
+    assert "names that begin alike" in capsys.readouterr().err
+    assert run(["dm", "import", *files, "--out", str(tmp_path / "out"), "--keep-schema-names"]) == 0
+
+
 def test_a_source_file_that_no_instance_names_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no instance of the source 's-02'" in refusal(tmp_path, capsys, one_instance())
 

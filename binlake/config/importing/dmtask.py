@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 from binlake.config.importing import notes
@@ -150,10 +151,23 @@ def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list
         found.append(Instance(source, Scope.of(source, distinct=distinct), keys, filters.items() if filters else ()))
     if not found:
         raise entry.error("the task has no instance")
+    if distinct:
+        _require_apart(entry, found)
     for file in sources:
         if _source_id(file) not in {one.source for one in found}:
             raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "leave the file out")
     return found
+
+
+def _require_apart(entry: Entry, instances: Sequence[Instance]) -> None:
+    """A database's name says which source has it: no source's name may begin like another's."""
+    names = [instance.scope.prefix.lower() for instance in instances]
+    for one, other in permutations(names, 2):
+        if other.startswith(one):
+            raise entry.error(
+                f"the sources {one[:-1]} and {other[:-1]} would give their databases names that begin alike",
+                "rename one of them, here and in its file; or pass --keep-schema-names",
+            )
 
 
 def _source_id(file: Entry) -> str:
