@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pymysql
 import pytest
 from support.mariadb import rows
+from support.windows import target_of
 
+from binlake.target import Session
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 from deploy.local.process import ProcessError
@@ -26,6 +29,9 @@ def test_it_comes_back_with_its_data_on_its_port(kind: type[MariaDb]) -> None:
     with kind() as server:
         port, folder = server.port, server.folder
         assert rows(server, "SELECT @@log_bin") == [(0,)]
+        with closing(Session(target_of(server))) as session:
+            # A MySQL makes a certificate for itself.
+            assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) == (kind is MySql)
         server.connect().cursor().execute("CREATE DATABASE kept")
         server.restart()
         server.kill9()

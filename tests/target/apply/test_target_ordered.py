@@ -90,6 +90,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
 def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target, step: str, number: int) -> None:
     # S3-20, R-17, invariant 9: kill -9 inside and between the transactions of several connections; plain forms
@@ -103,6 +104,7 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target,
     assert checkpoint(server) == (1000, True)
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(3))
 def test_random_crashes_of_connections_lose_and_double_nothing(server: MariaDb, ordered: Target, seed: int) -> None:
     # S4-36

@@ -198,6 +198,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize(("step", "number"), STEPS)
 def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target, step: str, number: int) -> None:
     # R-17, S3-20, invariant 9: kill -9 around every kind of transaction, several in flight; the keyless table is exact
@@ -208,6 +209,7 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target
     assert_whole(server)
 
 
+@pytest.mark.soak_on("mysql")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_window_in_any_mode_with_random_crashes(server: MariaDb, target: Target, seed: int) -> None:
     # S4-36, S4-48, R-17: a window begun in one mode may be finished in another
