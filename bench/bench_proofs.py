@@ -77,7 +77,7 @@ def trust(folder: Path, count: int) -> Rate:
     fill(storage, count)
     starts = [entry.start_ts for entry in storage.doubted_prewrites()]
     cpu, wall = time.process_time(), time.perf_counter()
-    storage.end_all([(start, None) for start in starts])
+    storage.end_all([(start, None, b"") for start in starts])
     while storage.count_unmatched()[0]:
         time.sleep(0.001)
     rate = Rate(count, time.process_time() - cpu, time.perf_counter() - wall)

@@ -155,7 +155,8 @@ class Resolver:
         statuses = [self._prove(entry.start_ts, status) for entry, status in zip(prewrites, answers, strict=True)]
         reasons = [_missing_proof(status) for status in statuses]
         proved = [place for place, reason in enumerate(reasons) if not reason]
-        errors = self.storage.end_all([(prewrites[place].start_ts, _commit_ts(statuses[place])) for place in proved])
+        outcomes = [(prewrites[n].start_ts, _commit_ts(statuses[n]), prewrites[n].key) for n in proved]
+        errors = self.storage.end_all(outcomes)
         for place, error in zip(proved, errors, strict=True):
             if error is not None:
                 reasons[place] = f"its outcome cannot be stored: {error}"

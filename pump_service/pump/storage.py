@@ -191,12 +191,13 @@ class Storage:
         """
         self.append(_encode_end(start_ts, commit_ts)).result()
 
-    def end_all(self, outcomes: Sequence[tuple[int, int | None]]) -> list[BinlakeError | None]:
-        """As `end` for each (start_ts, commit_ts), with one wait for all; the error of each that was not stored."""
+    def end_all(self, outcomes: Sequence[tuple[int, int | None, bytes]]) -> list[BinlakeError | None]:
+        """As `end` for each (start_ts, commit_ts, prewrite_key), with one wait for all; the error of each that was not
+        stored. A commit has the key of its prewrite, as the writer's own would: it may tell whose transaction it is."""
         begun: list[Future[None] | BinlakeError] = []
-        for start_ts, commit_ts in outcomes:
+        for start_ts, commit_ts, key in outcomes:
             try:
-                begun.append(self.append(_encode_end(start_ts, commit_ts)))
+                begun.append(self.append(_encode_end(start_ts, commit_ts, key)))
             except BinlakeError as error:
                 begun.append(error)
         return [one if isinstance(one, BinlakeError) else _error_of(one) for one in begun]
@@ -335,11 +336,13 @@ def _starting_error(how_far: str) -> Transient:
     return Transient("the pump is starting", where={"state": how_far})
 
 
-def _encode_end(start_ts: int, commit_ts: int | None) -> bytes:
+def _encode_end(start_ts: int, commit_ts: int | None, key: bytes = b"") -> bytes:
     if commit_ts is None:
         rollback = Binlog(tp=Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0)
         return rollback.SerializeToString() + PROOF
     commit = Binlog(tp=Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0)
+    if key:
+        commit.prewrite_key = key
     return commit.SerializeToString()
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from support.feeder_killer import STEPS
 from support.feeding import WAIT_S, FedCluster, contents, mixed_transactions
+from support.killer import Killer
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
+from binlake.cli import run
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
@@ -136,3 +141,83 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
         done = follow_bootstrap(cluster.replication(target=target), "applied", shown.append)
         assert shown == [done]
         assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)
+
+
+class Load:
+    """Writes to the source until it ends: each transaction has its number in the keyless fed.log; DDL now and then."""
+
+    def __init__(self, server: MariaDb) -> None:
+        self._server = server
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            with self._server.connect() as link, link.cursor() as cursor:
+                for number in itertools.count():
+                    if self._stopped.wait(0.002):
+                        return
+                    self._write(cursor, number)
+        except BaseException as error:  # noqa: BLE001 - raised at the end
+            self.failure = error
+
+    def _write(self, cursor: Any, number: int) -> None:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO fed.log VALUES (%s, 'one a transaction')", (number,))
+        cursor.execute("REPLACE INTO fed.t (id, v) VALUES (%s, %s)", (number % 50, number))
+        cursor.execute("COMMIT")
+        if number % 40 == 20:
+            cursor.execute(f"ALTER TABLE fed.t ADD COLUMN c{number} INT DEFAULT {number}")
+        if number % 40 == 30:
+            cursor.execute(f"ALTER TABLE fed.t DROP COLUMN c{number - 10}")
+
+
+@pytest.mark.parametrize("kills", [len(STEPS), pytest.param(50, marks=pytest.mark.soak)])
+def test_killed_again_and_again_under_load_every_transaction_comes_once(
+    kills: int,
+    server: MariaDb,
+    target: dict[str, Any],
+    mariadb: MariaDb,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # S4-49 R-10
+    tables = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
+    for one in (server, mariadb):
+        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *tables)
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
+    with FedCluster(tmp_path, server, [source]) as cluster:
+        cluster.start_feeder()
+        cluster.stop_feeder()
+        draw = random.Random(49)
+        with Killer("feeder_killer", cluster.write_settings()) as killer, Load(server):
+            for step in (STEPS * kills)[:kills]:
+                killer.kill_at(step, 1 if step.split()[1] in ("resume", "register") else draw.randint(1, 4))
+        cluster.start_feeder()
+        cluster.follow(server)
+        times = Counter(tail for _, tail, _ in cluster.published())
+        assert len(times) > kills
+        assert {tail for tail, count in times.items() if count > 1} == set()
+        run_windows(cluster, target)
+        assert contents(mariadb, "fed") == contents(server, "fed")
+        status = "feeder", "status", "--config", str(cluster.write_settings())
+        assert run(status) == 0
+        running = capsys.readouterr().out
+        cluster.stop_feeder()
+        assert run(status) == 0
+        stopped = capsys.readouterr().out
+    end = rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]
+    file, offset = rows(server, "SHOW MASTER STATUS")[0][:2]
+    for shown in (running, stopped):
+        assert f"\n  file: {file}\n  offset: {offset}\n  gtids: {end}\n" in shown

@@ -14,6 +14,7 @@ import httpx
 from pymysql.connections import Connection
 from support.mariadb import MariaDb, rows
 
+from binlake.base.tomltext import to_toml_sections
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication
@@ -78,6 +79,12 @@ class FedCluster:
             "pd-urls": [self.driver.url], "data-dir": str(self.folder / "feeder"), "status-addr": self.status_addr,
             "tracker": server, "source": list(self._sources),
         }  # fmt: skip
+
+    def write_settings(self) -> Path:
+        """feeder.toml."""
+        path = self.folder / "feeder.toml"
+        path.write_text(to_toml_sections(self.settings), encoding="utf-8")
+        return path
 
     def start_feeder(self) -> None:
         """Start it in a thread, and return when every source is read."""

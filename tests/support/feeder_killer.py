@@ -1,0 +1,76 @@
+"""A feeder that is killed at any step of its work: `-m support.feeder_killer SETTINGS`, for `support.killer`.
+
+A step is `before` or `after` and the name of a call below; SETTINGS: a feeder.toml.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from support.killer import serve
+
+from binlake.cluster.pumpclient import PumpClient
+from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.connection import SourceLog
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.registration import Registration
+from pump_service.feeder.service import Feeder
+from pump_service.feeder.settings import read_settings
+
+CALLS: dict[str, tuple[type, str]] = {
+    "prewrites": (PumpClient, "write_prewrites"),
+    "outcome": (Journal, "commit"),
+    "commit": (PumpClient, "send_commit"),
+    "stored": (Publisher, "on_stored"),
+    "follow": (Catalog, "follow"),
+    "read": (SourceLog, "read"),
+    "resume": (Publisher, "resume"),
+    "register": (Registration, "begin"),
+}
+STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
+
+
+def main(settings: str) -> None:
+    """Serve lines until the input ends."""
+    feeder_file = read_settings(Path(settings))
+
+    def work(step: str, number: int) -> None:
+        # What it logs must not stand before the answer in the line that `serve` writes behind its end.
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        when, call = step.split()
+        owner, name = CALLS[call]
+        hooked = _killing(getattr(owner, name), when, number)
+        with mock.patch.object(owner, name, hooked):
+            Feeder(feeder_file).run()
+
+    serve(work)
+
+
+def _killing(function: Callable[..., Any], when: str, number: int) -> Callable[..., Any]:
+    """`function`, whose `number`-th call kills this process before or after it is done."""
+    calls = itertools.count(1)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        mine = next(calls) == number
+        if mine and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = function(*args, **kwargs)
+        if mine:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    return call
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
