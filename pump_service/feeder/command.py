@@ -77,6 +77,9 @@ def _show(settings: FeederFile, output: str) -> int:
         for name in _SHOWN:
             if source.get(name) not in ("", None):
                 print(f"  {name.replace('_', '-')}: {source[name]}")
+        if load := source.get("load"):
+            rows, tables = f"{load.get('rows', 0):,} rows", f"{load.get('tables_done', 0)} of {load.get('tables', 0)}"
+            print(f"  load: {load['state']}, {rows}, {tables} tables")
     return 0
 
 

@@ -209,7 +209,9 @@ class Feeder:
         name = worker.source.name
         progress = self._loads.get(name)
         record = progress.to_json() if progress is not None else load_record(journal, name)
-        return {"load": record} if record else {}
+        if not record:
+            return {}
+        return {"load": record, "state": "loading" if worker.state == "starting" else worker.state}
 
     def _retry(self, call: Callable[[], Answer]) -> Answer:
         """What `call` gives, once the other side is there. Raises Stopped."""

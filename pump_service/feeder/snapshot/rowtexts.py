@@ -7,9 +7,9 @@ SET and BIT are asked for as numbers, and FLOAT as the DOUBLE that it is: its ow
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from binlake.rows.codec import datum as d
-from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
 from binlake.rows.codec.writers import decimal_layout
@@ -20,6 +20,7 @@ from pump_service.feeder.snapshot.textrows import row_values
 
 _AS_NUMBER = frozenset({t.ENUM, t.SET, t.BIT})
 _NIL = bytes((d.NIL,))
+_SECONDS = len("YYYY-MM-DD HH:MM:SS")
 
 Write = Callable[[bytes], bytes]
 """The datum of a text."""
@@ -37,7 +38,7 @@ class RowWriter:
         self.next_handle = next_handle
         columns = table.row_columns
         self._count = len(columns)
-        self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), _writer(c)) for c in columns]
+        self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), row_text_writer(c)) for c in columns]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
 
@@ -67,7 +68,8 @@ def _expression(column: ColumnInfo) -> str:
     return f"{name} + 0e0" if column.tp == t.FLOAT else name
 
 
-def _writer(column: ColumnInfo) -> Write:
+def row_text_writer(column: ColumnInfo) -> Write:
+    """Gives the datum of a text that `select_columns` asked for."""
     if column.tp in t.STRINGS:
         return d.write_bytes
     if column.tp in _AS_NUMBER or (column.tp in t.INTEGERS and column.unsigned):
@@ -77,10 +79,46 @@ def _writer(column: ColumnInfo) -> Write:
     if column.tp in (t.FLOAT, t.DOUBLE):
         return lambda text: d.write_float(float(text))
     if column.tp == t.NEWDECIMAL:
-        precision, scale = decimal_layout(column)
-        return lambda text: b"\x06" + write_decimal(text.decode(), precision, scale)
+        return _decimal_writer(*decimal_layout(column))
     if column.tp == t.JSON:
         return lambda text: b"\x0a" + write_json(text.decode())
     if column.tp == t.DURATION:
         return lambda text: d.write_int(parse_duration(text.decode()))
-    return lambda text: d.write_uint(pack_moment(text.decode()))
+    return lambda text: d.write_uint(_packed(text))
+
+
+def _decimal_writer(precision: int, scale: int) -> Write:
+    """As `write_decimal` of a text with all its decimals, at a third of the cost."""
+    head, size = bytes((d.DECIMAL, precision, scale)), d.decimal_size(precision, scale)
+    slices, at = list[tuple[int, int, int]](), 0
+    for width, digits in d.decimal_groups(precision, scale):
+        slices.append((at, at + digits, width))
+        at += digits
+    sign, mask = 1 << 8 * size - 1, (1 << 8 * size) - 1
+
+    def write(text: bytes) -> bytes:
+        negative = text[:1] == b"-"
+        digits = text.lstrip(b"-").replace(b".", b"").rjust(precision, b"0")
+        number = 0
+        for first, end, width in slices:
+            number = number << 8 * width | int(digits[first:end])
+        if negative and number:
+            number ^= mask
+        return head + (number ^ sign).to_bytes(size, "big")
+
+    return write
+
+
+def _packed(text: bytes) -> int:
+    """As `pack_moment` of a server's own text, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
+    day = _packed_day(text[:10])
+    if len(text) < _SECONDS:
+        return day
+    clock = int(text[11:13]) << 12 | int(text[14:16]) << 6 | int(text[17:19])
+    micro = int(text[20:].ljust(6, b"0")) if len(text) > _SECONDS else 0
+    return day | clock << 24 | micro
+
+
+@lru_cache(maxsize=65536)
+def _packed_day(text: bytes) -> int:
+    return pack_moment(text.decode())

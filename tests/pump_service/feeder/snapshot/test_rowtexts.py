@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support import tabledefs as d
 from support.mariadb import MariaDb, MySql, execute
 from support.snapshots import images, opened, reader_of
 
+from binlake.rows.codec.datum import write_uint
+from binlake.rows.codec.decimals import write_decimal
+from binlake.rows.codec.temporal import pack_moment
+from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from pump_service.feeder.server import Link, ask
-
-pytestmark = pytest.mark.mariadb
+from pump_service.feeder.snapshot.rowtexts import row_text_writer
 
 DB = "snaptypes"
 
@@ -51,6 +57,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     execute(server, f"DROP DATABASE {DB}")
 
 
+@pytest.mark.mariadb
 def test_the_value_of_each_type_is_the_one_that_the_source_shows(source: MariaDb) -> None:
     types = [*TYPES, *[JSON] * isinstance(source, MySql)]
     columns = [{**definition, "name": {"O": f"c{n}", "L": f"c{n}"}} for n, (_, definition, _) in enumerate(types)]
@@ -90,6 +97,7 @@ def _shown(link: Link, row: int, types: Sequence[Typed]) -> dict[str, str | None
     return texts
 
 
+@pytest.mark.mariadb
 def test_floats_are_exact(source: MariaDb) -> None:
     """The server's own text of a FLOAT has six digits."""
     table = d.table("t", d.col("f", t.FLOAT), d.col("g", t.DOUBLE), db=DB)
@@ -99,3 +107,28 @@ def test_floats_are_exact(source: MariaDb) -> None:
         reader, _ = reader_of(source, snapshot, table)
         read = {(float(row["f"] or 0), float(row["g"] or 0)) for row in images(reader, table)}
     assert read == {(16777215.0, 0.1), (1.1, 1.7976931348623157e308), (-3.4028235e38, -2e-308)}
+
+
+@given(st.data())
+def test_a_decimal_is_written_as_the_reference_does(data: st.DataObject) -> None:
+    precision = data.draw(st.integers(1, 65))
+    scale = data.draw(st.integers(0, min(precision, 30)))
+    number = data.draw(st.integers(-(10**precision) + 1, 10**precision - 1))
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    whole, frac = digits[: len(digits) - scale], digits[len(digits) - scale :]
+    text = "-" * (number < 0) + (whole if len(whole) + scale <= precision else "") + "." * bool(scale) + frac
+    if text.strip("-."):
+        write = row_text_writer(ColumnInfo.from_json(_column(t.NEWDECIMAL, precision, scale)))
+        assert write(text.encode()) == b"\x06" + write_decimal(text, precision, scale)
+
+
+@given(st.datetimes(), st.integers(0, 6))
+def test_a_moment_is_written_as_the_reference_does(moment: datetime, fsp: int) -> None:
+    write = row_text_writer(ColumnInfo.from_json(_column(t.DATETIME, -1, fsp)))
+    text = moment.isoformat(" ", "microseconds")[: 20 + fsp if fsp else 19]
+    for one in (text, text[:10], "0000-00-00 00:00:00", "2024-00-31 23:59:59.5"):
+        assert write(one.encode()) == write_uint(pack_moment(one))
+
+
+def _column(tp: int, flen: int, decimal: int) -> d.Json:
+    return {**d.col("c", tp, flen=flen, decimal=decimal), "id": 1, "offset": 0}
