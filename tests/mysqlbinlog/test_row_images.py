@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pytest
 from support.tabledefs import Json, col, table
 
-from binlake.errors import SchemaError, WireError
+from binlake.errors import SchemaError, SourceRefused, WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.codec import RowChange, decode_transaction
@@ -114,7 +114,7 @@ def test_integer_key_is_the_handle() -> None:
 
 def test_partial_images_are_refused() -> None:
     event = RowsEvent(RowKind.DELETE, _map(), b"\x01", b"", b"\x00\x01\x00\x00\x00")
-    with pytest.raises(WireError, match=r"lacks the columns v: .*table=d\.t.*binlog_row_image"):
+    with pytest.raises(SourceRefused, match=r"lacks the columns v: .*table=d\.t.*binlog_row_image"):
         encode_transactions([[event]], lambda _: _table(), 1)
 
 

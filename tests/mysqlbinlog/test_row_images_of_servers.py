@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ from support.loggedrows import definition_of, events_of
 from support.mariadb import MariaDb, MySql, execute, rows
 from support.sourcetypes import Kind, drawn_json, kinds, text_literal
 
-from binlake.errors import SchemaError, WireError
+from binlake.errors import SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
+from binlake.mysqlbinlog.rowimage.jsondirect import tidb_json
 from binlake.rows.codec import RowChange, decode_transaction
+from binlake.rows.codec.jsons import json_bytes
 from binlake.rows.schema import TableDef
 from binlake.wire import binlog_pb2 as pb
 
@@ -170,6 +174,34 @@ def test_documents_beyond_text(mysql: MySql, value: str, text: str) -> None:
     assert decoded == [text]
 
 
+def test_documents_byte_by_byte(mysql: MySql) -> None:
+    """The direct way gives what the values give; a damaged document is an error of the kinds that are reported."""
+    execute(mysql, "CREATE DATABASE IF NOT EXISTS images", "DROP TABLE IF EXISTS images.t")
+    execute(mysql, "CREATE TABLE images.t (c JSON)")
+    dice = random.Random(2)
+    drawn = [drawn_json(dice) for _ in range(150)] + [{f"k{n}": n for n in range(7000)}, list(range(70_000))]
+    rows_of = ", ".join(f"({text_literal(json.dumps(document))})" for document in drawn)
+    documents = [
+        row[5:] if row[0] == 0 else b""
+        for event in events_of(mysql, [f"INSERT INTO images.t VALUES {rows_of}"])
+        for row in _rows_of(event.rows)
+    ]
+    assert len(documents) == len(drawn)
+    for raw in documents:
+        assert tidb_json(raw) == json_bytes(json_value(raw))
+        for size in {*range(1, min(len(raw), 40)), len(raw) - 1} - {0}:
+            with contextlib.suppress(ValueError, IndexError):
+                tidb_json(raw[:size])
+
+
+def _rows_of(data: bytes) -> Iterator[bytes]:
+    """The rows of a table with one JSON column."""
+    while data:
+        size = 5 + int.from_bytes(data[1:5], "little")
+        yield data[:size]
+        data = data[size:]
+
+
 @pytest.mark.parametrize("fsp", range(7))
 @pytest.mark.parametrize("kind", ["TIME", "DATETIME", "TIMESTAMP"])
 def test_old_temporal_types_of_mariadb(mariadb_source: MariaDb, kind: str, fsp: int) -> None:
@@ -192,7 +224,7 @@ def test_partial_images(source: MariaDb, image: str) -> None:
     execute(source, "DROP TABLE IF EXISTS images.t", "CREATE TABLE images.t (id INT PRIMARY KEY, v INT, b TEXT)")
     statements = ["INSERT INTO images.t VALUES (1, 2, 'x')", "UPDATE images.t SET v = 3"]
     events = events_of(source, [f"SET binlog_row_image = {image}", *statements])
-    with pytest.raises(WireError, match=r"the source does not log whole rows .*table=images\.t.*binlog_row_image"):
+    with pytest.raises(SourceRefused, match=r"the source does not log whole rows .*table=images\.t.*binlog_row_image"):
         _changes(definition_of(source, "images", "t"), events)
 
 

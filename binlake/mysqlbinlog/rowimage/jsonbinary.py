@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from binlake.rows.codec.decimals import read_decimal
-from binlake.rows.codec.jsons import DATE, DATETIME, MAX_DEPTH, TIME, TIMESTAMP, Opaque, Temporal, json_bytes
+from binlake.rows.codec.jsons import DATE, DATETIME, MAX_DEPTH, TIME, TIMESTAMP, Opaque, Temporal
 from binlake.rows.codec.temporal import date_text, duration_text, moment_text
 from binlake.rows.schema import mysqltypes as t
 
@@ -26,11 +26,6 @@ _LITERALS = {0: None, 1: True, 2: False}
 _SMALL, _LARGE = struct.Struct("<HH"), struct.Struct("<II")
 _KEY_SMALL, _KEY_LARGE = struct.Struct("<HH"), struct.Struct("<IH")
 _MOMENTS = {t.DATE: DATE, t.DATETIME: DATETIME, t.TIMESTAMP: TIMESTAMP}
-
-
-def tidb_json(raw: bytes) -> bytes:
-    """TiDB's type byte and value of a document. Raises ValueError or IndexError for a damaged one."""
-    return json_bytes(json_value(raw))
 
 
 def json_value(raw: bytes) -> Any:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage.charsets import no_text, utf8_writer
-from binlake.mysqlbinlog.rowimage.jsonbinary import json_value, tidb_json
+from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
+from binlake.mysqlbinlog.rowimage.jsondirect import tidb_json
 from binlake.mysqlbinlog.rowimage.numbers import float_of, number_reader
 from binlake.mysqlbinlog.rowimage.shape import Image, LoggedColumn, Shape
 from binlake.rows.codec import datum as d

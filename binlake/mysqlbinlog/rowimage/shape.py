@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.errors import BinlakeError, SchemaError, WireError
+from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage.layout import Layout, layout_of
 from binlake.rows.schema import mysqltypes as t
@@ -60,7 +60,7 @@ class Shape:
 
 
 def shape_of(event: RowsEvent, table: TableDef) -> Shape:
-    """The shape of `event`'s rows under the definition `table`. Raises SchemaError and WireError, with the table."""
+    """The shape of `event`'s rows under the definition `table`. Raises SchemaError, SourceRefused."""
     try:
         columns = _columns(event.table, table)
         bitmaps = [bitmap for bitmap in (event.before, event.after) if bitmap]
@@ -97,7 +97,7 @@ def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
     bits = int.from_bytes(bitmap, "little")
     absent = [c.info.name for place, c in enumerate(columns) if not bits >> place & 1 and c.is_written]
     if absent:
-        raise WireError(
+        raise SourceRefused(
             f"a row image lacks the columns {', '.join(absent)}: the source does not log whole rows",
             hint="SET GLOBAL binlog_row_image = 'FULL' at the source, close the sessions that were open before, and"
             " start anew behind this place: what is not in the log cannot be replicated",

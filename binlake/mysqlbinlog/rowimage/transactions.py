@@ -32,7 +32,7 @@ def encode_transactions(
     """A serialised PrewriteValue for each transaction of `batch`; b"" for one without a change that is wanted.
 
     All of them stand between the same two DDLs. Raises SchemaError where a definition and the log differ or a type
-    cannot be replicated, WireError for rows that are not whole or are damaged.
+    cannot be replicated, SourceRefused for rows that are not whole, WireError for damaged ones.
     """
     shape_by_event = _Shapes(definition_of).of
     found: list[tuple[RowsEvent, Shape]] = []
