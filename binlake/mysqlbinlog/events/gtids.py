@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -41,7 +42,12 @@ class Gtid(NamedTuple):
 def read_mysql_gtid(event: bytes) -> Gtid:
     """GTID and ANONYMOUS_GTID have the same form; the caller knows which it is."""
     _, uuid, number = _MYSQL.unpack_from(event, HEADER_BYTES)
-    return Gtid(f"{UUID(bytes=uuid)}:{number}", _commit_time(event, HEADER_BYTES + _MYSQL.size))
+    return Gtid(f"{_uuid_text(uuid)}:{number}", _commit_time(event, HEADER_BYTES + _MYSQL.size))
+
+
+@lru_cache(maxsize=64)
+def _uuid_text(uuid: bytes) -> str:
+    return str(UUID(bytes=uuid))
 
 
 def _commit_time(event: bytes, at: int) -> int:
@@ -59,7 +65,7 @@ def read_tagged_gtid(event: bytes) -> Gtid:
     uuid, number, tag = fields.get("uuid"), fields.get("number"), fields["tag"]
     if not isinstance(uuid, bytes) or not isinstance(number, int) or not isinstance(tag, bytes):
         raise WireError("a tagged GTID event has no UUID or no number")
-    origin = f"{UUID(bytes=uuid)}:{tag.decode('ascii')}" if tag else str(UUID(bytes=uuid))
+    origin = f"{_uuid_text(uuid)}:{tag.decode('ascii')}" if tag else _uuid_text(uuid)
     time = fields.get("original", fields.get("immediate", 0))
     return Gtid(f"{origin}:{number}", time if isinstance(time, int) else 0)
 

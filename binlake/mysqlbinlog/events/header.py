@@ -85,7 +85,7 @@ def read_header(event: bytes) -> Header:
     """The header of an event that is whole. Raises WireError."""
     if len(event) < HEADER_BYTES:
         raise WireError(f"an event of {len(event)} bytes is shorter than its header")
-    header = Header(*_HEADER.unpack_from(event))
+    header = Header._make(_HEADER.unpack_from(event))
     if header.size != len(event):
         raise WireError(f"an event says {header.size} bytes and has {len(event)}", where={"type": name_of(header.type)})
     return header
@@ -101,18 +101,19 @@ def name_of(number: int) -> str:
 
 def without_checksum(event: bytes) -> bytes:
     """The event without its last four bytes, which must be its CRC32. Raises WireError."""
-    if not has_checksum(event):
+    body = event[:-CHECKSUM_BYTES]
+    if zlib.crc32(body) != int.from_bytes(event[-CHECKSUM_BYTES:], "little"):
         raise WireError(
             "an event's checksum is wrong: it was damaged on its way or on the server's disk",
             hint="mysqlbinlog --verify-binlog-checksum on the server shows whether its file is damaged",
             where={"type": name_of(event[4])},
         )
-    return event[:-CHECKSUM_BYTES]
+    return body
 
 
 def has_checksum(event: bytes) -> bool:
     """Whether the event's last four bytes are the CRC32 of the rest."""
-    return zlib.crc32(memoryview(event)[:-CHECKSUM_BYTES]) == int.from_bytes(event[-CHECKSUM_BYTES:], "little")
+    return zlib.crc32(event[:-CHECKSUM_BYTES]) == int.from_bytes(event[-CHECKSUM_BYTES:], "little")
 
 
 def writes_checksums(format_description: bytes) -> bool:

@@ -19,6 +19,7 @@ _NO_FOREIGN_KEY_CHECKS = 0x4000000
 _RELAXED_UNIQUE_CHECKS = 0x8000000
 _EXPLICIT_DEFAULTS_FOR_TIMESTAMP = 0x1000000  # MariaDB's; MySQL has a variable of its own behind, where it matters
 _UTF8MB4 = 45
+_BEGIN = b"\0BEGIN"
 _NAMES_NOT_TOLD = 254
 """The count of changed databases when they are too many."""
 
@@ -48,6 +49,14 @@ def read_query(event: bytes, time: int, *, is_compressed: bool = False) -> State
     settings["timestamp_us"] = time * 1_000_000 + settings.pop("microseconds", 0)
     session = Session(**settings)
     return Statement(db, decode_text(raw, session.client_charset or _UTF8MB4), session)
+
+
+def is_begin(event: bytes) -> bool:
+    """Whether the statement is BEGIN, as servers write it before rows; its settings do not matter."""
+    if not event.endswith(_BEGIN):
+        return False
+    _, _, db_size, _, status_size = _POST_HEADER.unpack_from(event, HEADER_BYTES)
+    return len(event) == HEADER_BYTES + _POST_HEADER.size + int(status_size) + int(db_size) + len(_BEGIN)
 
 
 _FIRST_WORDS = {

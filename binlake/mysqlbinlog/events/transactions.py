@@ -93,7 +93,7 @@ class TransactionReader:
         self._is_skipped = False
         self._changes: list[RowsEvent] = []
         self._size = 0
-        self._begin = start
+        self._begin = (start.file, start.offset)
 
     @property
     def file(self) -> str:
@@ -148,6 +148,8 @@ class TransactionReader:
             self._begin_group(header, event, before)
         elif kind == _E.XID:
             return self._end(header)
+        elif kind == _E.QUERY and query.is_begin(event):
+            self._open(header, before)
         elif kind in (_E.QUERY, _E.MARIADB_QUERY_COMPRESSED):
             return self._statement(header, event, before)
         elif kind == _E.TRANSACTION_PAYLOAD:
@@ -191,7 +193,7 @@ class TransactionReader:
 
     def _start(self, gtid: Gtid, size: int, before: int) -> None:
         self._gtid, self._size = gtid, size
-        self._begin = Position(self._file, before)
+        self._begin = (self._file, before)
         self._changes = []
 
     def _is_done(self, gtid: Gtid, before: int) -> bool:
@@ -297,7 +299,7 @@ class TransactionReader:
         xid = xa.xid_of(text)
         changes = self._prepared.pop(xid, None)
         if role is Role.XA_COMMIT and not self._is_skipped:
-            self._changes = list(self._find_prepared(xid, self._begin) if changes is None else changes)
+            self._changes = list(self._find_prepared(xid, Position(*self._begin)) if changes is None else changes)
         return self._end(header)
 
     def prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
@@ -322,7 +324,7 @@ class TransactionReader:
             raise error
 
     def _id(self) -> str:
-        return (self._gtid.text if self._gtid else "") or f"{self._begin.file}:{self._begin.offset}"
+        return (self._gtid.text if self._gtid else "") or "{}:{}".format(*self._begin)
 
     def _time(self, header: Header) -> int:
         exact = self._gtid.time_us // 1000 if self._gtid else 0
