@@ -146,8 +146,9 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
 class Load:
     """Writes to the source until it ends: each transaction has its number in the keyless fed.log; DDL now and then."""
 
-    def __init__(self, server: MariaDb) -> None:
+    def __init__(self, server: MariaDb, first: int = 0) -> None:
         self._server = server
+        self._first = first
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.failure: BaseException | None = None
@@ -165,7 +166,7 @@ class Load:
     def _run(self) -> None:
         try:
             with self._server.connect() as link, link.cursor() as cursor:
-                for number in itertools.count():
+                for number in itertools.count(self._first):
                     if self._stopped.wait(0.002):
                         return
                     self._write(cursor, number)
@@ -221,3 +222,39 @@ def test_killed_again_and_again_under_load_every_transaction_comes_once(
     file, offset = rows(server, "SHOW MASTER STATUS")[0][:2]
     for shown in (running, stopped):
         assert f"\n  file: {file}\n  offset: {offset}\n  gtids: {end}\n" in shown
+
+
+def test_placement_driver_pump_and_source_go_and_come_back(
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S0-11 R-10
+    tables = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
+    for one in (server, mariadb):
+        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *tables)
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
+    with FedCluster(tmp_path, server, [source]) as cluster:
+        cluster.start_feeder()
+        with Load(server):
+            fed_on(cluster)
+            cluster.restart_driver()
+            fed_on(cluster)
+            cluster.stop_pump("pump1")
+            fed_on(cluster)
+            cluster.start_pump("pump1")
+            fed_on(cluster)
+        server.kill9()
+        cluster.until(lambda status: status["sources"][0]["trouble"])
+        server.start()
+        with Load(server, 1_000_000):
+            fed_on(cluster)
+        cluster.follow(server)
+        times = Counter(tail for _, tail, _ in cluster.published())
+        assert {tail for tail, count in times.items() if count > 1} == set()
+        run_windows(cluster, target)
+        assert contents(mariadb, "fed") == contents(server, "fed")
+
+
+def fed_on(cluster: FedCluster) -> None:
+    """Wait until 50 more transactions are published."""
+    before = cluster.status()["sources"][0]["transactions"]
+    cluster.until(lambda status: status["sources"][0]["transactions"] >= before + 50)

@@ -39,7 +39,9 @@ class FedCluster:
         self._tracker = tracker
         self._sources = sources
         self._stack = ExitStack()
-        self.driver = self._stack.enter_context(PlacementDriver(folder / "pd"))
+        self._pd_port = free_port()
+        self.driver = PlacementDriver(folder / "pd", port=self._pd_port).start()
+        self._stack.callback(lambda: self.driver.stop())
         self.pd = self._stack.enter_context(closing(PdClient([self.driver.url])))
         self.registry = Registry(self._stack.enter_context(closing(EtcdClient([self.driver.url]))))
         self.pumps: dict[str, PumpServer] = {}
@@ -57,6 +59,11 @@ class FedCluster:
         for name in list(self.pumps):
             self.stop_pump(name)
         self._stack.close()
+
+    def restart_driver(self) -> None:
+        """Stop the placement driver, and start it again on its directory and port."""
+        self.driver.stop()
+        self.driver = PlacementDriver(self.folder / "pd", port=self._pd_port).start()
 
     def start_pump(self, name: str) -> None:
         """Start (again) the pump `name` on its directory."""
