@@ -7,7 +7,7 @@ the statements may run again from the first (`SHADOW` names such a column).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from binlake.base.dialects import Dialect
@@ -27,6 +27,11 @@ SHADOW = "_binlake_cast_"
 """How the name of a column begins that holds converted values until they take the old ones' place."""
 
 _LENIENT = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+_LENIENT_NATIVE = "NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION"
+_MODES = {1 << 23: "NO_ZERO_IN_DATE", 1 << 24: "NO_ZERO_DATE", 1 << 25: "ALLOW_INVALID_DATES"}
+"""Bits of sql_mode that decide values of lenient sessions, in both families."""
+_TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
+"""MySQL's TIME_TRUNCATE_FRACTIONAL, MariaDB's TIME_ROUND_FRACTIONAL."""
 _KEEP = "SET @binlake_sql_mode = @@SESSION.sql_mode, @binlake_time_zone = @@SESSION.time_zone"
 _RESTORE = (
     "SET SESSION timestamp = DEFAULT, sql_mode = IFNULL(@binlake_sql_mode, @@SESSION.sql_mode),"
@@ -68,7 +73,8 @@ class Alter:
             target = self.after.column(names[1]) if names else None
             if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
                 continue
-            expression = cast_expression(quote_name(source.name), source, target, self.session, self.dialect)
+            name = quote_name(source.name)
+            expression = "" if self.is_native else cast_expression(name, source, target, self.session, self.dialect)
             conversions.append(Conversion(place, source, target, expression))
         return conversions
 
@@ -83,6 +89,8 @@ class Alter:
 
     def _settings(self, conversions: Sequence[Conversion]) -> tuple[str, ...]:
         """What makes the target's session convert like the source's; nothing where no session decides."""
+        if self.is_native:
+            return (_KEEP, f"SET SESSION {', '.join(self._native_settings(conversions))}")
         if all(_is_plain(one) for one in conversions):
             return ()
         settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_mode(self.dialect))}"]
@@ -95,6 +103,27 @@ class Alter:
             # Noon is the same day in the session's zone, which is +00:00 or the one set before.
             sets.append(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(self.session.day + ' 12:00:00')})")
         return tuple(sets)
+
+    @property
+    def is_native(self) -> bool:
+        """True where source and target are of the MySQL family: the target's own ALTER converts as the source's did."""
+        return bool(self.session.family) and self.dialect != "tidb"
+
+    def _native_settings(self, conversions: Sequence[Conversion]) -> Iterator[str]:
+        """The source's session; lenient, for what was no error there is none, and families round times differently."""
+        modes = [_LENIENT_NATIVE, *(name for bit, name in _MODES.items() if self.session.sql_mode & bit)]
+        rounds = self.session.sql_mode & _ROUNDS or (
+            self.session.family == "mysql" and not self.session.sql_mode & _TRUNCATES
+        )
+        if self.dialect == "mariadb":
+            modes += ["TIME_ROUND_FRACTIONAL"] if rounds else []
+        else:
+            modes += [] if rounds else ["TIME_TRUNCATE_FRACTIONAL"]
+        yield f"sql_mode = {quote(','.join(modes))}"
+        if any(needs_zone(one.source, one.target) for one in conversions):
+            yield f"time_zone = {quote(_zone(conversions[0].target, self.session, self.dialect))}"
+        if self.session.moment:
+            yield f"timestamp = {self.session.moment}"
 
     def _computed(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
         statements, last = [], list(specs)

@@ -137,10 +137,14 @@ class Follower:
         info = with_origin_defaults(info, former, _moments(session))
         clauses = altered.tokens()
         head = tokenize(f"ALTER TABLE {qualified(former.db, former.name)}")
-        return [self._change(altered.action, [*head, replace(clauses[0], space=True), *clauses[1:]], former, info)]
+        text = [*head, replace(clauses[0], space=True), *clauses[1:]]
+        return [self._change(altered.action, text, former, info, session)]
 
-    def _change(self, action: Action, text: Sequence[Token], former: TableDef, info: Json) -> SchemaChange:
-        return self._writer.change(self._names, action, text, self._writer.home(former), former, info)
+    def _change(
+        self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: Session | None = None
+    ) -> SchemaChange:
+        home = self._writer.home(former)
+        return self._writer.change(self._names, action, text, home, former, info, session=session)
 
     # Tables of online-DDL tools.
 

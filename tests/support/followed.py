@@ -33,6 +33,13 @@ from pump_service.feeder.catalog import Catalog, SourceNames
 from pump_service.feeder.tracker import ScratchServer
 
 COPY = "copy_"
+_MODES = {
+    "ONLY_FULL_GROUP_BY": 1 << 5, "STRICT_TRANS_TABLES": 1 << 21, "STRICT_ALL_TABLES": 1 << 22,
+    "NO_ZERO_IN_DATE": 1 << 23, "NO_ZERO_DATE": 1 << 24, "ALLOW_INVALID_DATES": 1 << 25,
+    "ERROR_FOR_DIVISION_BY_ZERO": 1 << 26, "NO_AUTO_CREATE_USER": 1 << 28, "NO_ENGINE_SUBSTITUTION": 1 << 30,
+}  # fmt: skip
+"""Bits of sql_mode by their names: MySQL shows NULL for some values of `@@sql_mode + 0`."""
+MOMENT_US = 1_700_000_000_123_456
 
 
 class Followed:
@@ -96,8 +103,8 @@ class Followed:
             planned = plan_ddls(self.state, [binlog], [(self._ts, job)], Rules())
             self.state = self.state.apply(job, self._ts)
             for ddl in planned:
-                for sql in map_ddl(ddl, self._dialect).sql if self._published and ddl.decision == "apply" else ():
-                    self._execute_at_target(sql)
+                if self._published and ddl.decision == "apply":
+                    self._execute_at_target(map_ddl(ddl, self._dialect).sql)
 
     def described(self, db: str, table: str) -> TableDescription | None:
         """The table as the server shows it."""
@@ -118,6 +125,7 @@ class Followed:
 
     def _begin(self, cursor: DictCursor, settings: str, db: str) -> None:
         cursor.execute("SET SESSION sql_mode = DEFAULT, time_zone = '+00:00', foreign_key_checks = 0")
+        cursor.execute(f"SET SESSION timestamp = {MOMENT_US / 1_000_000:.6f}")
         if settings:
             cursor.execute(settings)
         if db in self._databases():
@@ -126,7 +134,7 @@ class Followed:
     def _session(self) -> Session:
         """What the log would say of the session that has just sent a statement."""
         with self._own.cursor() as cursor:
-            cursor.execute("SELECT @@sql_mode + 0 AS mode, @@time_zone AS zone, @@explicit_defaults_for_timestamp AS e")
+            cursor.execute("SELECT @@sql_mode AS mode, @@time_zone AS zone, @@explicit_defaults_for_timestamp AS e")
             row = next(iter(cursor.fetchall()))
             ids = dict[str, int]()
             for name in ("connection", "server"):
@@ -134,12 +142,12 @@ class Followed:
                 cursor.execute(sql + name)
                 ids[f"{name}_collation"] = next(iter(cursor.fetchall()))["id"]
         return Session(
-            sql_mode=int(row["mode"]),
+            sql_mode=sum(_MODES[name] for name in row["mode"].split(",") if name),
             connection_collation=ids["connection_collation"],
             server_collation=ids["server_collation"],
             time_zone=row["zone"],
             explicit_defaults_for_timestamp=bool(row["e"]),
-            timestamp_us=1_700_000_000_123_456,
+            timestamp_us=MOMENT_US,
         )
 
     def _databases(self) -> list[str]:
@@ -155,9 +163,11 @@ class Followed:
             cursor.execute(sql, tuple(arguments) or None)
             return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
 
-    def _execute_at_target(self, sql: str) -> None:
+    def _execute_at_target(self, statements: Sequence[str]) -> None:
+        """In a session as `binlake.target.session` has it."""
         with self._there.cursor() as cursor:
             cursor.execute("SET NAMES utf8mb4 COLLATE utf8mb4_bin")
             cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0")
             cursor.execute("SET SESSION explicit_defaults_for_timestamp = 1")
-            cursor.execute(sql)
+            for sql in statements:
+                cursor.execute(sql)

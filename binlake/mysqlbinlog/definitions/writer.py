@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.definitions.columns import tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription, is_of_users
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
-from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
 from binlake.rows.schema.forms import Json, database_json, job_json
 from binlake.rows.schema.info import SOURCE_KEY
@@ -149,14 +149,18 @@ class JobWriter:
         *,
         db_info: Json | None = None,
         more: Mapping[str, Any] | None = None,
+        session: Session | None = None,
     ) -> SchemaChange:
-        """The next change; the state is the one behind it when this returns."""
+        """The next change; the state is the one behind it when this returns. `session`: of one that converts values."""
         job = job_json(
             self.new_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
             finished_ts=0, db_info=db_info, table_info=None if info is None else {**info, SOURCE_KEY: names.name},
         )  # fmt: skip
         body = {**job, "feeder": {"source": names.name, **(more or {})}}
+        if session is not None:
+            body["feeder"] |= _converting(names.flavor, session)
+            body["reorg_meta"] = {"location": _location(session)}
         self.state = self.state.apply(DdlJob.from_dict(body))
         if action is Action.DROP_SCHEMA:
             self.owners.pop(fold_name(home.name), None)
@@ -189,6 +193,23 @@ class JobWriter:
             self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (source_of(job), job["feeder"]["db"])
         elif job["type"] == Action.DROP_SCHEMA:
             self.owners.pop(fold_name(job["schema_name"]), None)
+
+
+def _converting(flavor: Flavor, session: Session) -> Json:
+    """What decides, beside the zone, into which values a statement of `session` turned old ones (`SourceSession`)."""
+    seconds = (session.timestamp_us or 0) / 1_000_000
+    moment = f"{seconds:.6f}" if seconds else ""
+    return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}
+
+
+def _location(session: Session) -> Json:
+    """The zone of `session` as TiDB's job has it; `SYSTEM` is taken for UTC."""
+    zone = session.time_zone or "UTC"
+    if zone[:1] in ("+", "-"):
+        hours, _, minutes = zone[1:].partition(":")
+        seconds = int(hours) * 3600 + int(minutes or 0) * 60
+        return {"name": "" if seconds else "UTC", "offset": -seconds if zone[0] == "-" else seconds}
+    return {"name": "UTC" if zone.upper() == "SYSTEM" else zone, "offset": 0}
 
 
 def database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:

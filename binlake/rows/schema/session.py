@@ -16,6 +16,8 @@ from binlake.rows.schema.job import DdlJob, Json
 
 _SYSTEM = frozenset({"", "local", "system"})
 _MINUTE = 60
+_OF_FEEDER = ("family", "sql_mode", "moment")
+"""What a feeder's job has of the session beside its zone."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,16 @@ class SourceSession:
     """`zone`: `+08:00` or `America/New_York`; `day`: the date there while the source converted (2024-05-06).
 
     Empty = not known. `guessed`: texts here may have been other bytes at the source (`source.invalid-text`).
+    Of a MySQL or MariaDB that a feeder reads, `family` says which it is; `sql_mode` are its bits, `moment` is the
+    time of the statement there, in seconds of Unix time.
     """
 
     zone: str = ""
     day: str = ""
     guessed: bool = False
+    family: str = ""
+    sql_mode: int = 0
+    moment: str = ""
 
     @property
     def tz(self) -> tzinfo | None:
@@ -46,15 +53,17 @@ class SourceSession:
     @classmethod
     def from_dict(cls, raw: Json) -> SourceSession:
         """The value of `to_dict`."""
-        return cls(raw.get("zone", ""), raw.get("day", ""), raw.get("guessed", False))
+        return cls(**raw)
 
     @classmethod
     def of(cls, job: DdlJob, commit_ts: int, configured: str = "") -> SourceSession:
         """That of `job`; `configured` is the zone where the job does not contain it."""
-        zone = _location(job) or configured
+        parsed = json.loads(job.text)
+        zone = _location(parsed) or configured
+        own = {key: value for key, value in (parsed.get("feeder") or {}).items() if key in _OF_FEEDER}
         tz = read_zone(zone)
-        if tz is None:
-            return cls(zone)
+        if tz is None or own:
+            return cls(zone, **own)
         days = {tso.to_datetime(ts).astimezone(tz).date() for ts in (job.start_ts, commit_ts)}
         return cls(zone, days.pop().isoformat() if len(days) == 1 else "")
 
@@ -73,9 +82,9 @@ def read_zone(text: str) -> tzinfo | None:
         return None
 
 
-def _location(job: DdlJob) -> str:
+def _location(job: Json) -> str:
     """The zone of `reorg_meta.location`; empty where there is none, or the server's own that has no name."""
-    location = (json.loads(job.text).get("reorg_meta") or {}).get("location")
+    location = (job.get("reorg_meta") or {}).get("location")
     if not location:
         return ""
     name, seconds = location.get("name") or "", int(location.get("offset") or 0)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.followed import COPY, Followed
+from support.mariadb import execute
+from support.mariadb import rows as rows_of
 
 from binlake.errors import ConfigError, SchemaError
 from binlake.mysqlbinlog.definitions.described import TableDescription
@@ -274,3 +276,37 @@ def test_gh_ost_and_pt_osc_swap_tables_and_the_target_sees_one_alter(followed: F
     followed.run("CREATE TABLE _t_new (other INT)", "CREATE TABLE _none_new (x INT)")
     assert followed.catalog.table("one", "shop", "_t_new") is not None, "no copy of t: a table like any other"
     assert is_copied(followed, "_none_new")
+
+
+VALUES = {
+    "INT": ["1", "-5", "300", "NULL"],
+    "DECIMAL(10,3)": ["1.555", "-2.5"],
+    "DOUBLE": ["2.5", "-0.4", "1e10"],
+    "VARCHAR(20)": ["'12'", "'3.7'", "'abc'", "'2020-01-01'", "''"],
+    "DATETIME(3)": ["'2020-01-01 23:59:59.999'", "'2020-05-05 12:00:00.5'"],
+    "TIMESTAMP(3) NULL": ["'2020-01-01 23:59:59.999'"],
+    "TIME(2)": ["'10:20:30.55'", "'-01:00:00'"],
+    "DATE": ["'2020-02-03'"],
+    "ENUM('a','1','x')": ["'a'", "'1'"],
+}
+CONVERTED = (
+    "TINYINT", "BIGINT UNSIGNED", "DECIMAL(6,1)", "DOUBLE", "VARCHAR(30)", "CHAR(3)", "DATETIME", "TIMESTAMP NULL",
+    "DATE", "TIME", "YEAR", "ENUM('1','a')", "TEXT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings", ["sql_mode = ''", "time_zone = '+05:30', sql_mode = 'NO_ZERO_IN_DATE,ALLOW_INVALID_DATES'"]
+)
+def test_values_are_converted_at_the_target_as_the_source_did(followed: Followed, settings: str) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    for number, (kind, values) in enumerate(VALUES.items()):
+        table = f"t{number}"
+        columns = ", ".join(f"c{at} {kind}" for at in range(len(CONVERTED)))
+        followed.run(f"CREATE TABLE {table} (id INT PRIMARY KEY AUTO_INCREMENT, {columns})")
+        rows = ", ".join(f"(NULL, {', '.join([value] * len(CONVERTED))})" for value in values)
+        execute(followed.server, *(f"INSERT INTO {db}.{table} VALUES {rows}" for db in ("shop", "copy_shop")))
+        specs = ", ".join(f"MODIFY c{at} {to}" for at, to in enumerate(CONVERTED))
+        followed.run(f"ALTER TABLE {table} {specs}", settings=f"SET SESSION {settings}")
+        shown = "SELECT * FROM {}." + table + " ORDER BY id"
+        assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
