@@ -33,7 +33,7 @@ from spark_jobs.tables.sinks import SinkWindow, target_tables
 
 log = structlog.get_logger(__name__)
 
-_DISJOINT = "make the keys disjoint, or distinguish the tables by an extract column in `routes`"
+_DISJOINT = "make the keys disjoint, or distinguish the tables by extract-table or extract-source in `routes`"
 
 NewKeys = tuple[Sequence[History], Iterable[pa.RecordBatch]]
 """Histories by number, and ARRIVALS some at a time (`netchange.key_arrivals`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,9 @@ def test_a_drainers_settings_are_a_replications(tmp_path: Path, capsys: pytest.C
     told = capsys.readouterr().out
     assert "TopSecret" not in told
     fates = {line["key"]: (line["fate"], line["line"]) for line in json.loads(told)["lines"]}
+    whole = ("params", "ignore-event", "ignore-sql", "binlog-filter-rule", "schema", "table", "db-name", "tbl-name")
+    said = {key.rpartition(".")[2] for key in fates} | {*whole}
+    assert set(re.findall(r"(?m)^([a-z-]+) =", DRAINER)) - said == set()
     assert fates["compressor"] == ("none", 6)
     assert fates["syncer.txn-batch"] == ("taken", 12)
     assert fates["syncer.to.checkpoint.type"][0] == fates["syncer.to.params"][0] == "differs"

@@ -112,7 +112,7 @@ def _require_one_writer(runs: Runs, cell: Cell) -> None:
         raise SchemaError(
             "two tables of the source write one key of their common target",
             where={**where, "sources": sources, "commit_ts": int(runs.last.commit_ts[n])},
-            hint="make the keys disjoint, or distinguish the tables by an extract column in `routes`",
+            hint="make the keys disjoint, or distinguish the tables by extract-table or extract-source in `routes`",
         )
 
 

@@ -152,8 +152,8 @@ def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, E
     if entry := keys.get("safe-mode"):
         outcome.take(entry, "target.safe-mode", entry.truth())
     for name in ("enable-dispatch", "disable-dispatch"):
-        if (entry := keys.get(name)) and entry.truth() == (name == "disable-dispatch"):
-            outcome.take(entry, "target.mode", "atomic")
+        if entry := keys.get(name):
+            _take_dispatch(outcome, entry, one_by_one=entry.truth() == (name == "disable-dispatch"))
     for name in ("host", "port", "user", "sync-mode"):
         if name in to:
             value = to[name].text() if name in ("host", "user") else to[name].number()
@@ -163,6 +163,13 @@ def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, E
             outcome.take_secret(to[name], outcome.replication["target"], "BINLAKE_TARGET_PASSWORD")
     _take_merge(outcome, to)
     _take_checkpoint(outcome, to)
+
+
+def _take_dispatch(outcome: Outcome, entry: Entry, *, one_by_one: bool) -> None:
+    if one_by_one:
+        outcome.take(entry, "target.mode", "atomic")
+    else:
+        outcome.say(entry, "taken", "worker-count connections apply where the mode lets them")
 
 
 def _take_merge(outcome: Outcome, to: Mapping[str, Entry]) -> None:
