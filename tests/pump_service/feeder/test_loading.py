@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps
-from support.mariadb import MariaDb, execute, rows
+from support.mariadb import MariaDb, MySql, execute, rows
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.writer import SourceNames
@@ -53,8 +53,9 @@ class Loaded:
         )
         self.journal = Journal(folder)
         self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
-        names = SourceNames("s1", Flavor.MARIADB, ignores=lambda db, _table: db != DB)
-        tracker = ScratchServer("s1", Flavor.MARIADB, {"host": server.host, "port": server.port, "user": "root"})
+        flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
+        names = SourceNames("s1", flavor, ignores=lambda db, _table: db != DB)
+        tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": "root"})
         self.catalog = Catalog([names], {"s1": tracker}, self.journal.jobs()[::-1])
         self.progress: list[Progress] = []
 
@@ -78,18 +79,31 @@ def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
 
 
 @pytest.fixture
-def server(mariadb_source: MariaDb) -> MariaDb:
+def server(mariadb_source: MariaDb) -> Iterator[MariaDb]:
     """With one table of 100 rows."""
-    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    yield filled(mariadb_source)
+    execute(mariadb_source, f"DROP DATABASE IF EXISTS {DB}")
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def either(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    """A server of each family, filled as `server`."""
+    server: MariaDb = request.getfixturevalue(request.param)
+    yield filled(server)
+    execute(server, f"DROP DATABASE IF EXISTS {DB}")
+
+
+def filled(server: MariaDb) -> MariaDb:
+    execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, i FROM n"
-    execute(mariadb_source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t {numbers}")
-    return mariadb_source
+    execute(server, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t {numbers}")
+    return server
 
 
-def test_definitions_come_first_and_all_rows_are_committed_together(server: MariaDb, tmp_path: Path) -> None:
+def test_definitions_come_first_and_all_rows_are_committed_together(either: MariaDb, tmp_path: Path) -> None:
     # S4-24
     pumps = DyingPumps()
-    with closing(Loaded(server, tmp_path, pumps, CountingClock())) as loaded:
+    with closing(Loaded(either, tmp_path, pumps, CountingClock())) as loaded:
         assert needs_load(loaded.journal, loaded.source)
         loaded.load()
         assert not needs_load(loaded.journal, loaded.source)
@@ -122,7 +136,8 @@ def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path
         assert loaded.catalog.table("s1", DB, "log") is not None
 
 
-def test_a_load_that_was_killed_begins_again_with_the_definitions_of_that_time(server: MariaDb, tmp_path: Path) -> None:
+def test_a_load_that_was_killed_begins_again_with_the_definitions_of_that_time(either: MariaDb, tmp_path: Path) -> None:
+    server = either
     pumps, clock = DyingPumps(), CountingClock()
     pumps.dies_at = 2  # the definitions are published, no rows
     with closing(Loaded(server, tmp_path, pumps, clock)) as loaded, pytest.raises(KeyboardInterrupt):
