@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pymysql
 import structlog
@@ -32,14 +32,21 @@ _FIRST_EVENT = 4
 
 
 def open_log(
-    source: SourceFile, server_id: int, position: Position, *, last_uuid: str = "", last_id: str = ""
+    source: SourceFile,
+    server_id: int,
+    position: Position,
+    *,
+    last_uuid: str = "",
+    last_id: str = "",
+    on_server: Callable[[str], None] = lambda _: None,
 ) -> SourceLog:
     """The transactions of `source` behind `position`; connects when it is read.
 
     `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known;
+    `on_server`: told the UUID (of MariaDB the server id) of another one before anything of it is read;
     `last_id`: of the transaction before, which comes again when `position` is the one before a table and its rows.
     """
-    return SourceLog(source, server_id, position, last_uuid, last_id)
+    return SourceLog(source, server_id, position, last_uuid, last_id, on_server)
 
 
 class SourceLog:
@@ -50,7 +57,13 @@ class SourceLog:
     """
 
     def __init__(
-        self, source: SourceFile, server_id: int, position: Position, last_uuid: str = "", last_id: str = ""
+        self,
+        source: SourceFile,
+        server_id: int,
+        position: Position,
+        last_uuid: str,
+        last_id: str,
+        on_server: Callable[[str], None],
     ) -> None:
         self._source = source
         self._server_id = server_id
@@ -61,6 +74,7 @@ class SourceLog:
         self._reader: TransactionReader | None = None
         self._events: Iterator[bytes] = iter(())
         self._last_id = last_id
+        self._on_server = on_server
         self.position = position
         self.server_uuid = last_uuid
         self.server: Address = source.servers[0]
@@ -152,6 +166,8 @@ class SourceLog:
             link._force_close()  # type: ignore[attr-defined]
             raise
         self._dump, self._reader, self._events = dump, reader, iter(())
+        if identity.uuid != self.server_uuid:
+            self._on_server(identity.uuid)
         self.server, self.server_uuid, self.trouble = address, identity.uuid, ""
         self.connections += 1
         log.info(

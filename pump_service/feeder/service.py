@@ -154,7 +154,12 @@ class Feeder:
             with catalog.lock:
                 parts.version = catalog.version
             place = journal.places()[source.name]
-            return open_log(source, self._settings.server_id_of(source), place.position, last_id=place.last_id)
+            fact = f"server of {source.name}"
+            return open_log(
+                source, self._settings.server_id_of(source), place.position,
+                last_uuid=journal.fact(fact), last_id=place.last_id,
+                on_server=lambda uuid: journal.set_facts({fact: uuid}),
+            )  # fmt: skip
 
         return begin
 

@@ -210,6 +210,20 @@ def test_a_log_that_was_reset_is_told_from_a_purged_one(topology: Topology) -> N
         log.end()
 
 
+def test_the_server_is_told_once_and_before_what_it_has(topology: Topology) -> None:
+    primary, told = topology.primary, list[str]()
+    start = end_of(primary)
+    log = open_log(source_of(primary), SERVER_ID, start, on_server=told.append)
+    _insert(primary, 80, 1)
+    assert len(log.read(wait_s=60.0)) == 1
+    log.end()
+    known = open_log(source_of(primary), SERVER_ID, start, last_uuid=told[0], on_server=told.append)
+    assert len(known.read(wait_s=60.0)) == 1
+    known.end()
+    name = "@@server_uuid" if isinstance(primary, MySql) else "@@server_id"
+    assert told == [str(rows(primary, f"SELECT {name}")[0][0])]
+
+
 def test_file_and_offset_are_of_one_server(mysql: MySql) -> None:
     log = open_log(source_of(mysql), SERVER_ID, replace(end_of(mysql), gtids=""), last_uuid="another")
     with pytest.raises(SourceRefused, match="of server another"):
