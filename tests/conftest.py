@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# To generate and compile a class for each query over a few rows is a sixth of the CPU of Spark's tests. Where Spark is
+# started as it is deployed (demo, submitted jobs, cluster, Connect server) it generates them.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _QUICK_CPU_S = 10.0
 """Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes half of one."""
 _END_S = 120.0
@@ -275,8 +278,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from spark_jobs.job.session import classic_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    session = classic_session(
-        "tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g"}
-    )
+    conf = {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g", **_INTERPRETED}
+    session = classic_session("tests", "local[2]", conf)
     yield session
     session.stop()
