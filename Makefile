@@ -79,7 +79,7 @@ bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's
 bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro and a producer of ready bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_feed.py
 
-bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log read and encoded as TiDB's rows, beside one by one
+bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded as TiDB's rows beside one by one, and whole, to commits on a pump
 	@$(PYTHON) bench/bench_feeder.py
 
 bench-proofs: setup  ## Rollbacks proved by TiKV each second and core, beside storing them alone
