@@ -81,7 +81,7 @@ class Catalog:
             for database in databases:
                 if names.leaves_out(database.name, ""):
                     continue
-                if self.state.database(names.database(database.name)) is None:
+                if writer.database(names, database.name) is None:
                     changes.append(writer.create_database(names, database))
                 tables = [table for table in database.tables if not names.leaves_out(table.db, table.name)]
                 new = [table for table in tables if writer.table(names, table.db, table.name) is None]

@@ -62,7 +62,7 @@ class Follower:
     # Databases.
 
     def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        if self._writer.state.database(self._names.database(single.db)) is not None:
+        if self._writer.database(self._names, single.db) is not None:
             return []
         self._tracker.run(single, session)
         return [self._writer.create_database(self._names, self._tracked_database(single.db))]
@@ -77,7 +77,7 @@ class Follower:
         return [self._writer.change(self._names, Action.SCHEMA_CHARSET, tokenize(text), db, db_info=info)]
 
     def _drop_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        db = self._writer.state.database(self._names.database(single.db))
+        db = self._writer.database(self._names, single.db)
         if db is None:
             return []
         self._tracker.run(single, session)

@@ -80,8 +80,22 @@ class JobWriter:
         return self._next_id - 1
 
     def table(self, names: SourceNames, db: str, table: str) -> TableDef | None:
-        """A table by its name at the source; None where there is none."""
-        return self.state.find(names.database(db), table)
+        """A table by its name at the source; None where there is none, or another source has the database."""
+        name = names.database(db)
+        owner = self.owners.get(fold_name(name))
+        return self.state.find(name, table) if owner is not None and owner[0] == names.name else None
+
+    def database(self, names: SourceNames, db: str) -> DbInfo | None:
+        """A database by its name at the source, None where there is none; raises SchemaError for another source's."""
+        name = names.database(db)
+        taken = self.owners.get(fold_name(name))
+        if taken is not None and taken[0] != names.name:
+            raise SchemaError(
+                f"two sources have a database that is {name} here: {taken[0]} and {names.name}",
+                hint='give one of them rename-schema = "{source}_{schema}" in feeder.toml, and route it from there',
+                where={"database": name},
+            )
+        return self.state.database(name)
 
     def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
         """As `table`; raises SchemaError where there is none."""
@@ -97,7 +111,7 @@ class JobWriter:
 
     def known_database(self, names: SourceNames, db: str) -> DbInfo:
         """A database by its name at the source; raises SchemaError where there is none."""
-        found = self.state.database(names.database(db))
+        found = self.database(names, db)
         if found is None:
             raise SchemaError(
                 "the log names a database that the catalog does not have",
@@ -111,15 +125,8 @@ class JobWriter:
         return next(db for db in self.state.databases() if db.id == table.db_id)
 
     def create_database(self, names: SourceNames, database: DatabaseDescription) -> SchemaChange:
-        """CREATE DATABASE. Raises SchemaError where another source has it."""
+        """CREATE DATABASE of one that the catalog does not have."""
         name = names.database(database.name)
-        taken = self.owners.get(fold_name(name))
-        if taken is not None and taken[0] != names.name:
-            raise SchemaError(
-                f"two sources have a database that is {name} here: {taken[0]} and {names.name}",
-                hint='give one of them rename-schema = "{source}_{schema}" in feeder.toml, and route it from there',
-                where={"database": name},
-            )
         info = database_info(self.new_id(), name, database)
         text = tokenize(create_database_text(name, info["charset"], info["collate"]))
         self.owners[fold_name(name)] = (names.name, database.name)
