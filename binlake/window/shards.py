@@ -45,7 +45,7 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
         shape = [widest] if widest is not None else group
         shards = tuple(
             Shard(table.source, table.db, table.name, table.id, tuple(_lacking(table, shape)))
-            for table in sorted(group, key=lambda table: table.id)
+            for table in sorted(group, key=lambda table: (table.source, table.db, table.name))
         )
         found.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
     return sorted(found, key=lambda one: (one.db, one.table))
