@@ -11,6 +11,7 @@ from support.tabledefs import Json, col, table
 from binlake.errors import SchemaError, SourceRefused, WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.rowimage.shape import shape_of
 from binlake.rows.codec import RowChange, decode_transaction
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -144,3 +145,10 @@ def test_damaged_rows(cut: int) -> None:
     event = RowsEvent(RowKind.INSERT, _map(), b"", b"\x03", rows)
     with pytest.raises(WireError, match=r"a row of kind insert cannot be read.*table=d\.t row=1"):
         encode_transactions([[event]], lambda _: _table(), 1)
+
+
+def test_a_shape_is_kept_from_batch_to_batch() -> None:
+    """Each batch brings table maps of its own, which are equal to those before."""
+    definition = _table()
+    assert shape_of(_insert((1, b"x")), definition) is shape_of(_insert((2, b"y")), definition)
+    assert shape_of(_insert((1, b"x")), _table()) is not shape_of(_insert((2, b"y")), definition)

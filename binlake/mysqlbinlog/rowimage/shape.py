@@ -7,6 +7,7 @@ lack virtual columns only, which TiDB does not store either (R-11).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
@@ -14,6 +15,8 @@ from binlake.mysqlbinlog.rowimage.layout import Layout, layout_of
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo, TableDef
 from binlake.rows.schema.names import fold_name
+
+_KNOWN_SHAPES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,21 @@ class Shape:
 
 def shape_of(event: RowsEvent, table: TableDef) -> Shape:
     """The shape of `event`'s rows under the definition `table`. Raises SchemaError, SourceRefused."""
+    return _shape(event.table, event.kind, event.before, event.after, table)
+
+
+@lru_cache(_KNOWN_SHAPES)
+def _shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef) -> Shape:
+    # Kept from batch to batch: what is made for a shape costs as much as many rows.
     try:
-        columns = _columns(event.table, table)
-        bitmaps = [bitmap for bitmap in (event.before, event.after) if bitmap]
+        columns = _columns(table_map, table)
+        bitmaps = [bitmap for bitmap in (before, after) if bitmap]
         images = tuple(_image(columns, bitmap) for bitmap in bitmaps)
     except BinlakeError as error:
-        where = {**error.where, "table": f"{event.table.db}.{event.table.table}"}
+        where = {**error.where, "table": f"{table_map.db}.{table_map.table}"}
         raise type(error)(error.message, hint=error.hint, where=where) from error
     json_columns = sum(column.json_place >= 0 for column in columns)
-    return Shape(table, event.kind, images, _handle(table), json_columns)
+    return Shape(table, kind, images, _handle(table), json_columns)
 
 
 def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
