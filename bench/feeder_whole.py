@@ -79,7 +79,8 @@ def _run(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> 
 
 def _sources(settings: FeederFile) -> list[dict[str, object]]:
     try:
-        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", trust_env=False)
+        # Without verify=False each call reads the system's certificates: 20 ms of CPU.
+        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", trust_env=False, verify=False)
     except httpx.HTTPError:
         return []
     found: list[dict[str, object]] = answer.json()["sources"]

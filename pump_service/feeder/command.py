@@ -86,7 +86,7 @@ def _show(settings: FeederFile, output: str) -> int:
 def _ask(settings: FeederFile) -> dict[str, Any] | None:
     """What the running feeder says; None where none answers."""
     try:
-        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", timeout=_ASK_S, trust_env=False)
+        answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", timeout=_ASK_S, trust_env=False, verify=False)
         answer.raise_for_status()
         status: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError):
