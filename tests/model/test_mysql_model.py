@@ -17,10 +17,10 @@ SEEDS, FIRST = 12, 500
 
 
 @pytest.fixture(scope="module")
-def mysql_model(mysql: MySql) -> Iterator[DdlModel]:
+def mysql_model(mysql_target: MySql) -> Iterator[DdlModel]:
     """Both models on the session's MySQL."""
-    mysql.wipe()
-    found = DdlModel(mysql, "mysql")
+    mysql_target.wipe()
+    found = DdlModel(mysql_target, "mysql")
     yield found
     found.close()
 

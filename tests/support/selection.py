@@ -18,6 +18,7 @@ _BY_FIXTURE = {
     "second_mariadb": "mariadb",
     "mariadb_source": "mariadb",
     "mysql": "mariadb",
+    "mysql_target": "mariadb",
     "server": "mariadb",
     "spark": "spark",
     "etcd_url": "process",

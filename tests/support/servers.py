@@ -11,14 +11,14 @@ import pytest
 
 from deploy.local.mariadb import MariaDb
 
-SERVERS = ("mariadb", "mysql")
+_FIXTURES = {"mariadb": "mariadb", "mysql": "mysql_target"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test for each server."""
     if "server" in metafunc.fixturenames:
         only, later = (metafunc.definition.get_closest_marker(name) for name in ("servers", "soak_on"))
-        names = only.args if only else SERVERS
+        names = only.args if only else _FIXTURES
         soaked = later.args if later else ()
         params = [pytest.param(name, marks=[pytest.mark.soak] if name in soaked else []) for name in names]
         metafunc.parametrize("server", params, indirect=True)
@@ -27,7 +27,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> MariaDb:
     """The session's MariaDB or MySQL."""
-    found: MariaDb = request.getfixturevalue(request.param)
+    found: MariaDb = request.getfixturevalue(_FIXTURES[request.param])
     return found
 
 

@@ -22,7 +22,7 @@ from binlake.repair.backfill.rollback import plan_rollback
 from binlake.repair.backfill.rollbackrun import rollback_source, rollback_target
 from binlake.repair.verify import VerifyOptions, verify
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 Shown = dict[str, Counter[str]]
 
 
@@ -128,33 +128,33 @@ def test_tables_that_became_others_since_are_repaired_too(shop: Shop) -> None:
     assert shop.shown() == right
 
 
-def test_a_lake_that_begins_late_speaks_of_what_it_saw_only(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_a_lake_that_begins_late_speaks_of_what_it_saw_only(server: MariaDb, tmp_path: Path) -> None:
     # rows that it never saw are not too much
-    mariadb.wipe()
+    server.wipe()
     w = Workload()
     w.create_database("shop")
     w.create_table("shop", "t", [integer("id"), integer("n")], ["id"])
     w.create_table("shop", "log", [integer("n")])
     for key in range(5):
         w.begin().insert("shop", "t", id=key, n=key).insert("shop", "log", n=key % 2).commit()
-    lake = TinyLake(tmp_path, w, {"target": target_config(mariadb)})
+    lake = TinyLake(tmp_path, w, {"target": target_config(server)})
     lake.hi = lo = w.clock()
     w.begin().update("shop", "t", {"id": "1", "n": "1"}, n=100).insert("shop", "log", n=1).commit()
     w.create_table("shop", "late", [integer("id")], ["id"])
     w.begin().insert("shop", "late", id=1).commit()
     ts = lake.land()
-    fill(mariadb, w)
-    set_checkpoint(mariadb, ts)
-    execute(mariadb, "UPDATE shop.t SET n = 7 WHERE id IN (1, 2)", "DELETE FROM shop.log", "DELETE FROM shop.late")
+    fill(server, w)
+    set_checkpoint(server, ts)
+    execute(server, "UPDATE shop.t SET n = 7 WHERE id IN (1, 2)", "DELETE FROM shop.log", "DELETE FROM shop.late")
     found = verify(lake.replication)
     assert {table.table: bool(table.inexact) for table in found.tables} == {"t": True, "log": True, "late": False}
     assert [str(one) for one in found.differences] == ['shop.late ["1"]: missing']
     assert not found.whole
     done = repair_range(lake.replication, BackfillProgress(WindowLog(lake.paths), "test", lo, ts))
     assert done.unknown == ["shop.log"]
-    assert rows(mariadb, "SELECT * FROM shop.t ORDER BY id") == [(0, 0), (1, 100), (2, 7), (3, 3), (4, 4)]
-    assert rows(mariadb, "SELECT * FROM shop.late") == [(1,)]
-    assert rows(mariadb, "SELECT * FROM shop.log") == []
+    assert rows(server, "SELECT * FROM shop.t ORDER BY id") == [(0, 0), (1, 100), (2, 7), (3, 3), (4, 4)]
+    assert rows(server, "SELECT * FROM shop.late") == [(1,)]
+    assert rows(server, "SELECT * FROM shop.log") == []
 
 
 def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:

@@ -21,7 +21,7 @@ from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify import VerifyOptions, verify
 from spark_jobs.commands.table import TableCommand
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 ITEM = ["--table", "shop.item"]
 Run = Callable[..., int]
@@ -159,40 +159,40 @@ def test_names_that_nobody_knows_are_refused(shop: Shop, table: Callable[[Shop],
 
 
 @pytest.fixture
-def old(tmp_path: Path, empty_mariadb: MariaDb) -> TinyLake:
+def old(tmp_path: Path, empty_server: MariaDb) -> TinyLake:
     """A lake that begins behind the table's first rows."""
     work = Workload()
     work.create_database("shop")
     work.create_table("shop", "item", [integer("id"), text("name")], ["id"])
     work.create_table("shop", "log", [text("line")])
     work.begin().insert("shop", "item", id=1, name="old").insert("shop", "log", line="old").commit()
-    lake = TinyLake(tmp_path, work, {"target": target_config(empty_mariadb)})
+    lake = TinyLake(tmp_path, work, {"target": target_config(empty_server)})
     lake.hi = work.clock()
     work.begin().insert("shop", "item", id=2, name="two").commit()
     lake.land()
-    fill(empty_mariadb, work)
-    set_checkpoint(empty_mariadb, lake.hi)
+    fill(empty_server, work)
+    set_checkpoint(empty_server, lake.hi)
     return lake
 
 
 def test_of_a_table_that_the_lake_knows_in_part_somebody_must_say_that_the_rest_is_right(
-    old: TinyLake, empty_mariadb: MariaDb, table: Callable[[TinyLake], Run]
+    old: TinyLake, empty_server: MariaDb, table: Callable[[TinyLake], Run]
 ) -> None:
     command = table(old)
     assert command("aside", *ITEM, "--table", "shop.log") == 0
     old.workload.begin().insert("shop", "item", id=3, name="three").insert("shop", "log", line="new").commit()
     ts = old.land()
-    set_checkpoint(empty_mariadb, ts, consistent=False)
-    execute(empty_mariadb, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
+    set_checkpoint(empty_server, ts, consistent=False)
+    execute(empty_server, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
     with pytest.raises(ConfigError, match="has only part of this table") as stop:
         bring(old, "item")
     assert "--rows-are-there" in stop.value.hint
     assert command("back", *ITEM, "--rows-are-there") == 0
-    assert rows(empty_mariadb, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
+    assert rows(empty_server, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
     # Of rows without a key nobody can tell how many there were.
     with pytest.raises(ConfigError, match="without a key"):
         bring(old, "log", rows_are_there=True)
-    assert not consistent(empty_mariadb)
+    assert not consistent(empty_server)
 
 
 def bring(shop: Shop | TinyLake, name: str, **more: bool) -> None:

@@ -36,10 +36,10 @@ EAST = SourceSession("+08:00", "2021-06-01")
 
 
 @pytest.fixture(scope="module")
-def session(mysql: MySql) -> Iterator[Session]:
-    mysql.wipe()
-    execute(mysql, "CREATE DATABASE app")
-    found = Session(target_of(mysql))
+def session(mysql_target: MySql) -> Iterator[Session]:
+    mysql_target.wipe()
+    execute(mysql_target, "CREATE DATABASE app")
+    found = Session(target_of(mysql_target))
     found.execute("USE app")
     yield found
     found.close()
