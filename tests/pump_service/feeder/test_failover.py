@@ -45,7 +45,7 @@ def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
             execute(
                 replica, "RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{done}'",
                 f"CHANGE REPLICATION SOURCE TO SOURCE_{to.replace('%s', 'SOURCE')}, SOURCE_AUTO_POSITION = 1,"
-                " GET_SOURCE_PUBLIC_KEY = 1",
+                " SOURCE_SSL = 0, GET_SOURCE_PUBLIC_KEY = 1",
             )  # fmt: skip
         else:
             execute(
