@@ -5,22 +5,20 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from support.feeder_killer import STEPS
-from support.feeding import WAIT_S, FedCluster, contents, mixed_transactions
+from support.feeding import FedCluster, contents, mixed_transactions
+from support.feedload import TABLES, Load, fed_on, purge, run_windows
 from support.killer import Killer
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.cli import run
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
-from spark_jobs.job.context import StageContext
-from spark_jobs.job.runner import run_window
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -30,28 +28,6 @@ def server() -> Iterator[MariaDb]:
     """A source of its own: its logs are purged."""
     with mariadb_in_memory(MariaDb.source_options()) as made:
         yield made
-
-
-def no_spark() -> NoReturn:
-    raise AssertionError("windows as small as these need no Spark")
-
-
-def run_windows(cluster: FedCluster, target: dict[str, Any]) -> None:
-    """Run windows until all that was published so far is applied."""
-    context = StageContext(cluster.replication(target=target), "test", no_spark)
-    until = cluster.settle()
-    while (context.windows.landed_ts() or 0) < until:
-        run_window(context)
-
-
-def purge(server: MariaDb) -> None:
-    """Remove every log file but a new one; the server keeps one that a connection is just leaving."""
-    execute(server, "FLUSH BINARY LOGS")
-    newest = rows(server, "SHOW BINARY LOGS")[-1][0]
-    deadline = time.monotonic() + WAIT_S
-    while len(rows(server, "SHOW BINARY LOGS")) > 1:
-        assert time.monotonic() < deadline, "the server keeps its old logs"
-        execute(server, f"PURGE BINARY LOGS TO '{newest}'")
 
 
 def test_a_source_and_its_target_are_equal(
@@ -143,47 +119,6 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
         assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)
 
 
-class Load:
-    """Writes to the source until it ends: each transaction has its number in the keyless fed.log; DDL now and then."""
-
-    def __init__(self, server: MariaDb, first: int = 0) -> None:
-        self._server = server
-        self._first = first
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.failure: BaseException | None = None
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        if self.failure is not None:
-            raise self.failure
-
-    def _run(self) -> None:
-        try:
-            with self._server.connect() as link, link.cursor() as cursor:
-                for number in itertools.count(self._first):
-                    if self._stopped.wait(0.002):
-                        return
-                    self._write(cursor, number)
-        except BaseException as error:  # noqa: BLE001 - raised at the end
-            self.failure = error
-
-    def _write(self, cursor: Any, number: int) -> None:
-        cursor.execute("BEGIN")
-        cursor.execute("INSERT INTO fed.log VALUES (%s, 'one a transaction')", (number,))
-        cursor.execute("REPLACE INTO fed.t (id, v) VALUES (%s, %s)", (number % 50, number))
-        cursor.execute("COMMIT")
-        if number % 40 == 20:
-            cursor.execute(f"ALTER TABLE fed.t ADD COLUMN c{number} INT DEFAULT {number}")
-        if number % 40 == 30:
-            cursor.execute(f"ALTER TABLE fed.t DROP COLUMN c{number - 10}")
-
-
 @pytest.mark.parametrize("kills", [len(STEPS), pytest.param(50, marks=pytest.mark.soak)])
 def test_killed_again_and_again_under_load_every_transaction_comes_once(
     kills: int,
@@ -194,9 +129,8 @@ def test_killed_again_and_again_under_load_every_transaction_comes_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # S4-49 R-10
-    tables = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
     for one in (server, mariadb):
-        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *tables)
+        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *TABLES)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
     with FedCluster(tmp_path, server, [source]) as cluster:
         cluster.start_feeder()
@@ -228,9 +162,8 @@ def test_placement_driver_pump_and_source_go_and_come_back(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S0-11 R-10
-    tables = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
     for one in (server, mariadb):
-        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *tables)
+        execute(one, "DROP DATABASE IF EXISTS fed", "CREATE DATABASE fed", *TABLES)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
     with FedCluster(tmp_path, server, [source]) as cluster:
         cluster.start_feeder()
@@ -252,9 +185,3 @@ def test_placement_driver_pump_and_source_go_and_come_back(
         assert {tail for tail, count in times.items() if count > 1} == set()
         run_windows(cluster, target)
         assert contents(mariadb, "fed") == contents(server, "fed")
-
-
-def fed_on(cluster: FedCluster) -> None:
-    """Wait until 50 more transactions are published."""
-    before = cluster.status()["sources"][0]["transactions"]
-    cluster.until(lambda status: status["sources"][0]["transactions"] >= before + 50)

@@ -1,0 +1,86 @@
+"""What the feeder's tests do around it: a load on a source, windows behind it, a log that is purged."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any, NoReturn
+
+from support.feeding import WAIT_S, FedCluster
+from support.mariadb import MariaDb, execute, rows
+
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.runner import run_window
+
+TABLES = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
+"""Those that `Load` writes to."""
+
+
+class Load:
+    """Writes to the source until it ends: each transaction has its number in the keyless fed.log; DDL now and then."""
+
+    def __init__(self, server: MariaDb, first: int = 0) -> None:
+        self._server = server
+        self._first = first
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            with self._server.connect() as link, link.cursor() as cursor:
+                for number in itertools.count(self._first):
+                    if self._stopped.wait(0.002):
+                        return
+                    self._write(cursor, number)
+        except BaseException as error:  # noqa: BLE001 - raised at the end
+            self.failure = error
+
+    def _write(self, cursor: Any, number: int) -> None:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO fed.log VALUES (%s, 'one a transaction')", (number,))
+        cursor.execute("REPLACE INTO fed.t (id, v) VALUES (%s, %s)", (number % 50, number))
+        cursor.execute("COMMIT")
+        if number % 40 == 20:
+            cursor.execute(f"ALTER TABLE fed.t ADD COLUMN c{number} INT DEFAULT {number}")
+        if number % 40 == 30:
+            cursor.execute(f"ALTER TABLE fed.t DROP COLUMN c{number - 10}")
+
+
+def run_windows(cluster: FedCluster, target: dict[str, Any]) -> None:
+    """Run windows until all that was published so far is applied."""
+    context = StageContext(cluster.replication(target=target), "test", _no_spark)
+    until = cluster.settle()
+    while (context.windows.landed_ts() or 0) < until:
+        run_window(context)
+
+
+def purge(server: MariaDb) -> None:
+    """Remove every log file but a new one; the server keeps one that a connection is just leaving."""
+    execute(server, "FLUSH BINARY LOGS")
+    newest = rows(server, "SHOW BINARY LOGS")[-1][0]
+    deadline = time.monotonic() + WAIT_S
+    while len(rows(server, "SHOW BINARY LOGS")) > 1:
+        assert time.monotonic() < deadline, "the server keeps its old logs"
+        execute(server, f"PURGE BINARY LOGS TO '{newest}'")
+
+
+def fed_on(cluster: FedCluster) -> None:
+    """Wait until 50 more transactions are published."""
+    before = cluster.status()["sources"][0]["transactions"]
+    cluster.until(lambda status: status["sources"][0]["transactions"] >= before + 50)
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("windows as small as these need no Spark")
