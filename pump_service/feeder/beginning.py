@@ -21,6 +21,7 @@ from pump_service.feeder.publisher import Publisher
 from pump_service.feeder.server import Link, connect, log_end
 from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
+from pump_service.feeder.targetstructure import describe_by_target
 
 log = structlog.get_logger()
 
@@ -28,7 +29,7 @@ _TRIES = 10  # readings of definitions between which DDL may run
 
 
 def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
-    """Make the place of `source.start` durable, and its definitions: those of a dump, or that the source has now.
+    """Make the place of `source.start` durable, and its definitions: of a dump, of the target, or the source's of now.
 
     Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
     """
@@ -38,6 +39,8 @@ def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     if dumped is None or start.mode == "now":
         with closing(connect(source)) as link:
             databases, end = _definitions_at_end(link)
+    if start.target is not None:
+        databases = describe_by_target(source, databases, start.target)
     place = _place_of(start, end)
     with catalog.lock:
         first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)

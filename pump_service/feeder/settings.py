@@ -67,6 +67,11 @@ class Start(Section):
         description="folder of a dump of mydumper or dumpling with the definitions of that place; empty = those that"
         " the source has now, which must be the same",
     )
+    target: Path | None = Field(
+        None,
+        description="replication file whose target has the tables as the source had them at that place: the definitions"
+        " are those of the target, where neither a dump nor the source's present tables have them",
+    )
 
     @model_validator(mode="after")
     def _check_place(self) -> Start:
@@ -76,8 +81,10 @@ class Start(Section):
             raise ValueError('`file` belongs to mode = "position"')
         if self.mode == "dump" and self.definitions is None:
             raise ValueError('`definitions` must name the folder of the dump for mode = "dump"')
-        if self.mode == "snapshot" and self.definitions is not None:
-            raise ValueError('mode = "snapshot" reads the definitions itself: leave `definitions` out')
+        if self.mode == "snapshot" and (self.definitions is not None or self.target is not None):
+            raise ValueError('mode = "snapshot" reads the definitions itself: leave `definitions` and `target` out')
+        if self.definitions is not None and self.target is not None:
+            raise ValueError("the definitions come from `definitions` or from `target`, not from both")
         return self
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from support.mariadb import MariaDb, MySql, execute, rows
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.writer import SourceNames
 from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.connection import open_log
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Publisher, read_key
 from pump_service.feeder.settings import SourceFile
@@ -202,6 +205,42 @@ def test_a_dump_gives_the_place_and_the_definitions_of_that_time(server: MariaDb
         assert found is not None
         assert [column.name for column in found.columns] == ["id", "v"]
         assert len(loaded.journal.jobs()) == 2
+
+
+def test_without_a_dump_the_definitions_are_those_of_the_target(server: MariaDb, tmp_path: Path) -> None:  # S4-25
+    replication = tmp_path / "shop.toml"
+    replication.write_text(
+        f"""name = "shop"
+lake.path = "{tmp_path / "lake"}"
+target = {{ host = "{server.host}", port = {server.port} }}
+routes = [{{ schema-pattern = "{DB}", table-pattern = "t", target-schema = "{DB}_copy", target-table = "all_t" }}]
+"""
+    )
+    ((file, offset, *_),) = rows(server, "SHOW MASTER STATUS")
+    execute(
+        server,
+        f"INSERT INTO {DB}.t VALUES (100001, 7)",
+        f"ALTER TABLE {DB}.t ADD COLUMN later INT",
+        f"CREATE OR REPLACE DATABASE {DB}_copy",
+    )
+    start = {"mode": "position", "file": file, "offset": offset, "target": replication}
+    source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "start": start})
+    with closing(Loaded(server, tmp_path / "feeder", DyingPumps(), CountingClock())) as loaded:
+        begin = partial(begin_at_log, source, loaded.journal, loaded.publisher, loaded.catalog)
+        with pytest.raises(SourceRefused, match=rf"(?s)does not have this table.*{DB}_copy\.all_t"):
+            begin()
+        execute(server, f"CREATE TABLE {DB}_copy.all_t LIKE {DB}.t", f"ALTER TABLE {DB}_copy.all_t DROP COLUMN later")
+        begin()
+        found = loaded.catalog.table("s1", DB, "t")
+        assert found is not None
+        assert [column.name for column in found.columns] == ["id", "v"]
+        with closing(open_log(source, 77, loaded.journal.places()["s1"].position)) as source_log:
+            changes = source_log.read(1, 1 << 20, 60.0)[0].changes
+            source_log.end()
+        (value,) = encode_transactions([changes], partial(loaded.catalog.definition_of, "s1"), 1)
+        (mutation,) = pb.PrewriteValue.FromString(value).mutations
+        assert (mutation.table_id, len(mutation.inserted_rows)) == (found.id, 1)
+    execute(server, f"DROP DATABASE {DB}_copy")
 
 
 def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
