@@ -132,6 +132,8 @@ def _settings(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__FERNET_KEY": "",
+        # Its parts share one SQLite file: on a busy disk one waits for the others for longer than the usual 5 s.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home.resolve()}/airflow.db?timeout=60",
         "AIRFLOW__API__BASE_URL": url,
         "AIRFLOW__API__HOST": HOST,
         "AIRFLOW__API__PORT": str(port),

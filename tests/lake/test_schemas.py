@@ -150,8 +150,9 @@ def bootstrap_peak_mib(folder: Path, count: int) -> int:
 
 @pytest.mark.long
 def test_a_long_history_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61, U-04
-    # 300 are the libraries'; the jobs alone, held at once, would be 50 more.
-    assert bootstrap_peak_mib(tmp_path, 30_000) < 330
+    # What the libraries take differs by machine and load; the jobs alone, held at once, would be 50 more.
+    libraries = bootstrap_peak_mib(tmp_path / "few", 1_000)
+    assert bootstrap_peak_mib(tmp_path / "many", 30_000) < libraries + 35
 
 
 @pytest.mark.soak

@@ -14,7 +14,7 @@ from modelshards import failures_of
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-PARTS, SEEDS = 4, 64
+PARTS, SEEDS = 4, 40
 
 
 @pytest.mark.parametrize("part", range(PARTS))

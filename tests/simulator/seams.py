@@ -41,6 +41,7 @@ _ROOMS = (
     "pump_service.pump.",
     "pump_service.pd.",
     "binlake.base.durable",
+    "binlake.base.filelock",
     "pump_service.waits",
     "binlake.cluster.pumpclient.",
     "binlake.cluster.placement.claim",

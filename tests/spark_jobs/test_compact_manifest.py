@@ -228,7 +228,9 @@ def test_how_tables_differed_is_not_guessed_where_they_may(sink: Sink) -> None: 
     assert "Delta time travel" in stopped.value.hint
 
 
-@pytest.mark.parametrize("reached", ["merge", "compact", "convert", "opened"])
+@pytest.mark.parametrize(
+    "reached", ["merge", "opened", *(pytest.param(stage, marks=pytest.mark.soak) for stage in ("compact", "convert"))]
+)
 def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reached: str) -> None:
     bounds = sink.windows[1]
     sealed = compacted(sink, bounds)

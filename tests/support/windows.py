@@ -23,6 +23,7 @@ from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement
 from binlake.statements.digests import batch_to_row, digest_of_index
 from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
 from binlake.target.definitions.definitions import read_definitions
+from binlake.target.session.stopping import StopFlag
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
@@ -204,8 +205,16 @@ def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]
 
 
 def signal_me(which: signal.Signals) -> Callable[[], None]:
-    """Send a signal to the calling process."""
-    return lambda: os.kill(os.getpid(), which)
+    """Send a signal to the calling process; from a thread of its own, go on once the main thread has taken it."""
+
+    def act() -> None:
+        flag = getattr(signal.getsignal(which), "__self__", None)
+        os.kill(os.getpid(), which)
+        if isinstance(flag, StopFlag) and threading.current_thread() is not threading.main_thread():
+            # Else the other connections may apply the rest of the window before.
+            wait_until(flag.is_set)
+
+    return act
 
 
 def apply_in_child(

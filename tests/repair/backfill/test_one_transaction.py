@@ -16,7 +16,7 @@ from binlake.cli import run as main
 from binlake.lake.windowlog import WindowLog
 from binlake_airflow.pages.history import notices_view
 
-pytestmark = pytest.mark.mariadb
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
 def test_one_transaction_is_repaired_by_its_commit_ts_and_the_page_tells_it(
