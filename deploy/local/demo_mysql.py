@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,8 @@ retry-delay-s = 2
     def until_applied(self) -> None:
         """Return when the target has all that the feeder has published by now. Raises ProcessError."""
         last = max(int(source["last_commit_ts"]) for source in self.source.feeder_status()["sources"])
-        windows, end = WindowLog(LakePaths.of(load_replication(self.file))), time.monotonic() + _PATIENCE_S
-        while (windows.reached("finalize") or 0) < last:
+        end = time.monotonic() + _PATIENCE_S
+        while (self._log.reached("finalize") or 0) < last:
             if time.monotonic() > end:
                 raise ProcessError(f"the target does not reach {last}")
             self.report_windows()
@@ -143,7 +143,7 @@ retry-delay-s = 2
 
     def report_windows(self) -> None:
         """A line for each window that was applied since the last call."""
-        events = WindowLog(LakePaths.of(load_replication(self.file))).events()
+        events = self._log.events()
         for event in events:
             bounds = (event["lo"], event["hi"])
             if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._windows:
@@ -153,14 +153,19 @@ retry-delay-s = 2
 
     def compare(self) -> bool:
         """Whether the target has the rows of all shards and no others."""
-        wanted = sorted(row for shard in self.shards for row in shard.rows())
+        rows = {shard: shard.rows() for shard in self.shards}
+        wanted = sorted(row for own in rows.values() for row in own)
         with closing(self.target.connect()) as connection, connection.cursor() as cursor:
             found = read_orders(cursor)
-        for shard in self.shards:
-            self.report.say(f"{shard.name}: {len(shard.rows()):,} rows, {shard.transactions:,} transactions written")
+        for shard, own in rows.items():
+            self.report.say(f"{shard.name}: {len(own):,} rows, {shard.transactions:,} transactions written")
         verdict = "equal" if found == wanted else "NOT EQUAL"
         self.report.say(f"target {DB}.orders: {len(found):,} rows: {verdict} to the shards' {len(wanted):,}")
         return found == wanted
+
+    @cached_property
+    def _log(self) -> WindowLog:
+        return WindowLog(LakePaths.of(load_replication(self.file)))
 
     def _fill(self, shard: Shard) -> None:
         shard.start()

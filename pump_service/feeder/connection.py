@@ -43,7 +43,7 @@ def open_log(
     """The transactions of `source` behind `position`; connects when it is read.
 
     `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known;
-    `on_server`: told the UUID (of MariaDB the server id) of another one before anything of it is read;
+    `on_server`: called with the UUID (of MariaDB the server id) of another one before anything of it is read;
     `last_id`: of the transaction before, which comes again when `position` is the one before a table and its rows.
     """
     return SourceLog(source, server_id, position, last_uuid, last_id, on_server)

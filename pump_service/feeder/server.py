@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
+from pymysql.cursors import DictCursor
 
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
@@ -62,6 +63,13 @@ def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[
     with link.cursor() as cursor:
         cursor.execute(query, tuple(arguments) or None)
         return list(cursor.fetchall())
+
+
+def ask_by_name(link: Link, query: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
+    """The same, each row by upper-case column name: servers spell the columns of information_schema either way."""
+    with link.cursor(DictCursor) as cursor:
+        cursor.execute(query, tuple(arguments) or None)
+        return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
 
 
 def variables(link: Link) -> dict[str, str]:

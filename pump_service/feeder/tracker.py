@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.cursors import DictCursor
 
 from binlake.dialect.names import put_target_names
 from binlake.dialect.tokens import render
@@ -32,6 +31,7 @@ from binlake.mysqlbinlog.definitions.described import (
 from binlake.mysqlbinlog.definitions.statements import NO_BACKSLASH_ESCAPES, SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.statements.literal import quote, quote_name
+from pump_service.feeder.server import ask_by_name
 
 _LOST = frozenset({2002, 2003, 2006, 2013, 1053, 1927, 4031})
 _MOST = 64
@@ -153,16 +153,12 @@ class ScratchServer:
                 cursor.execute(text)
 
     def _query(self, sql: str, arguments: Sequence[object]) -> list[dict[str, Any]]:
-        with closing(self._connected().cursor()) as cursor:
-            cursor.execute(sql, tuple(arguments) or None)
-            return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
+        return ask_by_name(self._connected(), sql, arguments)
 
     def _connected(self) -> Connection[Any]:
         if self._connection is None:
             try:
-                self._connection = pymysql.connect(
-                    **{"charset": "utf8mb4", **self._arguments, "autocommit": True, "cursorclass": DictCursor}
-                )
+                self._connection = pymysql.connect(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
             except pymysql.err.OperationalError as error:
                 raise SourceUnavailable(
                     f"the tracker cannot be reached: {error}", hint="look at [tracker] in feeder.toml"

@@ -14,6 +14,7 @@ from typing import Any
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
+from binlake.statements.literal import qualified
 
 SESSION = (
     "SET NAMES utf8mb4",
@@ -127,8 +128,7 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     if not found:
         return None
     indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
-    quoted = ".".join("`" + part.replace("`", "``") + "`" for part in name)
-    create = next(iter(query(f"SHOW CREATE TABLE {quoted}", ())))["CREATE TABLE"]
+    create = next(iter(query(f"SHOW CREATE TABLE {qualified(*name)}", ())))["CREATE TABLE"]
     columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
     row = found[0]
     return TableDescription(
@@ -142,15 +142,14 @@ def without_next_number(create: str) -> str:
     return _NEXT_NUMBER.sub(r"\1", create)
 
 
-def describe_all(query: Query, flavor: Flavor, leaves_out: Callable[[str, str], bool]) -> list[DatabaseDescription]:
-    """Everything that a server has but what `leaves_out(db, table)` says (table "": a database)."""
+def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
+    """All databases of users with their base tables; those of the server and of trackers are left out."""
     visibility, found = visible_column(query), list[DatabaseDescription]()
     for database in describe_databases(query):
-        if leaves_out(database.name, ""):
-            continue
-        names = [name for name in list_tables(query, database.name) if not leaves_out(database.name, name)]
-        tables = [describe_table(query, flavor, database.name, name, visibility) for name in names]
-        found.append(replace(database, tables=tuple(table for table in tables if table is not None)))
+        if is_of_users(database.name):
+            names = list_tables(query, database.name)
+            tables = [describe_table(query, flavor, database.name, name, visibility) for name in names]
+            found.append(replace(database, tables=tuple(table for table in tables if table is not None)))
     return found
 
 

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from functools import partial
 
 from pymysql import err
 from pymysql.constants import ER
-from pymysql.cursors import DictCursor
 
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.described import (
     SESSION,
     DatabaseDescription,
-    Query,
-    describe_databases,
-    describe_table,
-    is_of_users,
-    list_tables,
-    visible_column,
+    describe_all,
     without_next_number,
 )
-from binlake.mysqlbinlog.model import Flavor
 from binlake.statements.literal import qualified
-from pump_service.feeder.server import Link, ask, flavor_of
+from pump_service.feeder.server import Link, ask, ask_by_name, flavor_of
 from pump_service.feeder.snapshot.opening import Name
 
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
@@ -37,16 +29,10 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     Two readings that are equal have no DDL between them: what was read in their middle has these definitions.
     """
 
-    def query(sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
-        with link.cursor(DictCursor) as cursor:
-            cursor.execute(sql, tuple(arguments) or None)
-            return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
-
+    query = partial(ask_by_name, link)
     for statement in SESSION:
-        query(statement, ())
-    visible = visible_column(query)
-    databases = [one for one in describe_databases(query) if is_of_users(one.name)]
-    return [_with_tables(query, database, flavor_of(link), visible) for database in databases]
+        query(statement)
+    return describe_all(query, flavor_of(link))
 
 
 def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
@@ -73,8 +59,3 @@ def table_text(link: Link, name: Name) -> str | None:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None
         raise
-
-
-def _with_tables(query: Query, database: DatabaseDescription, flavor: Flavor, visible: str) -> DatabaseDescription:
-    found = (describe_table(query, flavor, database.name, name, visible) for name in list_tables(query, database.name))
-    return replace(database, tables=tuple(table for table in found if table is not None))
