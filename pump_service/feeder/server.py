@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import pymysql
-from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import DictCursor
 
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.mysqlbinlog.tablerows.link import Link, ask
 from binlake.rpc.tls import Tls
 from pump_service.feeder.settings import Server
 
-Link: TypeAlias = "Connection[Any]"
+__all__ = [
+    "Link", "ask", "ask_by_name", "connect", "connect_arguments", "flavor_of", "log_end", "log_files", "variables",
+]  # fmt: skip
+
 Address = tuple[str, int]
 
 _CONNECT_S = 10.0
@@ -56,13 +59,6 @@ def connect_arguments(server: Server, address: Address | None = None) -> dict[st
     elif host in _LOOPBACK:
         own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
     return own
-
-
-def ask(link: Link, query: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query. Raises pymysql's errors."""
-    with link.cursor() as cursor:
-        cursor.execute(query, tuple(arguments) or None)
-        return list(cursor.fetchall())
 
 
 def ask_by_name(link: Link, query: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from support.mariadb import MariaDb, MySql
 
 from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.rows.codec import commit_binlog, decode_transaction
 from binlake.rows.schema import TableDef
 from pump_service.feeder.snapshot import structures
-from pump_service.feeder.snapshot.opening import Name, Snapshot, open_snapshot
+from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotReader, SourceTable
 

@@ -17,13 +17,11 @@ from pymysql.constants import ER
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
+from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask, log_end
 
 log = structlog.get_logger()
-
-Name = tuple[str, str]
-"""(database, table)."""
 
 _TRIES = 20
 """Openings of MariaDB's sessions without a lock before one is taken."""

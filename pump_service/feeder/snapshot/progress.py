@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pump_service.feeder.snapshot.opening import Name
+from binlake.mysqlbinlog.tablerows.link import Name
 
 
 @dataclass

@@ -9,23 +9,24 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import Transient
+from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
+from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, select_columns, split_rows
+from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import qualified
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.server import Link, ask
-from pump_service.feeder.snapshot.chunks import Chunk, Chunks
-from pump_service.feeder.snapshot.opening import Name, Snapshot
+from pump_service.feeder.snapshot.opening import Snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.rowtexts import RowWriter, select_columns
 from pump_service.feeder.snapshot.structures import table_text
-from pump_service.feeder.snapshot.textrows import query_rows
 
 CHUNK_ROWS = 50_000
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
@@ -186,18 +187,6 @@ def chunk_query(table: SourceTable, chunk: Chunk) -> str:
     """The SELECT of a chunk's rows, for `RowWriter`."""
     where = f" WHERE {chunk.where}" if chunk.where else ""
     return f"SELECT {select_columns(table.definition)} FROM {qualified(*table.name)}{where}"
-
-
-def split_rows(rows: Sequence[bytes], most_rows: int, most_bytes: int) -> Iterator[Sequence[bytes]]:
-    """`rows` in parts of at most so many rows and bytes; a longer row is alone."""
-    first, size = 0, 0
-    for number, row in enumerate(rows):
-        if number > first and (number - first == most_rows or size + len(row) > most_bytes):
-            yield rows[first:number]
-            first, size = number, 0
-        size += len(row)
-    if rows:
-        yield rows[first:]
 
 
 def _changed(table: SourceTable) -> SnapshotChanged:

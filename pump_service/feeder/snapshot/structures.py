@@ -15,9 +15,9 @@ from binlake.mysqlbinlog.definitions.described import (
     describe_all,
     without_next_number,
 )
+from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask, ask_by_name, flavor_of
-from pump_service.feeder.snapshot.opening import Name
 
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
 """Engines whose tables a snapshot shows as of its own time."""

@@ -14,11 +14,12 @@ from support.snapshots import images, opened, reader_of
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
+from binlake.mysqlbinlog.tablerows.chunks import Chunks
+from binlake.mysqlbinlog.tablerows.rowtexts import split_rows
 from binlake.rows.schema import mysqltypes as t
 from pump_service.feeder.server import Link, ask
-from pump_service.feeder.snapshot.chunks import Chunks
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
-from pump_service.feeder.snapshot.reading import SnapshotChanged, split_rows
+from pump_service.feeder.snapshot.reading import SnapshotChanged
 from pump_service.feeder.snapshot.structures import describe_source, guess_rows
 
 pytestmark = pytest.mark.mariadb

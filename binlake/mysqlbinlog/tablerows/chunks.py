@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import qualified, quote, quote_name
-from pump_service.feeder.server import Link, ask
-from pump_service.feeder.snapshot.opening import Name
 
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
 _ORDERED = _NUMBERS | t.MOMENTS | t.DATES | {t.DURATION, t.VARCHAR, t.VARSTRING, t.STRING}

@@ -6,9 +6,10 @@ SET and BIT are asked for as numbers, and FLOAT as the DOUBLE that it is: its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
+from binlake.mysqlbinlog.tablerows.textrows import row_values
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import write_json
 from binlake.rows.codec.temporal import pack_moment, parse_duration
@@ -16,7 +17,6 @@ from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
-from pump_service.feeder.snapshot.textrows import row_values
 
 _AS_NUMBER = frozenset({t.ENUM, t.SET, t.BIT})
 _NIL = bytes((d.NIL,))
@@ -59,6 +59,18 @@ class RowWriter:
             return d.write_int(self.next_handle - 1)
         number = int(values[self._handle] or 0)
         return d.write_int(number - (1 << 64) if number >> 63 > 0 else number)
+
+
+def split_rows(rows: Sequence[bytes], most_rows: int, most_bytes: int) -> Iterator[Sequence[bytes]]:
+    """`rows` in parts of at most so many rows and bytes; a longer row is alone."""
+    first, size = 0, 0
+    for number, row in enumerate(rows):
+        if number > first and (number - first == most_rows or size + len(row) > most_bytes):
+            yield rows[first:number]
+            first, size = number, 0
+        size += len(row)
+    if rows:
+        yield rows[first:]
 
 
 def _expression(column: ColumnInfo) -> str:

@@ -13,7 +13,7 @@ from pymysql.constants import COMMAND
 from pymysql.err import raise_mysql_exception
 
 from binlake.errors import SourceUnavailable
-from pump_service.feeder.server import Link
+from binlake.mysqlbinlog.tablerows.link import Link
 
 _HEADER = 4
 _LONGEST = 0xFFFFFF
