@@ -7,9 +7,10 @@ credentials in the URI the store's client looks where it always looks: environme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote
 
+from binlake.base.filestore import StoreAddress
 from binlake.config.uriwords import UriWords, listed
 from binlake.errors import ConfigError
 
@@ -36,15 +37,12 @@ _INDEX_WIDTH, _LEAST_INDEX_WIDTH = 20, 6
 
 
 @dataclass(frozen=True)
-class Storage:
-    """A place for files: `root` is a local folder, or bucket and prefix; `access` is how it is reached.
+class Storage(StoreAddress):
+    """A place for a feed's files.
 
     A file ends behind the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
     """
 
-    scheme: str
-    root: str
-    access: Mapping[str, str] = field(default_factory=dict, repr=False)
     file_size: int = _FILE_SIZE
     date_separator: str = "day"
     index_width: int = _INDEX_WIDTH

@@ -13,12 +13,12 @@ from typing import Any
 
 from binlake import tso
 from binlake.base.arguments import add_output
+from binlake.base.filestore import open_store
 from binlake.base.terminal import escape_invisible
 from binlake.config import load_replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError, Permanent
-from binlake.feed.files.store import open_store
 from binlake.feed.reading.decoders import decoder_of
 from binlake.feed.reading.events import Event
 from binlake.feed.reading.files import read_files

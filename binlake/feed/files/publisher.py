@@ -16,13 +16,13 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.filestore import Store, open_store
 from binlake.base.lakecolumns import Message
 from binlake.config.storage import Storage
 from binlake.errors import DamagedManifest, Permanent
 from binlake.feed.files import layout
 from binlake.feed.files.avrofile import avro_file
 from binlake.feed.files.cutting import Cutter, Piece
-from binlake.feed.files.store import Store, open_store
 from binlake.feed.files.textfile import text_file
 from binlake.feed.files.versions import Versions, versions_of_json
 from binlake.feed.formats import DELETE, INSERT, UPDATE

@@ -11,11 +11,11 @@ from typing import Any
 
 import fastavro
 
+from binlake.base.filestore import Store
 from binlake.config.protocols import AvroOptions, CsvOptions, Options
 from binlake.errors import Permanent, WireError
 from binlake.feed.files.layout import DataFile, data_file, index_number, index_path, table_folder
 from binlake.feed.files.publisher import read_checkpoint
-from binlake.feed.files.store import Store
 from binlake.feed.reading.csvfile import csv_events
 from binlake.feed.reading.decoders import row_event
 from binlake.feed.reading.events import Event, Record

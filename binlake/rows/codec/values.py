@@ -48,10 +48,10 @@ def skip(data: bytes, pos: int) -> int:
         return d.take(data, pos + 3, d.decimal_size(data[pos + 1], data[pos + 2]))[1]
     if flag == d.JSON:
         return json_end(data, pos + 1)
-    return _plain(data, pos)[1]
+    return plain_value(data, pos)[1]
 
 
-def _plain(data: bytes, pos: int) -> tuple[int | float | bytes | None, int]:
+def plain_value(data: bytes, pos: int) -> tuple[int | float | bytes | None, int]:
     """A datum other than DECIMAL and JSON as int, float, bytes or None."""
     flag = data[pos]
     if flag == d.NIL:
@@ -102,7 +102,7 @@ def read_text(
         if column.tp != t.JSON:
             raise ValueError(f"a JSON document in the {column.type_name} column {column.name}")
         return json_text(data, pos + 1)
-    value, pos = _plain(data, pos)
+    value, pos = plain_value(data, pos)
     if isinstance(value, bytes):
         return _string_text(column, value, invalid), pos
     return (None if value is None else text_of(column, value)), pos

@@ -10,7 +10,7 @@ import pytest
 
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import Permanent, Transient
-from binlake.feed.files.store import Store, open_store
+from binlake.base.filestore import Store, open_store
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
@@ -47,6 +47,13 @@ def test_a_file_is_there_as_it_was_put(store: Store) -> None:
     assert store.list("") == ["a/b/one", "a/two"]
     assert store.list("a/b") == ["a/b/one"]
     assert store.list("nowhere") == []
+    with store.open("a/b/one") as stream:
+        assert [stream.read(3), stream.read(9)] == [b"sec", b"ond"]
+    with pytest.raises(Permanent, match=r"a file is not there .*nowhere"):
+        store.open("a/nowhere")
+    for _ in range(2):
+        store.delete("a/b/one")
+    assert store.list("") == ["a/two"]
 
 
 def test_a_store_that_refuses_or_is_away_is_said(s3: S3) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from binlake.base.durable import sync_folder
-from binlake.config.storage import Storage
 from binlake.errors import ConfigError, Permanent, Transient
 
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
@@ -21,6 +21,15 @@ _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATU
 """What errors of the stores hold that no waiting mends."""
 _BEING_WRITTEN = ".part"
 """Ending of a local file that is not whole yet; nobody reads it."""
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where files are: `root` is a local folder (scheme `file`), or bucket and prefix; `access`: how it is reached."""
+
+    scheme: str
+    root: str
+    access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class Store(Protocol):
@@ -35,13 +44,23 @@ class Store(Protocol):
     def get(self, path: str) -> bytes | None:
         """The content; None where there is no such file."""
 
+    def open(self, path: str) -> BinaryIO:
+        """The file, to be read from its begin; whoever opens it closes it. Raises Permanent where there is none."""
+
+    def delete(self, path: str) -> None:
+        """Take the file away; one that is not there is no error."""
+
     def list(self, folder: str) -> list[str]:
         """The paths of all files below `folder` ("" = all), sorted; [] where there is no such folder."""
 
 
-def open_store(storage: Storage) -> Store:
-    """The store that a sink URI names. Raises ConfigError."""
-    return LocalStore(Path(storage.root)) if storage.scheme == "file" else ObjectStore(storage)
+def open_store(address: StoreAddress) -> Store:
+    """The store at `address`. Raises ConfigError."""
+    return LocalStore(Path(address.root)) if address.scheme == "file" else ObjectStore(address)
+
+
+def _no_file(where: Mapping[str, object]) -> Permanent:
+    return Permanent("a file is not there", where=where, hint="bring it back from a copy")
 
 
 class LocalStore:
@@ -69,6 +88,19 @@ class LocalStore:
             target = self._root / path
             return target.read_bytes() if target.exists() else None
 
+    def open(self, path: str) -> BinaryIO:
+        """As Store.open."""
+        with self._errors(path):
+            try:
+                return (self._root / path).open("rb")
+            except FileNotFoundError:
+                raise _no_file({"folder": self.shown, "path": path}) from None
+
+    def delete(self, path: str) -> None:
+        """As Store.delete."""
+        with self._errors(path):
+            (self._root / path).unlink(missing_ok=True)
+
     def list(self, folder: str) -> list[str]:
         """As Store.list."""
         with self._errors(folder):
@@ -81,7 +113,7 @@ class LocalStore:
             yield
         except OSError as error:
             where = {"folder": self.shown, "path": path}
-            raise Transient(f"a feed's folder cannot be used: {error.strerror}", where=where,
+            raise Transient(f"a folder of files cannot be used: {error.strerror}", where=where,
                             hint="check the disk and the rights of the folder") from error  # fmt: skip
 
 
@@ -96,14 +128,14 @@ def _make_folder(folder: Path) -> None:
 class ObjectStore:
     """Objects below a bucket's prefix, by pyarrow's clients of S3, Google's and Azure's stores."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, address: StoreAddress) -> None:
         """Raises ConfigError."""
-        self._root, self.shown = storage.root, f"{storage.scheme}://{storage.root}"
+        self._root, self.shown = address.root, f"{address.scheme}://{address.root}"
         try:
-            self._files = _client(storage)
+            self._files = _client(address)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"an object store cannot be opened: {error}", where={"store": self.shown}, hint="check the sink URI"
+                f"an object store cannot be opened: {error}", where={"store": self.shown}, hint="check its URI"
             ) from error
 
     def put(self, path: str, content: bytes) -> None:
@@ -119,6 +151,23 @@ class ObjectStore:
                     return bytes(stream.readall())
             except FileNotFoundError:
                 return None
+
+    def open(self, path: str) -> BinaryIO:
+        """As Store.open."""
+        with self._errors(path):
+            try:
+                opened: BinaryIO = self._files.open_input_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                raise _no_file({"store": self.shown, "path": path}) from None
+            return opened
+
+    def delete(self, path: str) -> None:
+        """As Store.delete."""
+        with self._errors(path):
+            try:
+                self._files.delete_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                return
 
     def list(self, folder: str) -> list[str]:
         """As Store.list."""
@@ -144,16 +193,16 @@ class ObjectStore:
             raise Transient(f"an object store does not answer: {error}", where=where, hint="see the store") from error
 
 
-def _client(storage: Storage) -> Any:
+def _client(address: StoreAddress) -> Any:
     from pyarrow import fs
 
-    access = storage.access
-    if storage.scheme == "s3":
+    access = address.access
+    if address.scheme == "s3":
         return fs.S3FileSystem(**_given(access, {
             "access-key": "access_key", "secret-access-key": "secret_key", "session-token": "session_token",
             "region": "region", "endpoint": "endpoint_override",
         }))  # fmt: skip
-    if storage.scheme in ("gs", "gcs"):
+    if address.scheme in ("gs", "gcs"):
         return fs.GcsFileSystem(**_given(access, {"endpoint": "endpoint_override"}))
     return fs.AzureFileSystem(**_given(access, {
         "account-name": "account_name", "account-key": "account_key", "sas-token": "sas_token",

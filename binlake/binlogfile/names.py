@@ -1,0 +1,73 @@
+"""Names of binlog files: `binlog-INDEX-YYYYMMDDhhmmss`, numbered without a gap.
+
+Rule: a file's index orders it; the moment is for people. Read are also the names of older drainers (with a version, or
+without a moment) and of compressed files, whose ending is `.tar.gz` in the original although no tar is in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from binlake import tso
+from binlake.errors import Permanent
+
+Compression = Literal["none", "gzip", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "zstd")
+_NAME = re.compile(
+    r"binlog-(?:v[^-]+-)?(?P<index>\d+)(?:-(?P<moment>\d{14}))?(?:-\d+)?(?P<ending>\.tar\.gz|\.gz|\.zst)?"
+)
+_COMPRESSION_OF: dict[str | None, Compression] = {None: "none", ".tar.gz": "gzip", ".gz": "gzip", ".zst": "zstd"}
+MOMENT = "%Y%m%d%H%M%S"
+
+
+@dataclass(frozen=True, order=True)
+class BinlogFile:
+    """A file by its `name` in the folder. `moment`: YYYYMMDDhhmmss; empty in the oldest names."""
+
+    index: int
+    name: str
+    moment: str
+    compression: Compression
+
+
+def file_name(index: int, commit_ts: int, compression: Compression = "none") -> str:
+    """The name of the file that begins with `commit_ts`; its moment is that of the commit, in UTC."""
+    name = f"binlog-{index:016d}-{tso.to_datetime(commit_ts).strftime(MOMENT)}"
+    if compression == "gzip":
+        return f"{name}-{commit_ts}.tar.gz"
+    return f"{name}.zst" if compression == "zstd" else name
+
+
+def parse_name(name: str) -> BinlogFile | None:
+    """The file that `name` is of; None for files of other kinds, such as `.lock` and `checkpoint`."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    return BinlogFile(int(found["index"]), name, found["moment"] or "", _COMPRESSION_OF[found["ending"]])
+
+
+def files_among(names: Iterable[str]) -> list[BinlogFile]:
+    """The binlog files among the names in a folder, by index."""
+    return sorted(file for name in names if (file := parse_name(name)) is not None)
+
+
+def require_sequence(files: Sequence[BinlogFile], folder: str) -> None:
+    """Each index is there once, from the first to the last. Raises Permanent, which names the files at fault."""
+    for before, file in pairwise(files):
+        if file.index == before.index:
+            raise Permanent(
+                "two binlog files have one index",
+                where={"folder": folder, "files": f"{before.name}, {file.name}"},
+                hint="keep the one that is whole (`binlake files verify` reads both) and move the other away",
+            )
+        if file.index != before.index + 1:
+            gap = f"{before.index + 1}" if file.index == before.index + 2 else f"{before.index + 1}-{file.index - 1}"
+            raise Permanent(
+                "binlog files are missing",
+                where={"folder": folder, "missing": gap, "after": before.name, "before": file.name},
+                hint="bring them back from a copy, or take a range on one side of the gap",
+            )

@@ -1,0 +1,252 @@
+"""Transactions and DDL of binlog files, in commit order, from a commit_ts on.
+
+Rule: what is read is proven on the way: no index missing or doubled, every checksum, commit order, and, where Binlake
+wrote an index, that the files hold as much as it says. Files of the original may repeat what a drainer wrote before it
+was restarted: there a transaction at or before the last one is passed over.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from binlake.base.filestore import Store
+from binlake.binlogfile.framing import Record, damage, read_records
+from binlake.binlogfile.index import Index, IndexedFile, read_index
+from binlake.binlogfile.names import BinlogFile, files_among, require_sequence
+from binlake.errors import Permanent
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.decimals import read_decimal
+from binlake.rows.codec.jsons import json_text
+from binlake.rows.codec.values import plain_value
+from binlake.wire import pb_binlog_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+INSERT, UPDATE, DELETE = "insert", "update", "delete"
+_KINDS = {pb.Insert: INSERT, pb.Update: UPDATE, pb.Delete: DELETE}
+_USE = re.compile(r"\s*use\s+(`(?:[^`]|``)+`|[^;`\s]+)\s*;\s*", re.IGNORECASE)
+_DATUM_ERRORS = (IndexError, ValueError, OverflowError)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is: its file, and the bytes before it."""
+
+    file: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
+
+    Temporal types, DECIMAL and JSON are texts, ENUM and SET their numbers, BIT a number (of older drainers bytes).
+    `changed`: of an update the value behind it; None for other kinds.
+    """
+
+    name: str
+    tp: int
+    mysql_type: str
+    value: bytes
+    changed: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """A row change of `db`.`table`; `kind`: INSERT, UPDATE or DELETE."""
+
+    db: str
+    table: str
+    kind: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction; `message` is its protobuf."""
+
+    commit_ts: int
+    place: Place
+    message: pb.Binlog
+
+    @cached_property
+    def events(self) -> tuple[RowEvent, ...]:
+        """Its row changes in their order. Raises DamagedFile."""
+        try:
+            return tuple(_event(event) for event in self.message.dml_data.events)
+        except (DecodeError, KeyError, IndexError) as error:
+            raise damage(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
+
+
+@dataclass(frozen=True)
+class Ddl:
+    """A DDL: `sql` without the `use` in front, which names `db` (empty where there is none: CREATE DATABASE)."""
+
+    commit_ts: int
+    place: Place
+    db: str
+    sql: str
+
+
+Item = Transaction | Ddl
+
+
+def read_items(store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False) -> Iterator[Item]:
+    """What was committed at `first` to `last`, both included (None: to the end), in the folder.
+
+    `torn_end`: see `read_records`; for the last file of a folder without an index. Raises DamagedFile and Permanent for
+    what is damaged, cut, missing or there twice, Transient.
+    """
+    return _Reader(store, torn_end).items(first, last)
+
+
+def value_of(datum: bytes) -> int | float | bytes | str | None:
+    """The value of a datum; text for DECIMAL and JSON (flags 6 and 10). Raises ValueError for a damaged one."""
+    try:
+        if datum[0] == d.DECIMAL:
+            # Of a file it has the digits that were written, whatever its column's scale.
+            return read_decimal(datum, 1, datum[2])[0]
+        return json_text(datum, 1)[0] if datum[0] == d.JSON else plain_value(datum, 0)[0]
+    except _DATUM_ERRORS as error:
+        raise ValueError(f"a datum of {len(datum)} bytes cannot be read: {error}") from error
+
+
+def file_records(
+    store: Store, file: BinlogFile, *, indexed: IndexedFile | None = None, torn_end: bool = False
+) -> Iterator[Record]:
+    """The records of one file, as far as `indexed` says. Raises DamagedFile, Permanent, Transient."""
+    with store.open(file.name) as stream:
+        source = stream if indexed is None else _up_to(stream, indexed)
+        yield from read_records(source, file.name, file.compression, torn_end=torn_end)
+
+
+def parse_item(record: Record, name: str) -> Item:
+    """The item of a record of the file `name`. Raises DamagedFile."""
+    place = Place(name, record.offset)
+    try:
+        message = pb.Binlog.FromString(record.payload)
+    except DecodeError as error:
+        raise damage("a record is no binlog", name, record.offset) from error
+    if message.tp == pb.DML:
+        return Transaction(message.commit_ts, place, message)
+    text = message.ddl_query.decode("utf-8", "surrogateescape")
+    use = _USE.match(text)
+    sql = (text[use.end() :] if use else text).strip().rstrip(";").rstrip()
+    return Ddl(message.commit_ts, place, _unquoted(use[1]) if use else "", sql)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+class _Reader:
+    def __init__(self, store: Store, torn_end: bool) -> None:
+        index, there = read_index(store), files_among(store.list(""))
+        self._store, self._torn_end = store, torn_end
+        self._indexed = {} if index is None else {file.name: file for file in index.files}
+        self._ours = index is not None
+        self._files = there if index is None else _indexed_files(index, there)
+        if index is None and not there:
+            raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="is it the right folder?")
+
+    def items(self, first: int, last: int | None) -> Iterator[Item]:
+        files = self._from(first)
+        require_sequence(files, self._store.shown)
+        before: tuple[int, bytes] | None = None
+        for file in files:
+            for record in self._records(file, files):
+                item = parse_item(record, file.name)
+                if before is not None and self._is_repeated(item, record, before):
+                    continue
+                before = item.commit_ts, record.payload
+                if last is not None and item.commit_ts > last:
+                    return
+                if item.commit_ts >= first:
+                    yield item
+
+    def _records(self, file: BinlogFile, files: Sequence[BinlogFile]) -> Iterator[Record]:
+        indexed, torn = self._indexed.get(file.name), self._torn_end and not self._ours and file == files[-1]
+        return file_records(self._store, file, indexed=indexed, torn_end=torn)
+
+    def _is_repeated(self, item: Item, record: Record, before: tuple[int, bytes]) -> bool:
+        """The original writes again what it had written when it was killed."""
+        behind = item.commit_ts < before[0]
+        if behind and self._ours:
+            raise damage(f"commit_ts {item.commit_ts} stands behind {before[0]}", item.place.file, record.offset)
+        if behind or (item.commit_ts == before[0] and record.payload == before[1]):
+            log.debug("binlog_repeated", file=item.place.file, offset=record.offset, commit_ts=str(item.commit_ts))
+            return True
+        return False
+
+    def _from(self, first: int) -> list[BinlogFile]:
+        """The files that may hold commits from `first` on: a file in front of one that begins before it does not."""
+        for place in range(len(self._files) - 1, 0, -1):
+            if (begin := self._first_ts(self._files[place])) is not None and begin < first:
+                return self._files[place:]
+        return self._files
+
+    def _first_ts(self, file: BinlogFile) -> int | None:
+        if file.name in self._indexed:
+            return self._indexed[file.name].first
+        for record in file_records(self._store, file, torn_end=True):
+            return parse_item(record, file.name).commit_ts
+        return None
+
+
+def _indexed_files(index: Index, there: Sequence[BinlogFile]) -> list[BinlogFile]:
+    """The files of the index, and those beside them that claim the place of one: a copy, or another's."""
+    own = [file.file for file in index.files]
+    numbers, names = {file.index for file in own}, {file.name for file in own}
+    return sorted([*own, *(file for file in there if file.index in numbers and file.name not in names)])
+
+
+def _event(event: pb.Event) -> RowEvent:
+    columns = tuple(_column(pb.Column.FromString(raw), event.tp) for raw in event.row)
+    return RowEvent(event.schema_name, event.table_name, _KINDS[event.tp], columns)
+
+
+def _column(raw: pb.Column, kind: Any) -> Column:
+    changed = raw.changed_value if kind == pb.Update else None
+    return Column(raw.name, raw.tp[0], raw.mysql_type, raw.value, changed)
+
+
+class _Limited(io.RawIOBase):
+    """The first bytes of a stream, as many as its index says."""
+
+    def __init__(self, stream: BinaryIO, indexed: IndexedFile) -> None:
+        self._stream, self._indexed, self._left = stream, indexed, indexed.size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._stream.read(min(len(buffer), self._left))
+        if not data and self._left:
+            at = self._indexed.size - self._left
+            raise damage(f"it ends where the index says {self._indexed.size} bytes", self._indexed.name, at)
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+
+def _up_to(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
+    return io.BufferedReader(_Limited(stream, indexed), 1 << 20)
+
+
+def require_covered(store: Store, first: int, last: int) -> None:
+    """An index says that the folder holds all of `first` to `last`; without one nobody knows. Raises Permanent."""
+    index = read_index(store)
+    if index is not None and (first <= index.lo or last > index.hi):
+        raise Permanent(
+            "the binlog files do not hold the whole range",
+            where={"folder": store.shown, "range": f"{first}-{last}", "held": f"{index.lo + 1}-{index.hi}"},
+            hint="take a range inside, or files of a longer retention",
+        )
