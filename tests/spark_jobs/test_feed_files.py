@@ -13,10 +13,10 @@ import pytest
 from history import History, shop
 from lakehouse import Lakehouse, Source
 
+from binlake.base.filestore import open_store
 from binlake.cli import run
 from binlake.feed.files.layout import data_file
 from binlake.feed.files.publisher import FilePublisher
-from binlake.base.filestore import open_store
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
 from spark_jobs.publish import stage as publish

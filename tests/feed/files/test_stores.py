@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
+from binlake.base.filestore import Store, open_store
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import Permanent, Transient
-from binlake.base.filestore import Store, open_store
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
