@@ -109,12 +109,14 @@ class Catalog:
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
         """As `follow`, of all `statements` or, where that raises, of none."""
-        restore = self._writer.saved()
+        restore, follower = self._writer.saved(), self._followers[source]
+        online = dict(follower.online)
         try:
             return [change for statement in statements for change in self.follow(source, statement)]
         except BaseException:
             restore()
-            self._followers[source].forget_tracker()
+            follower.online = online
+            follower.forget_tracker()
             raise
 
     def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import structlog
+
 from binlake.dialect.classify import Kind
 from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
@@ -22,6 +24,8 @@ from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified, quote_name
 from pump_service.feeder.tracker import Tracker
+
+log = structlog.get_logger()
 
 _SPECS_AT = len(tokenize("ALTER TABLE `d`.`t`"))
 """Where the first clause of a single ALTER TABLE stands."""
@@ -43,7 +47,19 @@ class Follower:
         self._stale = True
 
     def follow(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
-        """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then it has changed nothing."""
+        """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then it has changed nothing.
+
+        A refusal counts only of a tracker that has just been rebuilt: what was there before may have been dropped, or
+        another server answers now.
+        """
+        if not self._stale:
+            try:
+                return self._follow_once(singles, session)
+            except SchemaError as error:
+                log.info("tracker_rebuilt", source=self._names.name, reason=str(error))
+        return self._follow_once(singles, session)
+
+    def _follow_once(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
         restore, online = self._writer.saved(), dict(self.online)
         try:
             if singles and self._stale:

@@ -120,7 +120,8 @@ class Feeder:
     def _start_workers(self, stack: ExitStack, journal: Journal, publisher: Publisher) -> None:
         settings = self._settings
         flavors = {one.name: self._flavor_of(one, journal) for one in settings.source}
-        tracker = connect_arguments(settings.tracker)
+        limit = settings.tracker.statement_timeout
+        tracker = connect_arguments(settings.tracker) | {"read_timeout": limit, "write_timeout": limit}
         trackers = {one.name: ScratchServer(one.name, flavors[one.name], tracker) for one in settings.source}
         for scratch in trackers.values():
             stack.callback(scratch.close)

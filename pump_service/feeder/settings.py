@@ -176,6 +176,10 @@ class Tracker(Server):
     """A server of the sources' family on which the feeder may create databases (`binlake_tracker_SOURCE__DB`): it
     executes their DDL in empty tables there, to learn the definitions."""
 
+    statement_timeout: float = Field(
+        60.0, ge=10, description="seconds for a statement on empty tables: then the connection is made again"
+    )
+
 
 class FeederFile(Section):
     """One feeder: one source cluster for everything behind it."""

@@ -1,23 +1,18 @@
 """The tracker: a server of the source's family on which DDL is carried out on empty tables, to see what it makes.
 
 Each database of a source has a scratch database there; the tracker owns all of that name and nothing else. It is no
-store: what it holds is made again from the catalog at each start (`rebuild`).
+store: what it holds is made again from the catalog at each start, and whenever a call failed (`rebuild`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-import pymysql
-from pymysql.connections import Connection
-
 from binlake.dialect.names import put_target_names
 from binlake.dialect.tokens import render
-from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
 from binlake.mysqlbinlog.definitions.described import (
     SCRATCH_PREFIX,
@@ -26,15 +21,15 @@ from binlake.mysqlbinlog.definitions.described import (
     TableDescription,
     describe_database,
     describe_table,
-    visible_column,
 )
 from binlake.mysqlbinlog.definitions.statements import NO_BACKSLASH_ESCAPES, SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.statements.literal import quote, quote_name
-from pump_service.feeder.server import ask_by_name
+from pump_service.feeder.trackerlink import TrackerLink
 
-_LOST = frozenset({2002, 2003, 2006, 2013, 1053, 1927, 4031})
 _MOST = 64
+_LONGEST = 24
+"""Characters of a source's name that are in the names of its scratch databases."""
 _NOT_KEPT_MODES = {
     Flavor.MARIADB: NO_BACKSLASH_ESCAPES | 1 << 30,
     Flavor.MYSQL: NO_BACKSLASH_ESCAPES | 1 << 30 | 1 << 28 | 0x7FF00,
@@ -74,14 +69,14 @@ class _Scratch:
     """The scratch databases of a source: their names, and back to those of the source."""
 
     def __init__(self, source: str) -> None:
-        self.prefix = f"{SCRATCH_PREFIX}{source}__"
+        self.prefix = f"{SCRATCH_PREFIX}{_tag(source)}__"
         self._known: dict[str, str] = {}
 
     def database(self, db: str) -> str:
         """The scratch database of `db`."""
         name = f"{self.prefix}{db}"
         if len(name) > _MOST:
-            name = name[: _MOST - 9] + "_" + hashlib.sha256(name.encode()).hexdigest()[:8]
+            name = f"{name[: _MOST - 9]}_{_digest(name)}"
         self._known[name] = db
         return name
 
@@ -90,93 +85,67 @@ class _Scratch:
         return self._known.get(name, name)
 
 
+def _tag(source: str) -> str:
+    """The source in a prefix that is of no other source and that the server returns as it is, also in lower case."""
+    is_plain = source == source.lower() and len(source) <= _LONGEST and "__" not in source and not source.endswith("_")
+    return source if is_plain else f"{source.lower()[:_LONGEST].strip('_')}-{_digest(source)}".replace("__", "-")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 class ScratchServer:
-    """The tracker of one source on a real server. `connect`: keyword arguments of pymysql. Not thread-safe."""
+    """The tracker of one source on a real server. `connect`: keyword arguments of pymysql. Not thread-safe.
+
+    Each method raises SchemaError where the server refuses, SourceUnavailable where it is away.
+    """
 
     def __init__(self, source: str, flavor: Flavor, connect: Mapping[str, Any]) -> None:
-        self._flavor, self._arguments = flavor, dict(connect)
+        self._flavor = flavor
         self._scratch = _Scratch(source)
         self._there, self._back = _Names(self._scratch.database), _Names(self._scratch.original)
-        self._connection: Connection[Any] | None = None
-        self._visible = ""
+        self._link = TrackerLink(connect, self._scratch.prefix)
 
     def close(self) -> None:
         """End the connection; the scratch databases stay until the next start."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._link.close()
 
     def run(self, statement: SingleStatement, session: Session) -> None:
         """As the protocol says; the session's settings hold for this statement."""
         text = put_target_names(statement.text, statement.db, self._there)
-        try:
-            self._execute([*_settings(session, self._flavor), text])
-        except pymysql.err.MySQLError as error:
-            raise self._refused(error, statement) from error
+        self._link.execute([*_settings(session, self._flavor), text], statement.text)
 
     def table(self, db: str, table: str) -> TableDescription | None:
         """As the protocol says."""
-        self._execute(SESSION)
-        found = describe_table(self._query, self._flavor, self._scratch.database(db), table, self._visible)
+        self._link.execute(SESSION)
+        there = self._scratch.database(db)
+        found = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
         if found is None:
             return None
         create = render(create_tokens(found.create, self._flavor))
-        return replace(found, db=db, create=put_target_names(create, self._scratch.database(db), self._back))
+        return replace(found, db=db, create=put_target_names(create, there, self._back))
 
     def database(self, db: str) -> DatabaseDescription | None:
         """As the protocol says."""
-        found = describe_database(self._query, self._scratch.database(db))
+        found = describe_database(self._link.query, self._scratch.database(db))
         return None if found is None else replace(found, name=db)
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
         """As the protocol says."""
-        self._execute(["SET SESSION foreign_key_checks = 0", *self._drops()])
+        self._link.execute(self._drops())
         for database in databases:
             name = quote_name(self._scratch.database(database.name))
-            self._execute([f"CREATE DATABASE {name} CHARACTER SET {database.charset} COLLATE {database.collate}"])
+            self._link.execute([f"CREATE DATABASE {name} CHARACTER SET {database.charset} COLLATE {database.collate}"])
             for table in database.tables:
                 create = render(create_tokens(table.create, self._flavor))
                 text = put_target_names(create, database.name, self._there)
-                try:
-                    self._execute([*SESSION, text])
-                except pymysql.err.MySQLError as error:
-                    raise self._refused(error, text) from error
+                self._link.execute([*SESSION, text], text)
 
-    def _drops(self) -> Iterator[str]:
-        rows = self._query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA", ())
+    def _drops(self) -> list[str]:
+        rows = self._link.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
         names = [row["SCHEMA_NAME"] for row in rows]
-        return (f"DROP DATABASE {quote_name(name)}" for name in names if name.startswith(self._scratch.prefix))
-
-    def _execute(self, texts: Iterable[str]) -> None:
-        with closing(self._connected().cursor()) as cursor:
-            for text in texts:
-                cursor.execute(text)
-
-    def _query(self, sql: str, arguments: Sequence[object]) -> list[dict[str, Any]]:
-        return ask_by_name(self._connected(), sql, arguments)
-
-    def _connected(self) -> Connection[Any]:
-        if self._connection is None:
-            try:
-                self._connection = pymysql.connect(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
-            except pymysql.err.OperationalError as error:
-                raise SourceUnavailable(
-                    f"the tracker cannot be reached: {error}", hint="look at [tracker] in feeder.toml"
-                ) from error
-            self._execute(["SET SESSION foreign_key_checks = 0", "SET SESSION sql_log_bin = 0"])
-            self._visible = visible_column(self._query)
-        return self._connection
-
-    def _refused(self, error: pymysql.err.MySQLError, statement: object) -> SchemaError | SourceUnavailable:
-        if error.args and error.args[0] in _LOST:
-            self._connection = None
-            return SourceUnavailable(f"the tracker went away: {error}")
-        return SchemaError(
-            f"the tracker refuses a statement of the source: {error}",
-            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); or say in"
-            " [[source.replace]] of feeder.toml what is to be followed instead (nothing: the statement is passed over)",
-            where={"statement": getattr(statement, "text", statement)},
-        )
+        return [f"DROP DATABASE {quote_name(name)}" for name in names if name.startswith(self._scratch.prefix)]
 
 
 def _settings(session: Session, flavor: Flavor) -> Iterator[str]:

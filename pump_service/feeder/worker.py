@@ -10,7 +10,7 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
@@ -62,8 +62,8 @@ class Definitions(Protocol):
     def definition_of(self, source: str, event: TableMap) -> TableDef | None:
         """The definition by which rows are read; None where the table is left out."""
 
-    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
-        """What a statement changes. Raises SourceUnavailable when the tracker is away."""
+    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
+        """What these statements change, or nothing. Raises SourceUnavailable when the tracker is away."""
 
 
 @dataclass
@@ -234,7 +234,7 @@ class Worker:
         parts = self._parts
         with parts.catalog.lock:
             statements = self._replaced(transaction, statement)
-            changes = [change for one in statements for change in self._follow(transaction, one)]
+            changes = self._follow(transaction, statements)
             if changes:
                 outgoing = [
                     Outgoing(
@@ -263,10 +263,10 @@ class Worker:
         )  # fmt: skip
         return [replace(statement, text=text) for text in found.statements]
 
-    def _follow(self, transaction: SourceTransaction, statement: Statement) -> list[SchemaChange]:
+    def _follow(self, transaction: SourceTransaction, statements: Sequence[Statement]) -> list[SchemaChange]:
         while True:
             try:
-                changes = self._parts.catalog.follow(self.source.name, statement)
+                changes = self._parts.catalog.follow_all(self.source.name, statements)
             except SourceUnavailable as error:
                 if not self.tracker_trouble:
                     log.warning("tracker_away", source=self.source.name, error=str(error))

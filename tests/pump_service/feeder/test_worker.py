@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,12 @@ class MemoryCatalog:
     def definition_of(self, _: str, event: TableMap) -> TableDef | None:
         return table() if event.table == "t" else None
 
-    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
+    def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
         if self.failures:
             raise self.failures.pop(0)
+        return [change for one in statements for change in self.follow(source, one)]
+
+    def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
         self.followed.append(statement.text)
         if statement.text.startswith("--"):
             return []
