@@ -14,7 +14,7 @@ from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Link, ask
 from binlake.rpc.tls import Tls
-from pump_service.feeder.settings import Server
+from pump_service.feeder.settings import Server, Tracker
 
 __all__ = [
     "Link", "ask", "ask_by_name", "connect", "connect_arguments", "flavor_of", "log_end", "log_files", "variables",
@@ -77,6 +77,12 @@ def flavor_of(link: Link) -> Flavor:
     """The family of the server."""
     version = str(link.server_version)  # type: ignore[attr-defined]
     return Flavor.MARIADB if "mariadb" in version.lower() else Flavor.MYSQL
+
+
+def tracker_arguments(tracker: Tracker) -> dict[str, Any]:
+    """pymysql's arguments for a session at a tracker. Raises ConfigError."""
+    limit = tracker.statement_timeout
+    return connect_arguments(tracker) | {"read_timeout": limit, "write_timeout": limit}
 
 
 def log_end(link: Link) -> Position:

@@ -29,7 +29,7 @@ from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.metrics import metrics_page
 from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
-from pump_service.feeder.server import connect, connect_arguments, flavor_of
+from pump_service.feeder.server import connect, flavor_of, tracker_arguments
 from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.loading import Loader, load_record, needs_load
 from pump_service.feeder.snapshot.progress import Progress
@@ -120,9 +120,10 @@ class Feeder:
     def _start_workers(self, stack: ExitStack, journal: Journal, publisher: Publisher) -> None:
         settings = self._settings
         flavors = {one.name: self._flavor_of(one, journal) for one in settings.source}
-        limit = settings.tracker.statement_timeout
-        tracker = connect_arguments(settings.tracker) | {"read_timeout": limit, "write_timeout": limit}
-        trackers = {one.name: ScratchServer(one.name, flavors[one.name], tracker) for one in settings.source}
+        trackers = {
+            one.name: ScratchServer(one.name, flavors[one.name], tracker_arguments(settings.tracker_of(one)))
+            for one in settings.source
+        }
         for scratch in trackers.values():
             stack.callback(scratch.close)
         names = [SourceNames(one.name, flavors[one.name], one.database_name, one.ignores) for one in settings.source]

@@ -115,6 +115,15 @@ class Replacement(Section):
     statements: tuple[str, ...] = Field((), description="DDL to follow instead; none = the statement is passed over")
 
 
+class Tracker(Server):
+    """A server of the sources' family on which the feeder may create databases (`binlake_tracker_SOURCE__DB`): it
+    executes their DDL in empty tables there, to learn the definitions. A source of another family has its own."""
+
+    statement_timeout: float = Field(
+        60.0, ge=10, description="seconds for a statement on empty tables: then the connection is made again"
+    )
+
+
 class SourceFile(Server):
     """One server (or a topology of servers with the same log); `name` is DM's source-id."""
 
@@ -139,6 +148,7 @@ class SourceFile(Server):
     replace: tuple[Replacement, ...] = Field((), description="statements of the log to be followed otherwise")
     start: Start = Start()
     snapshot: Snapshot = Snapshot()
+    tracker: Tracker | None = Field(None, description="tracker of this source alone, where its family is another one")
 
     @property
     def servers(self) -> tuple[tuple[str, int], ...]:
@@ -172,15 +182,6 @@ class SourceFile(Server):
         return self.rename_schema.format(source=self.name, schema=schema) if self.rename_schema else schema
 
 
-class Tracker(Server):
-    """A server of the sources' family on which the feeder may create databases (`binlake_tracker_SOURCE__DB`): it
-    executes their DDL in empty tables there, to learn the definitions."""
-
-    statement_timeout: float = Field(
-        60.0, ge=10, description="seconds for a statement on empty tables: then the connection is made again"
-    )
-
-
 class FeederFile(Section):
     """One feeder: one source cluster for everything behind it."""
 
@@ -196,7 +197,7 @@ class FeederFile(Section):
         30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
     )
     security: ClusterTls = ClusterTls()
-    tracker: Tracker
+    tracker: Tracker | None = Field(None, description="tracker of the sources that have none of their own")
     source: tuple[SourceFile, ...] = Field(min_length=1, description="the servers to read")
 
     @model_validator(mode="after")
@@ -208,7 +209,15 @@ class FeederFile(Section):
             for value, times in Counter(values).items():
                 if times > 1:
                     raise ValueError(f"two sources have the {what} {value}")
+        if self.tracker is None and (without := [one.name for one in self.source if one.tracker is None]):
+            raise ValueError(f"there is no `tracker`, and none of {', '.join(without)} alone")
         return self
+
+    def tracker_of(self, source: SourceFile) -> Tracker:
+        """The server that carries out the DDL of `source`."""
+        found = source.tracker or self.tracker
+        assert found is not None
+        return found
 
     def server_id_of(self, source: SourceFile) -> int:
         """The id under which this feeder registers at `source`."""
@@ -230,9 +239,15 @@ def read_settings(path: Path) -> FeederFile:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:
         raise readable_error(error, FeederFile, path) from None
-    sources = tuple(_with_password(one, f"source {one.name}", path) for one in settings.source)
-    tracker = _with_password(settings.tracker, "tracker", path)
+    sources = tuple(_with_tracker(_with_password(one, f"source {one.name}", path), path) for one in settings.source)
+    tracker = settings.tracker and _with_password(settings.tracker, "tracker", path)
     return settings.model_copy(update={"source": sources, "tracker": tracker})
+
+
+def _with_tracker(source: SourceFile, path: Path) -> SourceFile:
+    if source.tracker is None:
+        return source
+    return source.model_copy(update={"tracker": _with_password(source.tracker, f"source {source.name}.tracker", path)})
 
 
 def _with_password(server: _Server, key: str, path: Path) -> _Server:

@@ -231,9 +231,24 @@ class Worker:
         )
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
+        statements = self._replaced(transaction, statement)
+        while True:
+            try:
+                changes = self._follow_and_publish(transaction, statements)
+            except SourceUnavailable as error:
+                self._wait_for_tracker(error)
+                continue
+            break
+        self.tracker_trouble = ""
+        counts = self.counts
+        self.counts = replace(counts, ddls=counts.ddls + len(changes), left_out=counts.left_out + (not changes))
+
+    def _follow_and_publish(
+        self, transaction: SourceTransaction, statements: Sequence[Statement]
+    ) -> list[SchemaChange]:
+        """One step under the catalog's lock, which others have while this source waits for its tracker."""
         parts = self._parts
         with parts.catalog.lock:
-            statements = self._replaced(transaction, statement)
             changes = self._follow(transaction, statements)
             if changes:
                 outgoing = [
@@ -249,8 +264,7 @@ class Worker:
             else:
                 self._move(transaction)
             parts.version = parts.catalog.version
-        counts = self.counts
-        self.counts = replace(counts, ddls=counts.ddls + len(changes), left_out=counts.left_out + (not changes))
+        return changes
 
     def _replaced(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
         """`statement`, or what the configuration has instead of it."""
@@ -264,21 +278,18 @@ class Worker:
         return [replace(statement, text=text) for text in found.statements]
 
     def _follow(self, transaction: SourceTransaction, statements: Sequence[Statement]) -> list[SchemaChange]:
-        while True:
-            try:
-                changes = self._parts.catalog.follow_all(self.source.name, statements)
-            except SourceUnavailable as error:
-                if not self.tracker_trouble:
-                    log.warning("tracker_away", source=self.source.name, error=str(error))
-                self.tracker_trouble = str(error)
-                if self._parts.stopped.wait(_AGAIN_S):
-                    raise Stopped from error
-                continue
-            except SchemaError as error:
-                error.where.setdefault("transaction", transaction.id)
-                raise
-            self.tracker_trouble = ""
-            return changes
+        try:
+            return self._parts.catalog.follow_all(self.source.name, statements)
+        except SchemaError as error:
+            error.where.setdefault("transaction", transaction.id)
+            raise
+
+    def _wait_for_tracker(self, error: SourceUnavailable) -> None:
+        if not self.tracker_trouble:
+            log.warning("tracker_away", source=self.source.name, error=str(error))
+        self.tracker_trouble = str(error)
+        if self._parts.stopped.wait(_AGAIN_S):
+            raise Stopped from error
 
     def _move(self, transaction: SourceTransaction) -> None:
         """Nothing of it is wanted: only the position moves."""

@@ -18,6 +18,7 @@ from binlake.base.tomltext import to_toml_sections
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.config.model import Replication
+from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
 from pump_service.feeder.publisher import read_key
@@ -140,8 +141,8 @@ class FedCluster:
             time.sleep(0.02)
 
     def follow(self, *servers: MariaDb) -> None:
-        """Wait until all that these MariaDB servers (in the order of sources) have committed is published."""
-        ends = [str(rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]) for server in servers]
+        """Wait until all that these servers (in the order of sources) have committed is published."""
+        ends = [_gtids(server) for server in servers]
 
         def reached(status: dict[str, Any]) -> bool:
             return status["unsent_batches"] == 0 and all(
@@ -177,6 +178,13 @@ class FedCluster:
             "source": {"pd-urls": [self.driver.url], "status-url": f"http://{self.status_addr}", "timeout-s": 5},
             "lake": {"path": str(self.folder / "lake")}, "mirror": {"enabled": False}, **more,
         })  # fmt: skip
+
+
+def _gtids(server: MariaDb) -> str:
+    """All that it has committed, as the status shows it."""
+    if server.name == "mariadb":
+        return str(rows(server, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0])
+    return MySqlGtidSet.parse(str(rows(server, "SELECT @@GLOBAL.gtid_executed")[0][0])).text()
 
 
 def mixed_transactions(connection: Connection[Any], db: str, seed: int, count: int) -> None:

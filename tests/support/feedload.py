@@ -58,9 +58,9 @@ class Load:
             cursor.execute(f"ALTER TABLE fed.t DROP COLUMN c{number - 10}")
 
 
-def run_windows(cluster: FedCluster, target: dict[str, Any]) -> None:
-    """Run windows until all that was published so far is applied."""
-    context = StageContext(cluster.replication(target=target), "test", _no_spark)
+def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> None:
+    """Run windows until all that was published so far is applied. `more`: sections of the replication."""
+    context = StageContext(cluster.replication(target=target, **more), "test", _no_spark)
     until = cluster.settle()
     while (context.windows.landed_ts() or 0) < until:
         run_window(context)

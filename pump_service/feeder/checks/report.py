@@ -16,7 +16,7 @@ from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
 from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from pump_service.feeder.server import Address, Link, ask, connect
-from pump_service.feeder.settings import FeederFile, SourceFile
+from pump_service.feeder.settings import FeederFile, SourceFile, Tracker
 
 _Place = tuple[str, str]
 """Source (or "tracker", or "all"), server."""
@@ -37,8 +37,12 @@ def run_checks(settings: FeederFile) -> Report:
                 found = list(_tables_of(source, address, tables))
                 report += [((source.name, _text(address)), one) for one in found]
     report += [(("all", ""), one) for one in check_together(tables, settings.source)]
-    tracker = (settings.tracker.host, settings.tracker.port)
-    report += [(("tracker", _text(tracker)), one) for one in _check_tracker(settings, facts, tables)]
+    for tracker in dict.fromkeys(map(settings.tracker_of, settings.source)):
+        names = {one.name for one in settings.source if settings.tracker_of(one) == tracker}
+        of_these = {name: one for name, one in facts.items() if name in names}
+        known = {name: one for name, one in tables.items() if name in names}
+        place = ("tracker", _text((tracker.host, tracker.port)))
+        report += [(place, one) for one in _check_tracker(tracker, of_these, known)]
     return report
 
 
@@ -76,23 +80,21 @@ def _tables_of(source: SourceFile, address: Address, tables: dict[str, TableFact
         yield from check_tables(found, with_snapshot=source.start.mode == "snapshot")
 
 
-def _check_tracker(
-    settings: FeederFile, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]
-) -> Iterator[Finding]:
+def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]) -> Iterator[Finding]:
     try:
-        with closing(connect(settings.tracker)) as link:
+        with closing(connect(server)) as link:
             tracker = read_facts(link, is_first=True)
             case = int(ask(link, "SELECT @@lower_case_table_names")[0][0])
             yield from _may_create(link)
     except (BinlakeError, pymysql.err.Error) as error:
-        yield Finding("connection", "fail", str(error), "[tracker] in feeder.toml")
+        yield Finding("connection", "fail", str(error), "the tracker in feeder.toml")
         return
-    for name, server in facts.items():
-        found = f"{tracker.flavor.value} {tracker.version}; {name} is {server.flavor.value} {server.version}"
-        if tracker.flavor is not server.flavor:
-            yield Finding("family", "fail", found, "the tracker must be of its sources' family")
+    for name, source in facts.items():
+        found = f"{tracker.flavor.value} {tracker.version}; {name} is {source.flavor.value} {source.version}"
+        if tracker.flavor is not source.flavor:
+            yield Finding("family", "fail", found, f"a tracker of {name}'s family: [source.tracker] in feeder.toml")
         else:
-            is_same = tracker.version.split(".")[:2] == server.version.split(".")[:2]
+            is_same = tracker.version.split(".")[:2] == source.version.split(".")[:2]
             yield judge("version", is_same, found, "a tracker of the source's version takes every statement", "warn")
     for name, known in tables.items():
         found = f"lower_case_table_names is {case}, at {name} {known.case}"

@@ -47,6 +47,14 @@ rename-schema = "{source}_{schema}"
     assert "secret" not in repr(source)
 
 
+def test_a_tracker_of_one_source_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
+    more = '[source.tracker]\nhost = "own"\npassword = "env:FEEDER_TEST_PASSWORD"\n[[source]]\nname = "shard-2"'
+    settings = read_settings(_write(tmp_path, _LEAST + more))
+    own, shared = map(settings.tracker_of, settings.source)
+    assert (own.host, own.password, shared.host) == ("own", "secret", "tracker")
+
+
 def test_tables_that_are_left_out(tmp_path: Path) -> None:
     (source,) = read_settings(_write(tmp_path, _LEAST + 'ignore-tables = "Shop.log_?, tmp*.*"')).source
     names = [("shop", "LOG_1"), ("shop", "log_10"), ("shop", ""), ("tmp2", "t"), ("tmp2", ""), ("other", "log_1")]
@@ -56,7 +64,8 @@ def test_tables_that_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "`tracker`"),
+        ("", "`source`"),
+        ('[[source]]\nname = "a"\n[source.tracker]\nhost = "x"\n[[source]]\nname = "b"', "none of b alone"),
         (_LEAST + "hosts = 1", "did you mean `host`"),
         (_LEAST + '[source.start]\ngtid = "0-1-7"', '`gtid` belongs to mode = "gtid"'),
         (_LEAST + '[[source]]\nname = "shard-1"', "two sources have the name shard-1"),

@@ -183,6 +183,17 @@ def test_a_tracker_that_is_away_is_waited_for(world: World) -> None:
     assert world.worker.trouble == ""
 
 
+def test_other_sources_have_the_catalog_while_one_waits_for_its_tracker(world: World) -> None:
+    world.catalog.failures = [SourceUnavailable("the tracker cannot be reached")] * (1 << 20)
+    world.feed(statement(1, "CREATE TABLE u (a INT)"))
+    while not world.worker.trouble:
+        threading.Event().wait(0.01)
+    assert world.catalog.lock.acquire(timeout=60)
+    world.catalog.failures = []
+    world.catalog.lock.release()
+    world.settle(1)
+
+
 def test_a_statement_that_cannot_be_followed_ends_it_by_name(world: World) -> None:
     world.catalog.failures = [SchemaError("the tracker refuses a statement of the source")]
     world.feed(rows(1), statement(2, "CREATE TABLE x"), rows(3))

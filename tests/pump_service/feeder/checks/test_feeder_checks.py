@@ -230,6 +230,17 @@ def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
         assert "bootstrap" in found.remedy
 
 
+def test_a_tracker_of_another_family_is_refused_and_one_of_the_source_alone_is_the_way_on(
+    mariadb_source: MariaDb, mysql: MySql
+) -> None:
+    maria, my = ({"host": one.host, "port": one.port} for one in (mariadb_source, mysql))
+    for own, failed in (None, ["family"]), (my, []):
+        sources = [{"name": "ma", **maria}, {"name": "my", **my, "tracker": own}]
+        report = run_checks(FeederFile.model_validate({"tracker": maria, "source": sources}))
+        assert [one.check for _, one in report if one.verdict == "fail"] == failed
+    assert len({place for place, _ in report if place[0] == "tracker"}) == 2
+
+
 def test_the_command_shows_a_table_and_its_status_says_whether_something_fails(
     mysql: MySql, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
