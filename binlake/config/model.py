@@ -21,6 +21,7 @@ from binlake.base.sections.rules import (
     Filter,
     Loopback,
     RouteRule,
+    ShardMode,
 )
 from binlake.base.sections.values import NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
@@ -280,6 +281,12 @@ class Replication(Section):
     block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those of `[filter]`")
     filters: tuple[EventRule, ...] = Field((), description="event filter: kinds of changes to drop")
     routes: tuple[RouteRule, ...] = Field((), description="names at the target")
+    shard_mode: ShardMode = Field(
+        "",
+        description="DDL of tables that share a target: empty = the target has the widest of their definitions, and"
+        " where none of them is that the pipeline stops; `optimistic`: it has their joined definition, which none of"
+        " them need have",
+    )
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
     ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements to run on the target between changes")
@@ -350,6 +357,8 @@ class Replication(Section):
         """Hash of what decides the rows a window yields (filters and routes): pinned by the manifest (hazards R-40)."""
         rules = {"filter", "block_allow_list", "filters", "routes", "expression_filter", "ddl_replacement",
                  "ddl_injection", "loopback"}  # fmt: skip
+        # Absent where it is not set: a lake of before has the hash that it had.
+        rules |= {"shard_mode"} if self.shard_mode else set()
         shown = self.model_dump(mode="json", include=rules)
         return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
 

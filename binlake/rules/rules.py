@@ -19,6 +19,7 @@ from binlake.base.sections.rules import (
     Filter,
     Loopback,
     RouteRule,
+    ShardMode,
 )
 from binlake.dialect.replacement import Injection, injections_of, replacements_of
 from binlake.errors import ConfigError
@@ -77,6 +78,8 @@ class Configured(Protocol):
     @property
     def routes(self) -> tuple[RouteRule, ...]: ...
     @property
+    def shard_mode(self) -> ShardMode: ...
+    @property
     def expression_filter(self) -> tuple[ExpressionRule, ...]: ...
     @property
     def ddl_replacement(self) -> tuple[DdlReplacement, ...]: ...
@@ -93,7 +96,8 @@ class Rules:
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
     `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that run between changes.
     `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: handling of
-    texts that are not UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
+    texts that are not UTF-8, `second_writes`: of row changes that TiDB may have logged twice. `shard_mode`: how DDL of
+    tables that share a target is merged.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))
@@ -110,6 +114,7 @@ class Rules:
     zone: str = ""
     invalid_text: Literal["refuse", "latin1"] = "refuse"
     second_writes: Literal["refuse", "once"] = "refuse"
+    shard_mode: ShardMode = ""
 
     @classmethod
     def of(cls, replication: Configured) -> Rules:
@@ -131,6 +136,7 @@ class Rules:
             replication.source.time_zone,
             replication.source.invalid_text,
             replication.source.second_writes,
+            replication.shard_mode,
         )
 
     def keeps(self, db: str, table: str) -> bool:

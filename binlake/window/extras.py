@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
-from binlake.window.targets import Naming, TargetTables, merge_definitions
+from binlake.window.targets import Naming, TargetTables
 
 _Values = dict[str, str]
 
@@ -46,7 +46,7 @@ def _of_state(state: SchemaState, naming: Naming) -> Iterator[tuple[TableDef, _V
         extracted = naming.rules.routes.extracted(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}
         if table.id in shared:
-            values |= _values_it_lacks(table, merge_definitions(shared[table.id]))
+            values |= _values_it_lacks(table, naming.merge(shared[table.id]))
         if values:
             yield table, values
 

@@ -17,8 +17,10 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL, LandedDdl
+from binlake.window.joined import Conflict, join_tables
+from binlake.window.optimistic import SharedChange, join_change
 from binlake.window.spelling import Spelling
-from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest, merge_definitions, rename_database
+from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest, rename_database
 
 _Sides = tuple[Definitions, Definitions]
 NOTHING = Definitions((), ())
@@ -188,7 +190,7 @@ class Judge:
         """What somebody's hand left at a shared target: the shape of its tables now, if it is still there."""
         found = []
         for table in kept[1].tables:
-            shape = self._naming.definition(merge_definitions(self._tables.sources(table)))
+            shape = self._naming.merge([self._naming.definition(one) for one in self._tables.sources(table)])
             found.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
         before, _ = self._sides_at_target(kept)
         return (before, Definitions((), tuple(found))) if found else NO_CHANGE
@@ -200,13 +202,56 @@ class Judge:
         old, new = ({table.id: table for table in side.tables} for side in kept)
         if case.job.type in _REMOVES or not new:
             what = f"{_name(shared)} shares its target with other tables: its rows stay there"
+            gone = old.get(shared.id)
+            if self._joins and case.job.type == Action.DROP_TABLE and gone is not None and not new:
+                return self._judge_joined(case, kept, (gone, None), held[gone.id], what)
             return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
         if not old:
+            others = [other for other in self._tables.sources(shared) if other.id != shared.id]
+            if self._joins:
+                return self._judge_joined(case, kept, (None, new[shared.id]), others)
             return self._judge_creation(case, shared)
         moved = [t for key, t in new.items() if key in old and self._target(old[key]) != self._target(t)]
         if moved or set(old) != set(new):
             raise self._unmergeable(case, "a rename or swap moves a table whose target has others too")
+        if self._joins:
+            key = next(iter(new))
+            return self._judge_joined(case, kept, (old[key], new[key]), held[key])
         return self._judge_alteration(case, old, new, held)
+
+    @property
+    def _joins(self) -> bool:
+        return self._rules.shard_mode == "optimistic"
+
+    def _judge_joined(
+        self,
+        case: Case,
+        kept: _Sides,
+        change: tuple[TableDef | None, TableDef | None],
+        was: list[TableDef],
+        alert: str = "",
+    ) -> LandedDdl:
+        """As the joined definition changes by what the DDL makes of one table; `was`: all tables before it."""
+        old, new = (self._naming.definition(one) if one is not None else None for one in change)
+        now = self._tables.sources(next(one for one in change if one is not None))
+        before, after = ([self._naming.definition(one) for one in some] for some in (was, now))
+        try:
+            # First under the names of the source: a conflict names them.
+            for some in (was, now):
+                join_tables(tuple(some))
+            joined = join_change(SharedChange(old, new, before, after), case.ddl.query)
+        except (Conflict, SchemaError) as error:
+            raise self._unmergeable(case, f"shard-mode = optimistic: {error}") from None
+        if joined.sql == "":
+            what = alert or "the target has the shape that all its tables need"
+            return self._skip(case, f"shared table: {what}", NO_CHANGE, alert)
+        if not self._rules.copies_ddl:
+            return self._skip(case, SYNC_DDL, joined.sides)
+        if joined.sql is None:
+            applied = self._apply(case, kept)
+            return replace(applied, before=joined.sides[0], after=joined.sides[1])
+        made = self._decide(case, "apply", "", joined.sql, joined.sides, alert)
+        return replace(made, action=Action.MULTI_SCHEMA_CHANGE)
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [other for other in self._tables.sources(table) if other.id != table.id]

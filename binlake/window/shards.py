@@ -1,6 +1,7 @@
 """Tables of the source that share a target and are not of one shape: who lacks what until their DDL is everywhere.
 
-Rule: the target has the shape that holds all of them, by `find_widest`; where none does, the next DDL of them stops.
+Rule: the target has the shape that holds all of them (`Naming.find_common`); where none does, the next DDL of them
+stops.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.rows.schema import TableDef
-from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
+from binlake.window.targets import Naming, RowLayout, TargetTables
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
         first = layouts[group[0].id]
         if all(layout == first for layout in layouts.values()):
             continue
-        widest = find_widest(group)
+        widest = naming.find_common(group)
         shape = [widest] if widest is not None else group
         shards = tuple(
             Shard(table.source, table.db, table.name, table.id, tuple(_lacking(table, shape)))

@@ -1,7 +1,8 @@
 """The source's tables under the target's names: one to one, or many tables of the source in one of the target.
 
 Of tables that share a target, the widest defines it: all columns and plain indexes of any, only the unique keys of all
-(hazards R-15). So a column is there before the first shard uses it, and goes when the last one has dropped it.
+(hazards R-15). So a column is there before the first shard uses it, and goes when the last one has dropped it. With
+`shard-mode = "optimistic"` their joined definition does, which no table need have.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
+from binlake.window.joined import Conflict, join_tables
 
 Name = tuple[str, str]
 EXTRACT_LENGTH = 255
@@ -61,6 +63,24 @@ class Naming:
     def kept(self, tables: Iterable[TableDef]) -> list[TableDef]:
         """Those of `tables` that are replicated."""
         return [table for table in tables if self.rules.keeps(table.db, table.name)]
+
+    def find_common(self, tables: Sequence[TableDef]) -> TableDef | None:
+        """The definition that holds the rows of all `tables` by `shard-mode`; None when none does."""
+        if self.rules.shard_mode != "optimistic" or len(tables) < 2:
+            return find_widest(tables)
+        try:
+            return join_tables(tuple(tables))
+        except Conflict:
+            return None
+
+    def merge(self, tables: Sequence[TableDef]) -> TableDef:
+        """The definition of one target for `tables`: the common one, else (while an operator alters them) the newest.
+
+        Raises SchemaError when a column's name differs in case: rows carry their own spelling, and the target has one.
+        """
+        _require_one_spelling(tables)
+        newest = max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
+        return self.find_common(tables) or newest
 
 
 class TargetTables:
@@ -111,7 +131,7 @@ class TargetTables:
         if not self._naming.rules.routes:
             return self._state.find(db, table)
         sources = self._sources.get(fold_pair((db, table)))
-        return merge_definitions([self._naming.definition(source) for source in sources.values()]) if sources else None
+        return self._merge(sources.values()) if sources else None
 
     def names(self) -> list[Name]:
         """(db, table) of every table that is replicated, by the target's name, sorted."""
@@ -122,8 +142,7 @@ class TargetTables:
         """The definitions of all targets that are replicated."""
         if not self._naming.rules.routes:
             return self._naming.kept(self._state.tables())
-        shared = (list(sources.values()) for sources in self._sources.values() if sources)
-        return [merge_definitions([self._naming.definition(source) for source in sources]) for sources in shared]
+        return [self._merge(sources.values()) for sources in self._sources.values() if sources]
 
     def shared(self) -> list[list[TableDef]]:
         """The source's tables of each target that has more than one."""
@@ -136,17 +155,11 @@ class TargetTables:
         shared = (tables for (db, _), tables in self._sources.items() if db == target)
         return databases | {fold_name(table.db) for tables in shared for table in tables.values()}
 
+    def _merge(self, sources: Iterable[TableDef]) -> TableDef:
+        return self._naming.merge([self._naming.definition(source) for source in sources])
+
     def _of(self, table: TableDef) -> dict[int, TableDef]:
         return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})
-
-
-def merge_definitions(tables: Sequence[TableDef]) -> TableDef:
-    """The definition of one target for `tables`: the widest, else (while an operator alters them) the newest.
-
-    Raises SchemaError when a column's name differs in case: rows carry their own spelling, and the target has one.
-    """
-    _require_one_spelling(tables)
-    return find_widest(tables) or max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
 
 
 def _require_one_spelling(tables: Sequence[TableDef]) -> None:

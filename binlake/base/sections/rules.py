@@ -73,6 +73,10 @@ class ExtractSource(Section):
     target_column: str = Field(min_length=1, description="column of the target")
 
 
+ShardMode = Literal["", "optimistic"]
+"""How DDL of tables that share a target is merged: DM's names."""
+
+
 class RouteRule(Section):
     """The target's name for tables of the source (DM's table routing)."""
 

@@ -112,11 +112,14 @@ def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     mode = entry.text()
     if mode not in ("", "pessimistic", "optimistic"):
         raise entry.error(f"shard-mode {mode!r} is not known", "pessimistic, optimistic or empty")
+    if mode == "optimistic":
+        outcome.take(entry, "shard-mode", mode)
+        return
     text = (
         "no shard waits: the first one widens the target's table, the last one narrows it, else the pipeline stops;"
         " `binlake ddl lock` shows who lacks what"
     )
-    outcome.say(entry, "taken" if mode == "optimistic" else "differs", text)
+    outcome.say(entry, "differs", text)
 
 
 def _take_target(outcome: Outcome, entry: Entry) -> None:

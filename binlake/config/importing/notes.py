@@ -12,7 +12,10 @@ _SQL_LOAD: Note = ("none", "rows of a snapshot travel as windows: no files, no i
 
 TASK: Mapping[str, Note] = {
     "is-sharding": ("differs", "several tables in one need no switch: a route does it (docs/reference/filters.md)"),
-    "strict-optimistic-shard-mode": ("none", "shapes that part always stop the pipeline and name the tables"),
+    "strict-optimistic-shard-mode": (
+        "differs",
+        "not read: without `shard-mode` shapes that part stop the pipeline and name the tables",
+    ),
     "ignore-checking-items": ("differs", "`binlake feeder check` shows them all; what it refuses stops the feeder"),
     "enable-heartbeat": ("none", "lag is measured by commit time (docs/operate/alerts.md)"),
     "heartbeat-update-interval": ("none", "there is no heartbeat table"),

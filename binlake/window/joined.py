@@ -1,0 +1,154 @@
+"""The definition that holds the rows of several tables, each of another shape: DM's joined schema (optimistic mode).
+
+Rule: all columns and plain indexes that any table has, the unique keys that all have, and of each column a type that
+holds every value of every table. What no type holds is a conflict, named with both tables.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from binlake.rows.schema import ColumnInfo, DbInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.names import fold_name
+
+_INTEGERS = (t.TINY, t.SHORT, t.INT24, t.LONG, t.LONGLONG)
+_TEXTS = (t.TINYBLOB, t.BLOB, t.MEDIUMBLOB, t.LONGBLOB)
+_ID_BITS = 0x7FFFFFFF
+
+
+class Conflict(Exception):
+    """No definition holds the rows of all tables; the message names the tables and what differs."""
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A column of one of the tables."""
+
+    table: TableDef
+    column: ColumnInfo
+
+
+@lru_cache(maxsize=4096)
+def join_tables(tables: tuple[TableDef, ...]) -> TableDef:
+    """The definition for the rows of all `tables`, with the name and number of the first by number.
+
+    A column's number is made of its name, so that it is the same in every joined definition. Raises Conflict.
+    """
+    ordered = sorted(tables, key=lambda table: table.id)
+    members: dict[str, list[_Member]] = {}
+    for table in ordered:
+        for column in table.columns:
+            members.setdefault(fold_name(column.name), []).append(_Member(table, column))
+    numbers: dict[str, int] = {}
+    for name in sorted(members):
+        numbers[name] = _free_number(zlib.crc32(name.encode()) & _ID_BITS, numbers)
+    columns = [_raw_column(own, numbers[name], offset) for offset, (name, own) in enumerate(members.items())]
+    plain = {_parts(index): index for table in ordered for index in _plain(table)}
+    indexes = [_raw_index(n, index, list(members)) for n, index in enumerate((*_shared_keys(ordered), *plain.values()))]
+    first = ordered[0]
+    raw = {**first.raw, "cols": columns, "index_info": indexes, "pk_is_handle": False, "is_common_handle": False}
+    return TableDef.from_json(raw, DbInfo(first.db_id, first.db, "", "", {}))
+
+
+def _free_number(number: int, taken: dict[str, int]) -> int:
+    while number in taken.values():
+        number += 1
+    return number
+
+
+def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[str, Any]:
+    first = joined = members[0]
+    for other in members[1:]:
+        joined = replace(joined, column=_join_types(joined, other))
+    raw = next(raw for raw in first.table.raw["cols"] if raw["id"] == first.column.id)
+    own = joined.column
+    kind = {"Tp": own.tp, "Flag": own.flag, "Flen": own.flen, "Decimal": own.decimal, "Elems": list(own.elems) or None}
+    return {**raw, "id": number, "offset": offset, "type": {**raw["type"], **kind}}
+
+
+def _join_types(one: _Member, other: _Member) -> ColumnInfo:
+    """The column of `one`, widened so that it holds the values of both. Raises Conflict."""
+    mine, theirs = one.column, other.column
+    nullable = not (mine.not_null and theirs.not_null)
+    wider = mine if _holds(mine, theirs) else theirs if _holds(theirs, mine) else None
+    if wider is None:
+        shown = ", ".join(f"{_name(m.table)} has {_shown(m.column)}" for m in (one, other))
+        raise Conflict(f"column {mine.name}: {shown}")
+    # Defaults and comments are those of the first table, whichever has the wider type.
+    flag = mine.flag & ~t.FLAG_NOT_NULL if nullable else mine.flag
+    return replace(mine, tp=wider.tp, flen=wider.flen, decimal=wider.decimal, elems=wider.elems, flag=flag)
+
+
+def _holds(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
+    """True when every value of `narrow` but NULL is one of `wide`, with the same text."""
+    if (wide.unsigned, wide.charset, wide.collate, wide.generated_expr, wide.generated_stored) != (
+        narrow.unsigned, narrow.charset, narrow.collate, narrow.generated_expr, narrow.generated_stored
+    ):  # fmt: skip
+        return False
+    if (wide.tp, wide.flen, wide.decimal, wide.elems) == (narrow.tp, narrow.flen, narrow.decimal, narrow.elems):
+        return True
+    if wide.is_generated:
+        return False
+    for family in (_INTEGERS, _TEXTS):
+        if wide.tp in family and narrow.tp in family:
+            return family.index(wide.tp) >= family.index(narrow.tp)
+    if wide.tp != narrow.tp:
+        return False
+    return _holds_lengths(wide, narrow)
+
+
+def _holds_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
+    if wide.tp in (t.VARCHAR, t.VARSTRING):
+        return wide.flen >= narrow.flen
+    if wide.tp == t.STRING and not wide.is_binary:
+        return wide.flen >= narrow.flen
+    if wide.tp == t.NEWDECIMAL:
+        return wide.decimal == narrow.decimal and wide.flen >= narrow.flen
+    if wide.tp in (t.ENUM, t.SET):
+        return wide.elems[: len(narrow.elems)] == narrow.elems
+    return False
+
+
+def _shared_keys(tables: Sequence[TableDef]) -> list[IndexInfo]:
+    """The unique keys that all `tables` have. Raises Conflict where all have some and none is everyone's."""
+    every = [{_parts(key): key for key in table.unique_keys()} for table in tables]
+    shared = [key for parts, key in every[0].items() if all(parts in own for own in every[1:])]
+    if not shared and all(every):
+        raise Conflict(f"the tables {', '.join(map(_name, tables))} have no unique key in common")
+    return shared
+
+
+def _plain(table: TableDef) -> Iterable[IndexInfo]:
+    return (index for index in table.indexes if not index.unique and index.state == PUBLIC)
+
+
+def _parts(index: IndexInfo) -> tuple[tuple[str, int], ...]:
+    return tuple((fold_name(part.name), part.length) for part in index.columns)
+
+
+def _raw_index(number: int, index: IndexInfo, columns: Sequence[str]) -> dict[str, Any]:
+    parts = [
+        {"name": {"O": part.name, "L": fold_name(part.name)}, "offset": columns.index(fold_name(part.name)),
+         "length": part.length}
+        for part in index.columns
+    ]  # fmt: skip
+    return {
+        "id": number, "idx_name": {"O": index.name, "L": fold_name(index.name)}, "idx_cols": parts, "state": PUBLIC,
+        "is_unique": index.unique, "is_primary": index.primary, "is_invisible": not index.visible,
+    }  # fmt: skip
+
+
+def _name(table: TableDef) -> str:
+    return f"{table.db}.{table.name}"
+
+
+def _shown(column: ColumnInfo) -> str:
+    collation = f" {column.collate}" if column.collate and column.collate != "binary" else ""
+    generated = f" AS ({column.generated_expr})" if column.generated_expr else ""
+    return f"{column.type_text}{collation}{generated}"

@@ -1,0 +1,95 @@
+"""The ALTER TABLE that brings a shared target from one joined definition to the next (`binlake.window.joined`).
+
+Written only where the source's own statement does something else: where it also adds what the target has already, or
+asks for a type that is not the joined one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from binlake.dialect.defaults import default_literal
+from binlake.errors import SchemaError
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import qualified, quote, quote_name
+
+_CURRENT = "CURRENT_TIMESTAMP"
+_TEXTS = t.STRINGS | {t.ENUM, t.SET}
+
+
+def write_alter(was: TableDef, now: TableDef) -> str:
+    """The statement for the table `now.db`.`now.name`; empty = nothing to do. Raises SchemaError: nothing says it."""
+    specs = [*_dropped_indexes(was, now), *_columns(was, now), *_added_indexes(was, now)]
+    return f"ALTER TABLE {qualified(now.db, now.name)} {', '.join(specs)}" if specs else ""
+
+
+def _columns(was: TableDef, now: TableDef) -> Iterator[str]:
+    for column in was.columns:
+        if now.column(column.name) is None:
+            yield f"DROP COLUMN {quote_name(column.name)}"
+    for column in now.columns:
+        former = was.column(column.name)
+        if former is None:
+            yield f"ADD COLUMN {column_text(column)}"
+        elif _form(former) != _form(column):
+            yield f"MODIFY COLUMN {column_text(column)}"
+
+
+def _form(column: ColumnInfo) -> tuple[object, ...]:
+    return column.type_text, column.not_null, column.collate, column.generated_expr
+
+
+def column_text(column: ColumnInfo) -> str:
+    """A column as CREATE TABLE has it. Raises SchemaError for one whose value is an expression."""
+    if column.is_generated or column.default_is_expr:
+        raise SchemaError(f"the column {column.name} has an expression")
+    words = [quote_name(column.name), column.type_text]
+    if column.tp in _TEXTS and not column.is_binary:
+        words.append(f"CHARACTER SET {column.charset} COLLATE {column.collate}")
+    words.append("NOT NULL" if column.not_null else "NULL")
+    words += _default_words(column)
+    if column.flag & t.FLAG_AUTO_INCREMENT:
+        words.append("AUTO_INCREMENT")
+    if column.comment:
+        words.append(f"COMMENT {quote(column.comment)}")
+    return " ".join(words)
+
+
+def _default_words(column: ColumnInfo) -> Iterator[str]:
+    fraction = f"({column.fsp})" if column.fsp else ""
+    if (column.default or "").upper().startswith(_CURRENT):
+        yield f"DEFAULT {_CURRENT}{fraction}"
+    elif (literal := default_literal(column)) is not None:
+        yield f"DEFAULT {literal}"
+    if column.flag & t.FLAG_ON_UPDATE_NOW:
+        yield f"ON UPDATE {_CURRENT}{fraction}"
+
+
+def _dropped_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
+    left = {_parts(index) for index in _indexes(now)}
+    for index in _indexes(was):
+        if _parts(index) not in left:
+            yield "DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(index.name)}"
+
+
+def _added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
+    there = {_parts(index) for index in _indexes(was)}
+    for index in _indexes(now):
+        if _parts(index) in there:
+            continue
+        columns = ", ".join(
+            quote_name(part.name) + (f"({part.length})" if part.length >= 0 else "") for part in index.columns
+        )
+        kind = "PRIMARY KEY" if index.primary else f"{'UNIQUE ' * index.unique}INDEX {quote_name(index.name)}"
+        yield f"ADD {kind} ({columns})"
+
+
+def _indexes(table: TableDef) -> Sequence[IndexInfo]:
+    return [*table.unique_keys(), *(i for i in table.indexes if not i.unique and i.state == PUBLIC)]
+
+
+def _parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:
+    return index.unique, tuple((fold_name(part.name), part.length) for part in index.columns)

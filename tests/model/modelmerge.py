@@ -1,0 +1,199 @@
+"""Three tables of the source in one of the target whose DDL come apart in time, drawn by a number, on real servers.
+
+The source's tables are real too: each statement runs in a database of its own on the same server, so what a column is
+filled with, or a value becomes by a MODIFY, is the server's answer and not the model's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from modellog import log_of
+from modelwindow import NAME, Converter, Events
+from support.mariadb import MariaDb, execute, rows
+from support.workload import Workload, integer, text
+
+from binlake.changes.net import RowEvent
+from binlake.config import Replication
+from binlake.rows.codec import MutationBatch
+from binlake.rows.schema import Action
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import Rules
+from binlake.window.added import add_columns
+from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl
+from binlake.window.extras import extras_of_window
+from binlake.window.targets import Naming
+from pump_service.workload.definitions import Col, column_json
+
+TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
+DB, TABLE = "xs", "t"
+POOL = {"a": integer("a", default="1"), "b": text("b", 20, not_null=True, default="b0"), "c": integer("c")}
+"""The columns that shards add, each of one definition."""
+LENGTHS = (20, 40, 80)
+
+
+def rules_of(mode: str) -> Rules:
+    """Those of the three tables, with `shard-mode`."""
+    routes = [{"schema-pattern": "s?", "target-schema": DB},
+              {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": DB, "target-table": TABLE}]  # fmt: skip
+    raw = {"name": NAME, "lake": {"path": "x"}, "routes": routes, "shard-mode": mode}
+    return Rules.of(Replication.model_validate(raw))
+
+
+@dataclass
+class Shard:
+    """A table of the source: its columns by name, its rows by id, and the names that it had once."""
+
+    db: str
+    table: str
+    columns: dict[str, Col]
+    rows: dict[int, dict[str, str | None]] = field(default_factory=dict)
+    had: set[str] = field(default_factory=set)
+
+
+class MergedShards:
+    """Draws what happens to the shards: `server` has their tables, `w` what they log."""
+
+    def __init__(self, server: MariaDb, random: Random) -> None:
+        self.server, self.random, self.w = server, random, Workload()
+        self.shards = [Shard(db, table, {"id": integer("id"), "v": text("v", LENGTHS[0])}) for db, table in TABLES]
+        self.keys = iter(range(1, 10_000))
+        self.drawn: list[str] = []
+        for shard in self.shards:
+            self.w.create_database(shard.db)
+            self.w.create_table(shard.db, shard.table, list(shard.columns.values()), ["id"])
+            self._run(
+                f"CREATE DATABASE {shard.db} CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+                f"CREATE TABLE {shard.db}.{shard.table} (id INT PRIMARY KEY, v VARCHAR({LENGTHS[0]}))",
+            )
+
+    def _run(self, *statements: str) -> None:
+        self.drawn += statements
+        execute(self.server, *statements)
+
+    def write(self) -> None:
+        """A transaction of one shard, or of several."""
+        open_ = self.w.begin()
+        for shard in self.random.sample(self.shards, self.random.randint(1, 2)):
+            step = self.random.choice(("insert", "insert", "update", "move", "delete"))
+            place, name = (shard.db, shard.table), f"{shard.db}.{shard.table}"
+            if step == "insert" or not shard.rows:
+                row = self._row(shard, next(self.keys))
+                open_.insert(*place, **row)
+                self._run(f"INSERT INTO {name} ({', '.join(row)}) VALUES ({', '.join(map(_literal, row.values()))})")
+                shard.rows[int(row["id"] or 0)] = row
+                continue
+            key = self.random.choice(sorted(shard.rows))
+            before = shard.rows.pop(key)
+            if step == "delete":
+                open_.delete(*place, **before)
+                self._run(f"DELETE FROM {name} WHERE id = {key}")
+                continue
+            after = self._row(shard, next(self.keys) if step == "move" else key)
+            open_.update(*place, before, **after)
+            sets = ", ".join(f"{column} = {_literal(value)}" for column, value in after.items())
+            self._run(f"UPDATE {name} SET {sets} WHERE id = {key}")
+            shard.rows[int(after["id"] or 0)] = after
+        open_.commit()
+
+    def _row(self, shard: Shard, key: int) -> dict[str, str | None]:
+        values: dict[str, str | None] = {"id": str(key)}
+        for name, column in shard.columns.items():
+            if name != "id":
+                free = column.tp == t.LONG
+                values[name] = str(self.random.randrange(100)) if free else f"{name}{self.random.randrange(100)}"
+        return values
+
+    def alter(self, shard: Shard, columns: dict[str, Col], query: str) -> int:
+        """`query` on one shard, which has `columns` then; its commit_ts."""
+        info = json.loads(json.dumps(self.w.table(shard.db, shard.table).raw))
+        known = {column["name"]["O"]: column for column in info["cols"]}
+        info["max_col_id"] = max(info.get("max_col_id", 0), *(column["id"] for column in info["cols"]))
+        info["cols"] = []
+        for offset, (name, column) in enumerate(columns.items()):
+            if name in known:
+                number, fill = known[name]["id"], known[name]["origin_default"]
+            else:
+                info["max_col_id"] += 1
+                number, fill = info["max_col_id"], column.default
+            made = column_json(column, number, offset, primary=name == "id")
+            info["cols"].append({**made, "origin_default": fill})
+        self.w._put(shard.db, info)
+        text_ = f"ALTER TABLE {shard.db}.{shard.table} {query}"
+        at = self.w._ddl(Action.MULTI_SCHEMA_CHANGE, shard.db, shard.table, text_, info)
+        self._run(text_)
+        for row in (*shard.rows.values(), *self.w.rows[shard.db, shard.table]):
+            for name in shard.columns.keys() - columns.keys():
+                del row[name]
+            row |= {name: column.default for name, column in columns.items() if name not in shard.columns}
+        shard.had |= columns.keys()
+        shard.columns = columns
+        return at
+
+    def draw_ddl(self) -> None:
+        """A DDL of one shard: columns come and go, a text gets longer or shorter."""
+        shard = self.random.choice(self.shards)
+        columns = dict(shard.columns)
+        kind = self.random.choice(("add", "add", "drop", "length"))
+        # Added again, a column that the target kept for others has rows with its old values there.
+        free = [name for name in POOL if name not in columns and name not in shard.had]
+        if kind == "add" and free:
+            new = self.random.sample(free, self.random.randint(1, len(free)))
+            columns |= {name: POOL[name] for name in new}
+            self.alter(shard, columns, ", ".join(f"ADD COLUMN {POOL[name].sql}" for name in new))
+        elif kind == "drop" and (own := [name for name in POOL if name in columns]):
+            name = self.random.choice(own)
+            del columns[name]
+            self.alter(shard, columns, f"DROP COLUMN {name}")
+        elif kind == "length":
+            columns["v"] = replace(columns["v"], flen=self.random.choice(LENGTHS))
+            self.alter(shard, columns, f"MODIFY COLUMN v VARCHAR({columns['v'].flen})")
+
+    def differences(self) -> Iterator[str]:
+        """What the target does not have as the shards have it now, column by column of each."""
+        for shard in self.shards:
+            columns = ", ".join(shard.columns)
+            source = rows(self.server, f"SELECT {columns} FROM {shard.db}.{shard.table} ORDER BY id")
+            keys = ", ".join(map(str, shard.rows)) or "0"
+            there = rows(self.server, f"SELECT {columns} FROM {DB}.{TABLE} WHERE id IN ({keys}) ORDER BY id")
+            if there != source:
+                yield f"{shard.db}.{shard.table} ({columns}): {there}, not {source}"
+        count = sum(len(shard.rows) for shard in self.shards)
+        if rows(self.server, f"SELECT COUNT(*) FROM {DB}.{TABLE}") != [(count,)]:
+            yield f"the target does not have the {count} rows of all"
+
+
+class MergingConverter(Converter):
+    """A Converter that adds to rows what the shard lacks, as merge does."""
+
+    def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
+        base, log = self._schema(lo), self.source
+        ddls = [ddl for ddl in log.ddls if lo < ddl.commit_ts <= hi]
+        jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
+        schemas = window_schemas(base, ddls, jobs, lo)
+        batch = MutationBatch(self.rules.route)
+        for commit_ts, start_ts, payload, _ in log.rows:
+            if lo < commit_ts <= hi:
+                batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+        found: Events = {}
+        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules)))
+        for row in made.to_pylist(maps_as_pydicts="strict"):
+            # What a row of the lake does not have is NULL.
+            absent = dict.fromkeys(POOL)
+            images = (None if row[side] is None else {**absent, **row[side]} for side in ("before", "after"))
+            event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op")), *images)
+            found.setdefault((row["db"], row["table"]), []).append(event)
+        return plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo), found
+
+
+def converter_of(shards: MergedShards, random: Random, mode: str) -> MergingConverter:
+    """Windows of what the shards logged so far."""
+    return MergingConverter(log_of(shards.w), random, rules_of(mode))
+
+
+def _literal(value: str | None) -> str:
+    return "NULL" if value is None else f"'{value}'"

@@ -1,0 +1,58 @@
+"""Drawn interleavings of DDL and rows of three shards; what the target has is compared with the real shards (R-15)."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from modelerrors import Wrong
+from modelmerge import MergedShards, converter_of
+from support.mariadb import MariaDb
+from support.windows import target_of
+
+from binlake.errors import BinlakeError
+from binlake.target import apply_window
+from binlake.window import optimistic
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
+
+SEEDS = int(os.environ.get("BINLAKE_SHARD_SEEDS", "8"))
+
+
+def run_optimistic(server: MariaDb, seed: int) -> None:
+    """One history, window by window. Raises Wrong, or what stops a window."""
+    server.wipe()
+    random = Random(f"optimistic {seed}")
+    shards, target, lo = MergedShards(server, random), target_of(server), 0
+    try:
+        for _ in range(random.randint(4, 7)):
+            for _ in range(random.randint(1, 6)):
+                shards.draw_ddl() if random.random() < 0.4 else shards.write()
+            hi = shards.w.clock()
+            found = converter_of(shards, random, "optimistic").convert(lo, hi, target, "safe")
+            apply_window(target, found.manifest, found)
+            if differences := list(shards.differences()):
+                raise Wrong(f"at {hi}: {differences}")
+            lo = hi
+    except (Wrong, BinlakeError) as error:
+        error.add_note("\n".join([*shards.drawn, f"seed {seed}"]))
+        raise
+
+
+def run_all(server: MariaDb) -> None:
+    """All seeds."""
+    for seed in range(SEEDS):
+        run_optimistic(server, seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_the_target_is_all_shards_whatever_their_ddl(mariadb: MariaDb, seed: int) -> None:  # R-15 S4-03 S4-53
+    run_optimistic(mariadb, seed)
+
+
+def test_the_model_finds_a_statement_that_adds_what_is_there(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The source's own text where it adds a column that the target has from another shard.
+    monkeypatch.setattr(optimistic, "_delta", lambda *_: ())
+    with pytest.raises((Wrong, BinlakeError), match=r"Duplicate column|definition"):
+        run_all(mariadb)
