@@ -13,7 +13,7 @@ class Stage:
     `after`: the stages it waits for, by `task`; `sink`: the one it serves (None: the lake itself); `bounds_from`: the
     stage whose window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none);
     `reads`, `writes`: tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`:
-    it may ask for a session.
+    it may ask for a session; `optional`: it is there where the replication asks for it, and nothing waits for it.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Stage:
     writes: tuple[str, ...] = ()
     counts: str = ""
     needs_spark: bool = True
+    optional: bool = False
 
     @property
     def feed(self) -> str:
@@ -98,6 +99,17 @@ STAGES: tuple[Stage, ...] = (
         needs_spark=False,
     ),
     Stage(
+        "validate",
+        "compare rows of the applied window with the lake, and with the source where it can be asked",
+        after=("finalize",),
+        sink="sql",
+        bounds_from="compact",
+        lock="validation",
+        reads=("mutation", "ddl"),
+        needs_spark=False,
+        optional=True,
+    ),
+    Stage(
         "mirror",
         "typed Delta replicas of the source's tables",
         after=("merge",),
@@ -152,13 +164,13 @@ def task_name(stage: str, sink: str | None) -> str:
     return f"{stage}-{feed}" if feed else stage
 
 
-def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = ()) -> tuple[Stage, ...]:
+def stages_for(*, sql: bool, mirror: bool, feeds: Sequence[str] = (), validated: bool = False) -> tuple[Stage, ...]:
     """The stages of a replication that has a SQL target, a mirror and `feeds`, or some of them.
 
-    Those of a feed are there once for each, with its sink.
+    Those of a feed are there once for each, with its sink. `validated`: the optional ones, too.
     """
     wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
-    own = [stage for stage in STAGES if stage.sink in wanted]
+    own = [stage for stage in STAGES if stage.sink in wanted and (validated or not stage.optional)]
     return (*own, *(_of_feed(stage, name) for name in feeds for stage in STAGES if stage.sink == FEED))
 
 
@@ -183,8 +195,8 @@ def locks_of(stages: Iterable[Stage]) -> tuple[str, ...]:
 
 
 def names_of_sink(sink: str) -> tuple[str, ...]:
-    """The stages of a sink, in order."""
-    return tuple(stage.name for stage in STAGES if stage.sink == sink)
+    """The stages that a sink cannot do without, in order."""
+    return tuple(stage.name for stage in STAGES if stage.sink == sink and not stage.optional)
 
 
 def lock_of_table(table: str) -> str:

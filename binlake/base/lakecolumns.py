@@ -210,3 +210,24 @@ class Verify:
     ROWS = "rows"
     CUTS = "cuts"
     AT_MS = "at_ms"
+
+
+class Validation:
+    """Columns of `validation`."""
+
+    NUMBER = "number"
+    STATUS = "status"
+    AGAINST = "against"
+    DB = "db"
+    TABLE = "table"
+    KEY = "key"
+    KIND = "kind"
+    DIFFERING = "differing"
+    EXPECTED = "expected"
+    FOUND = "found"
+    WINDOW = "window"
+    SINCE = "since"
+    TIMES = "times"
+    FIRST_MS = "first_ms"
+    LAST_MS = "last_ms"
+    PROOF = "proof"

@@ -96,6 +96,13 @@ def _with_secrets(replication: Replication, path: Path) -> Replication:
         password = resolve_secret("source.sql.password", sql.password, path)
         source = replication.source.model_copy(update={"sql": sql.model_copy(update={"password": password})})
         replication = replication.model_copy(update={"source": source})
+    if replication.validation.source:
+        servers = tuple(
+            server.model_copy(update={"password": resolve_secret("validation.source.password", server.password, path)})
+            for server in replication.validation.source
+        )
+        validation = replication.validation.model_copy(update={"source": servers})
+        replication = replication.model_copy(update={"validation": validation})
     return replication
 
 

@@ -26,6 +26,7 @@ from binlake.base.sections.rules import (
 from binlake.base.sections.values import NameList, Section, TableName, TsText
 from binlake.config.airflow import Airflow
 from binlake.config.feed import Feed
+from binlake.config.validation import Validation
 from binlake.errors import ConfigError
 from binlake.pipeline import Stage, stages_for
 from binlake.rows.schema.session import read_zone
@@ -295,6 +296,7 @@ class Replication(Section):
     relay: Relay = Field(Relay())
     mirror: Mirror = Field(Mirror())
     feed: tuple[Feed, ...] = Field((), description="feeds of row changes as messages, each a sink of its own")
+    validation: Validation = Field(Validation())
     airflow: Airflow = Field(Airflow())
 
     @model_validator(mode="after")
@@ -326,10 +328,17 @@ class Replication(Section):
             raise ValueError(f"two feeds have the name {twice[0]!r}; a feed's name is its changefeed id")
         return self
 
+    @model_validator(mode="after")
+    def _validation_has_a_target(self) -> Replication:
+        if self.validation.mode != "off" and self.target is None:
+            raise ValueError("`validation` compares the rows of a SQL target: add a section [target], or remove it")
+        return self
+
     def stages(self) -> tuple[Stage, ...]:
         """The stages of its windows: those of the lake, then those of each of its sinks."""
         feeds = [feed.name for feed in self.feed]
-        return stages_for(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds)
+        validated = self.validation.mode != "off"
+        return stages_for(sql=self.target is not None, mirror=self.mirror.enabled, feeds=feeds, validated=validated)
 
     def feed_of(self, name: str) -> Feed:
         """The feed `name`. Raises ConfigError."""

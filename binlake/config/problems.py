@@ -14,7 +14,8 @@ from croniter import croniter
 from croniter.croniter import CroniterBadDateError
 
 from binlake import tso
-from binlake.config.model import Replication
+from binlake.config.model import Replication, SourceSql, Target
+from binlake.config.validation import ValidatedSource
 
 PRESETS = frozenset({"@once", "@continuous"})
 CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
@@ -90,8 +91,7 @@ def _addresses(replication: Replication) -> Iterator[str]:
         yield "`source.security`: a file's path begins with /"
     if bool(security.ssl_cert) != bool(security.ssl_key):
         yield "`source.security`: ssl-cert and ssl-key are given together"
-    servers = [("source.sql", source.sql), ("target", replication.target)]
-    for key, server in servers:
+    for key, server in _servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
         if server is not None and not server.user.strip():
@@ -117,8 +117,15 @@ def _places(replication: Replication) -> Iterator[str]:
             yield f"`{key}`: {name!r} is not a name of a database or table"
 
 
+def _servers(replication: Replication) -> Iterator[tuple[str, SourceSql | Target | ValidatedSource | None]]:
+    yield "source.sql", replication.source.sql
+    yield "target", replication.target
+    for server in replication.validation.source:
+        yield "validation.source", server
+
+
 def _secrets(replication: Replication) -> Iterator[str]:
-    for key, server in (("source.sql", replication.source.sql), ("target", replication.target)):
+    for key, server in _servers(replication):
         if server is not None and server.password == "env:":
             yield f"`{key}.password`: env: is not followed by the name of an environment variable"
 

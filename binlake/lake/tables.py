@@ -26,6 +26,7 @@ from binlake.base.lakecolumns import (
     SchemaChange,
     SchemaSnapshot,
     Statement,
+    Validation,
     Verify,
     Window,
 )
@@ -327,14 +328,14 @@ WINDOW = _control(
     Column(
         Window.STAGE,
         "STRING",
-        "plan, land, merge, compact, convert, finalize, mirror, encode, publish; start, incident, forget, release,"
-        " skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
+        "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, incident, forget,"
+        " release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
     ),
     Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
     Column(
         Window.STATE,
         "STRING",
-        "done, already, blocked, waiting, skipped, failed; marks: started, ready, told, accepted-loss",
+        "done, already, blocked, waiting, skipped, postponed, failed; marks: started, ready, told, accepted-loss",
     ),
     Column(Window.ROWS, "BIGINT", "transactions (land), row changes (merge), rows of the stage"),
     Column(Window.SECONDS, "DOUBLE", "time the stage took"),
@@ -415,5 +416,26 @@ VERIFY = _control(
     Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
+VALIDATION = _control(
+    "validation",
+    "A row that continuous validation found different at the target, or that waits for proof",
+    Column(Validation.NUMBER, "BIGINT", "number of the error for `binlake validation`; 0 while it is pending"),
+    Column(Validation.STATUS, "STRING", "pending, new, ignored or resolved"),
+    Column(Validation.AGAINST, "STRING", "lake or source"),
+    Column(Validation.DB, "STRING", "database at the target"),
+    Column(Validation.TABLE, "STRING", "table at the target"),
+    Column(Validation.KEY, "STRING", "JSON array of the key of the target"),
+    Column(Validation.KIND, "STRING", "missing, extra or different"),
+    Column(Validation.DIFFERING, "ARRAY<STRING>", "columns that differ"),
+    Column(Validation.EXPECTED, "STRING", "JSON: the row as it must be; empty: there must be none, or it is pending"),
+    Column(Validation.FOUND, "STRING", "JSON: the row that the target had; empty: none, or it is pending"),
+    Column(Validation.WINDOW, "STRING", "lo-hi of the window behind which it was found"),
+    Column(Validation.SINCE, "BIGINT", "commit_ts after which the lake has the last change of the row"),
+    Column(Validation.TIMES, "BIGINT", "runs that saw it"),
+    Column(Validation.FIRST_MS, "BIGINT", "Unix ms of the first of them"),
+    Column(Validation.LAST_MS, "BIGINT", "Unix ms of the last of them"),
+    Column(Validation.PROOF, "STRING", "JSON: what is known of a pending row; empty for an error"),
+)
+
 SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
-CONTROL_TABLES = (WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY)
+CONTROL_TABLES = (WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY, VALIDATION)

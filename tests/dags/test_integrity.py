@@ -91,6 +91,7 @@ def test_tasks_are_the_stages_wired_as_the_pipeline_says(folder: Path) -> None:
     [
         ({"target": None}, {"mirror"}),
         ({"mirror": "enabled = false"}, {"finalize", RECOVER}),
+        ({"validation": 'mode = "sample"'}, {"mirror", "validate", RECOVER}),
         ({}, {"mirror", "finalize", RECOVER}),
     ],
 )

@@ -25,6 +25,7 @@ COLUMNS = {
     tables.MIRROR_VERSION: lakecolumns.MirrorVersion,
     tables.MIRROR_HEAD: lakecolumns.MirrorHead,
     tables.VERIFY: lakecolumns.Verify,
+    tables.VALIDATION: lakecolumns.Validation,
 }
 
 

@@ -32,9 +32,9 @@ def test_arguments_carry_what_is_known_and_nothing_else() -> None:
     assert [merge.arguments(Path("r"))[i : i + 2] for i in (5, 7)] == [["--lo", "1"], ["--hi", BIG]]
 
 
-def test_only_plan_finalize_and_publish_do_without_spark() -> None:
+def test_only_plan_finalize_validate_and_publish_do_without_spark() -> None:
     without = {name for name in BY_NAME if not Job(name, "f", "r").needs_spark}
-    assert without == {"plan", "finalize", "publish"}
+    assert without == {"plan", "finalize", "validate", "publish"}
     assert Job("window", "f", "r").needs_spark
 
 
@@ -55,6 +55,7 @@ def test_a_stage_is_waited_for_by_its_lock_and_the_whole_window_by_all() -> None
         "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
     }  # fmt: skip
     assert locks_of(stages_for(sql=True, mirror=True)) == ("landing", "merge", "sql", "mirror")
+    assert "validation" in locks_of(stages_for(sql=True, mirror=True, validated=True))
 
 
 def test_each_feed_has_stages_and_a_lock_of_its_own() -> None:

@@ -6,7 +6,9 @@ table whose key has become another since is named whole (hazards R-01, R-18).
 
 from __future__ import annotations
 
+import heapq
 import json
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -55,14 +57,20 @@ class TouchedKeys:
 
 
 def find_touched_keys(
-    replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]
+    replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable], *, most: int = 0
 ) -> TouchedKeys:
-    """What the row changes with lo < commit_ts <= hi touched of `tables`, those of the target at `ts`."""
-    return _Reader(replication, lo, hi, ts, tables).all()
+    """What the row changes with lo < commit_ts <= hi touched of `tables`, those of the target at `ts`.
+
+    `most`: of each table at the source about so many keys, chosen by chance, which memory is bounded by; 0 = all.
+    """
+    return _Reader(replication, lo, hi, ts, tables, most).all()
 
 
 class _Reader:
-    def __init__(self, replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]) -> None:
+    def __init__(
+        self, replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable], most: int
+    ) -> None:
+        self._most = most
         self._paths = LakePaths.of(replication)
         self._bounds = (lo, hi)
         self._tables = {fold_pair((one.table.db, one.table.name)): one for one in tables}
@@ -96,7 +104,7 @@ class _Reader:
         return all(_identity(definition) == _identity(now) for definition in definitions)
 
     def _by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
-        keys: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
+        keys: dict[tuple[str, str, int], set[str]] = {}
         data = open_dataset(DeltaTable(self._paths.table(MUTATION.name)))
         for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
@@ -104,8 +112,20 @@ class _Reader:
                 own = rows.filter(_rows_of_table(rows, place))
                 texts = {*own.column(Mutation.KEY).to_pylist(), *own.column(Mutation.NEW_KEY).to_pylist()} - {None}
                 name = (place[Mutation.DB], place[Mutation.TABLE], place[Mutation.TABLE_ID])
-                keys.setdefault(name, set()).update(tuple(json.loads(text)) for text in texts)
-        yield from sorted(keys.items())
+                keys[name] = self._choose(keys.get(name, set()) | texts)
+        for name, chosen in sorted(keys.items()):
+            yield name, {tuple(json.loads(text)) for text in chosen}
+
+    def _choose(self, texts: set[str]) -> set[str]:
+        """Those that are kept: another choice for each range, the same one for the same range."""
+        if not self._most or len(texts) <= self._most:
+            return texts
+        return set(heapq.nsmallest(self._most, texts, key=lambda text: chance_of_key(text, self._bounds[1])))
+
+
+def chance_of_key(text: str, seed: int) -> int:
+    """A number that looks drawn by chance, the same for the same key and `seed`."""
+    return zlib.crc32(f"{seed} {text}".encode())
 
 
 def _rows_of_table(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:

@@ -266,16 +266,21 @@ def _require_known(replication: Replication, options: VerifyOptions) -> None:
                 hint="set mirror.enabled, or compare with the source (--against source)",
             )
         return
-    rows = ["filters"] if replication.filters else []
-    rows += ["expression-filter"] if replication.expression_filter else []
-    rows += ["filter.ignore-txn-commit-ts"] if replication.filter.ignore_txn_commit_ts else []
-    extracted = any(rule.extract_table or rule.extract_schema or rule.extract_source for rule in replication.routes)
-    rows += ["routes with extract columns"] if extracted else []
+    rows = rules_that_change_rows(replication)
     if rows:
         raise ConfigError(
             f"with {rows[0]} the target is not the source's copy",
             hint="compare with the lake (--against lake), which holds what the rules let pass",
         )
+
+
+def rules_that_change_rows(replication: Replication) -> list[str]:
+    """The rules by which the target's rows are not those of the source, as the configuration names them."""
+    rows = ["filters"] if replication.filters else []
+    rows += ["expression-filter"] if replication.expression_filter else []
+    rows += ["filter.ignore-txn-commit-ts"] if replication.filter.ignore_txn_commit_ts else []
+    extracted = any(rule.extract_table or rule.extract_schema or rule.extract_source for rule in replication.routes)
+    return rows + (["routes with extract columns"] if extracted else [])
 
 
 def _next_turn(paths: LakePaths, against: Against, every: int) -> int:

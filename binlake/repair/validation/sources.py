@@ -1,0 +1,182 @@
+"""The source's rows of some keys: at the target's checkpoint where the source can show it, else as they are now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from binlake.base.dialects import Dialect
+from binlake.changes.net import row_key
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.config.validation import ValidatedSource
+from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.repair.validation.places import LogPlace, published_at, read_fed_places, read_place
+from binlake.repair.validation.proof import Places
+from binlake.repair.verify.chunks import ChunkPlan, Cuts
+from binlake.repair.verify.differences import Row
+from binlake.repair.verify.keyorder import AnyKey
+from binlake.repair.verify.run import rules_that_change_rows, source_server
+from binlake.repair.verify.snapshot import source_snapshot
+from binlake.repair.verify.sqltable import SqlTable
+from binlake.repair.verify.tables import Name, VerifiedTable
+from binlake.repair.verify.texts import by_value
+from binlake.rows.codec import key_text
+from binlake.rows.schema import TableDef
+from binlake.target.session.session import Session
+
+log = structlog.get_logger(__name__)
+
+_ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class SourceRows:
+    """`rows` of the source with one of the keys; `is_fresh`, `places`: as in a `Reading`."""
+
+    rows: list[Row]
+    is_fresh: bool = True
+    places: Places = field(default_factory=dict)
+
+
+class SourceReader(Protocol):
+    """A source that can be asked. `is_exact`: its rows are those of the checkpoint, so they need no proof."""
+
+    is_exact: bool
+
+    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+        """The rows with one of `keys`. Raises BinlakeError."""
+
+    def published(self, places: Places) -> int | None:
+        """As `proof.Published`. Raises BinlakeError."""
+
+
+@contextmanager
+def open_source(replication: Replication, ts: int) -> Iterator[SourceReader | str]:
+    """The source of `replication`, to be read at `ts`; or why it is not asked."""
+    with ExitStack() as stack:
+        yield _open(stack, replication, ts)
+
+
+def _open(stack: ExitStack, replication: Replication, ts: int) -> SourceReader | str:
+    changing = rules_that_change_rows(replication)
+    if changing:
+        return f"with {changing[0]} the target is not the source's copy"
+    dialect = replication.sql_target().db_type
+    try:
+        if replication.validation.source:
+            return _Servers(stack, replication, dialect)
+        if replication.source.sql is None:
+            return "the source does not accept SQL: there is neither [source.sql] nor [[validation.source]]"
+        session = stack.enter_context(source_snapshot(source_server(replication), ts, stands_still=False))
+        return _AtCheckpoint(session, dialect)
+    except BinlakeError as error:
+        return error.message
+
+
+class _AtCheckpoint:
+    """A TiDB, in a session whose `tidb_snapshot` is the checkpoint."""
+
+    is_exact = True
+
+    def __init__(self, session: Session, dialect: Dialect) -> None:
+        self._session, self._dialect = session, dialect
+
+    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+        return SourceRows(rows_of_keys(self._session, one.expected, one.sources, keys, self._dialect))
+
+    def published(self, places: Places) -> int | None:
+        raise TypeError(f"rows of the checkpoint need no proof by {sorted(places)}")
+
+
+class _Servers:
+    """The servers behind a feeder, as they are now."""
+
+    is_exact = False
+
+    def __init__(self, stack: ExitStack, replication: Replication, dialect: Dialect) -> None:
+        self._stack, self._dialect = stack, dialect
+        self._source, self._servers = replication.source, replication.validation.source
+        self._sessions: dict[str, Session] = {}
+        # Asked once the target's checkpoint is known: what is below it was published by now.
+        self._before = read_fed_places(self._source)
+
+    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+        rows: list[Row] = []
+        is_fresh, places = True, dict[str, str]()
+        for server, names in self._servers_of(one).items():
+            session = self._session(server)
+            is_fresh &= self._has_all_of_feeder(server, read_place(session))
+            rows += rows_of_keys(session, one.expected, names, keys, self._dialect)
+            places[server.name] = read_place(session).to_json()
+        return SourceRows(rows, is_fresh, places)
+
+    def published(self, places: Places) -> int | None:
+        """As the feeder says now; nothing where it does not answer any more: the row waits for the next run."""
+        try:
+            return published_at(read_fed_places(self._source), places)
+        except BinlakeError as error:
+            log.warning("feeder_not_asked", error=str(error))
+            return None
+
+    def _has_all_of_feeder(self, server: ValidatedSource, place: LogPlace) -> bool:
+        fed = self._before.get(server.name)
+        return fed is not None and place.has_done(fed.at(place.flavor))
+
+    def _servers_of(self, one: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
+        found: dict[ValidatedSource, list[Name]] = {}
+        for db, table in one.sources:
+            server, schema = self._server_of(db, table)
+            found.setdefault(server, []).append((schema, table))
+        return found
+
+    def _server_of(self, db: str, table: str) -> tuple[ValidatedSource, str]:
+        for server in self._servers:
+            schema = server.schema_of(db)
+            if schema is not None and self._has_table(server, schema, table):
+                return server, schema
+        raise SourceUnavailable("no server of [[validation.source]] has the table", where={"table": f"{db}.{table}"})
+
+    def _has_table(self, server: ValidatedSource, schema: str, table: str) -> bool:
+        query = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+        return bool(self._session(server).rows(query, [schema, table]))
+
+    def _session(self, server: ValidatedSource) -> Session:
+        if server.name not in self._sessions:
+            made = Target(
+                host=server.host, port=server.port, user=server.user, password=server.password, db_type="mysql"
+            )
+            self._sessions[server.name] = self._stack.enter_context(closing(Session(made)))
+        return self._sessions[server.name]
+
+
+def rows_of_keys(
+    session: Session, table: TableDef, names: Sequence[Name], keys: Sequence[AnyKey], dialect: Dialect
+) -> list[Row]:
+    """The rows of the tables `names` whose key is one of `keys`, letter for letter. Raises BinlakeError."""
+    texts = {key_text(list(key)) for key in keys}
+    found = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
+    columns = table.identity().columns
+    # A collation may find other keys, too.
+    return [row for row in found if row_key(row, columns) in texts]
+
+
+def row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
+    """A digest by value of each row, by its key. `digest_of` gives that of a row that is not there."""
+    folds = [(column.name, by_value(column)) for column in table.row_columns]
+    columns = table.identity().columns
+    return {row_key(row, columns): _digest([fold(row[name]) for name, fold in folds]) for row in rows}
+
+
+def digest_of(digests: Mapping[str, str], key: str) -> str:
+    """That of the row with `key`."""
+    return digests.get(key, _ABSENT)
+
+
+def _digest(values: Sequence[str | None]) -> str:
+    return hashlib.sha256(key_text(list(values)).encode(), usedforsecurity=False).hexdigest()

@@ -1,0 +1,153 @@
+"""`binlake validation`: what continuous validation found, and what a person says of it (DM's `validation` commands)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from binlake.base.arguments import add_output
+from binlake.base.redaction import are_row_values_shown, key_in_log
+from binlake.base.terminal import print_table
+from binlake.config import Replication, load_replication
+from binlake.errors import ConfigError
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.repair.validation.ledger import LOCK, Entry, Ledger, Status
+from binlake.repair.validation.run import STAGE
+
+_SHOWN: dict[str, tuple[Status, ...]] = {
+    "new": ("new",), "ignored": ("ignored",), "resolved": ("resolved",), "pending": ("pending",),
+    "all": ("new", "ignored", "resolved"),
+}  # fmt: skip
+_SAMPLE = 60
+
+
+class ValidationCommand:
+    """Show, ignore, resolve and clear errors of continuous validation."""
+
+    help = "show what continuous validation found at the target; ignore, resolve or clear its errors"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The actions."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        status = actions.add_parser("status", help="how far validation is, and how many rows differ or wait")
+        show = actions.add_parser("show", help="list the errors")
+        show.add_argument("--status", choices=tuple(_SHOWN), default="new", help="those in this state (default: new)")
+        ignore = actions.add_parser("ignore", help="do not count these errors any more, whatever the rows are")
+        resolve = actions.add_parser("resolve", help="these errors are settled: they come again if the rows differ")
+        clear = actions.add_parser("clear", help="remove errors from the ledger")
+        for each in (ignore, resolve, clear):
+            which = each.add_mutually_exclusive_group(required=True)
+            which.add_argument("--error", type=int, action="append", metavar="NUMBER", help="its number (repeatable)")
+            which.add_argument("--all", action="store_true", help="all that are new; clear: all that are not")
+        for each in (status, show, ignore, resolve, clear):
+            each.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+            add_output(each)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Show, or change the ledger. Raises ConfigError, LeaseHeld while a run of validation is at work."""
+        replication = load_replication(args.replication)
+        if args.action == "status":
+            _show_status(replication, args.output)
+        elif args.action == "show":
+            _show_errors(Ledger(LakePaths.of(replication)).entries(_SHOWN[args.status]), args.output)
+        else:
+            _show_errors(change_errors(replication, args.action, None if args.all else args.error), args.output)
+        return 0
+
+
+def change_errors(replication: Replication, action: str, numbers: Sequence[int] | None) -> list[Entry]:
+    """Ignore, resolve or clear errors, by number or (None) all; those that it was done to. Raises ConfigError."""
+    paths = LakePaths.of(replication)
+    if not WindowLog(paths).exists():
+        raise ConfigError("the lake is empty", hint="run the replication's first window")
+    with lake_lock(paths, LOCK):
+        ledger = Ledger(paths)
+        if action == "clear":
+            changed = ledger.clear(numbers)
+        else:
+            changed = ledger.mark(numbers, "ignored" if action == "ignore" else "resolved")
+        ledger.save()
+    return changed
+
+
+def status_of(replication: Replication) -> dict[str, Any]:
+    """How the last run went, and what is in the ledger."""
+    paths = LakePaths.of(replication)
+    ledger = Ledger(paths)
+    last = WindowLog(paths).last_events((STAGE,), 1)
+    event = last[0] if last else None
+    return {
+        "mode": replication.validation.mode,
+        "last": None if event is None else {
+            "state": event["state"], "hi": str(event["hi"]), "at": _time_text(event["at_ms"]), "rows": event["rows"],
+            **json.loads(event["detail"] or "{}"),
+        },
+        **{status: ledger.count(status) for status in ("pending", "new", "ignored", "resolved")},
+    }  # fmt: skip
+
+
+def _show_status(replication: Replication, output: str) -> None:
+    status = status_of(replication)
+    if output == "json":
+        print(json.dumps(status))
+        return
+    last = status["last"]
+    print(f"mode {status['mode']}")
+    if last is None:
+        print("no run yet")
+    else:
+        reason = f": {last['reason']}" if last.get("reason") else ""
+        print(f"last run {last['at']}: {last['state']}, checkpoint {last['hi']}, {last['rows']:,} rows{reason}")
+        for table, why in sorted(last.get("tables", {}).items()):
+            print(f"{table}: not compared: {why}")
+    print(", ".join(f"{status[name]:,} {name}" for name in ("pending", "new", "ignored", "resolved")))
+
+
+def _show_errors(entries: Sequence[Entry], output: str) -> None:
+    clear = are_row_values_shown() or sys.stdout.isatty()
+    if output == "json":
+        print(json.dumps([error_view(entry, clear=clear) for entry in entries]))
+        return
+    rows = []
+    for entry in entries:
+        view = error_view(entry, clear=clear)
+        rows.append([str(view["number"]), view["status"], view["against"], view["table"], view["key"], view["kind"],
+                     _differences_text(view), view["window"], str(view["times"]), view["last_seen"]])  # fmt: skip
+    print_table(
+        ("number", "status", "against", "table", "key", "kind", "columns", "window", "times", "last seen"), rows
+    )
+
+
+def error_view(entry: Entry, *, clear: bool) -> dict[str, Any]:
+    """An entry for people and JSON; `clear`: with the row's key and values, else with a mark of the key alone."""
+    view: dict[str, Any] = {
+        "number": entry.number, "status": entry.status, "against": entry.against, "table": f"{entry.db}.{entry.table}",
+        "key": entry.key if clear else key_in_log(entry.key), "kind": entry.kind, "columns": list(entry.differing),
+        "window": entry.window, "times": entry.times, "first_seen": _time_text(entry.first_ms),
+        "last_seen": _time_text(entry.last_ms),
+    }  # fmt: skip
+    if clear:
+        view |= {side: json.loads(text) if text else None
+                 for side, text in (("expected", entry.expected), ("found", entry.found))}  # fmt: skip
+    return view
+
+
+def _differences_text(view: dict[str, Any]) -> str:
+    expected, found = view.get("expected"), view.get("found")
+    if not (expected and found):
+        return ", ".join(view["columns"])
+    return ", ".join(f"{name}: {_short(found[name])} instead of {_short(expected[name])}" for name in view["columns"])
+
+
+def _short(value: str | None) -> str:
+    return "NULL" if value is None else repr(value if len(value) <= _SAMPLE else f"{value[: _SAMPLE - 3]}...")
+
+
+def _time_text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

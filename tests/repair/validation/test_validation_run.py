@@ -1,0 +1,227 @@
+"""Rows that a window changed are compared at the target with what the lake says; the ledger keeps what differs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from support.mariadb import execute
+from support.shop import Shop
+from support.tinylake import set_checkpoint
+from support.workload import integer
+
+from binlake.config import Replication
+from binlake.errors import ConfigError
+from binlake.lake.lock import lake_lock
+from binlake.lake.windowlog import WindowLog
+from binlake.repair.validation import Validated, validate
+from binlake.repair.validation.ledger import LOCK, Entry, Ledger
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
+
+
+class Watched:
+    """A shop whose validation has passed its first window; each `window` changes some items, and is applied."""
+
+    def __init__(self, shop: Shop, **options: Any) -> None:
+        self.shop, self.lake = shop, shop.lake
+        self.options = {"mode": "full", **options}
+        self.windows = WindowLog(self.lake.paths)
+        self.run()
+
+    def run(self, **options: Any) -> Validated:
+        validation = {**self.options, **options}
+        lake = self.lake.replication
+        # As a file would be read: with its aliases.
+        raw = lake.model_dump(mode="json", by_alias=True) | {"validation": validation}
+        return validate(Replication.model_validate(raw), 0, self.lake.hi, "run")
+
+    def window(self, *, mirrored: bool = True) -> None:
+        w = self.shop.workload
+        for key in (9001, 9002, 9003):
+            w.begin().insert("shop", "item", id=key, name=f"item {key}", n=1).commit()
+        self.change(9002, n=5)
+        w.begin().delete("shop", "item", **self.row(9003)).commit()
+        self.apply(mirrored=mirrored)
+
+    def row(self, key: int) -> dict[str, str | None]:
+        return next(row for row in self.shop.rows("item") if row["id"] == str(key))
+
+    def change(self, key: int, **values: object) -> None:
+        self.shop.workload.begin().update("shop", "item", self.row(key), **values).commit()
+
+    def apply(self, *, mirrored: bool = True) -> None:
+        self.lake.land(mirrored=mirrored)
+        self.shop.refill()
+        set_checkpoint(self.shop.server, self.lake.hi)
+
+    def errors(self) -> list[tuple[str, str, str, str]]:
+        return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).entries()]
+
+
+@pytest.fixture
+def watched(shop: Shop) -> Watched:
+    return Watched(shop)
+
+
+def test_what_windows_applied_is_equal(watched: Watched) -> None:
+    watched.window()
+    done = watched.run()
+    assert (done.state, done.compared, done.errors, done.hi) == ("done", 3, 0, watched.lake.hi)
+    assert done.tables == {"shop.log": "it has no key", "shop.real": "it has no key"}
+    assert "[source.sql]" in done.why
+    # Nothing is compared twice, and nothing is left.
+    assert watched.run().compared == 0
+    assert watched.errors() == []
+
+
+def test_rows_that_somebody_changed_at_the_target_are_errors_until_they_are_right(watched: Watched) -> None:
+    watched.window()
+    execute(
+        watched.shop.server,
+        "UPDATE shop.item SET n = 77 WHERE id = 9002",
+        "DELETE FROM shop.item WHERE id = 9001",
+        "INSERT INTO shop.item VALUES (9003, 'again', 1)",
+    )
+    done = watched.run()
+    assert (done.found, done.errors) == (3, 3)
+    assert watched.errors() == [
+        ("new", "item", '["9001"]', "missing"), ("new", "item", '["9002"]', "different"),
+        ("new", "item", '["9003"]', "extra"),
+    ]  # fmt: skip
+    missing, different, extra = Ledger(watched.lake.paths).entries()
+    assert (different.differing, json.loads(different.found)["n"], json.loads(different.expected)["n"]) == (
+        ("n",), "77", "5",
+    )  # fmt: skip
+    assert (missing.found, extra.expected) == ("", "")
+    # Seen again by each run, and over once they are right.
+    execute(watched.shop.server, "UPDATE shop.item SET n = 5 WHERE id = 9002")
+    again = watched.run()
+    assert (again.found, again.settled, again.errors) == (0, 1, 2)
+    assert [one.times for one in Ledger(watched.lake.paths).entries(("new",))] == [2, 2]
+    # A row that goes wrong again is an error again, under its number.
+    execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
+    watched.change(9002, n=6)
+    watched.lake.land()
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    assert watched.run().found == 1
+    assert [one.number for one in Ledger(watched.lake.paths).entries(("new",))] == [1, 2, 3]
+
+
+def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_again(watched: Watched) -> None:
+    watched.window()
+    execute(watched.shop.server, "DELETE FROM shop.item WHERE id IN (9001, 9002)")
+    watched.run()
+    ledger = Ledger(watched.lake.paths)
+    ledger.mark([1], "ignored")
+    ledger.mark([2], "resolved")
+    ledger.save()
+    # Resolved by word of a person: the row is not looked at again until it changes.
+    done = watched.run()
+    assert (done.errors, done.ignored) == (0, 1)
+    watched.change(9002, n=8)
+    watched.change(9001, n=8)
+    watched.lake.land()
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    done = watched.run()
+    assert (done.found, done.errors, done.ignored) == (1, 1, 1)
+    with pytest.raises(ConfigError, match="no error 9"):
+        ledger.mark([9], "ignored")
+    ledger = Ledger(watched.lake.paths)
+    assert [one.number for one in ledger.clear(None)] == [1]
+    assert [one.number for one in ledger.clear([2])] == [2]
+    ledger.save()
+    assert watched.errors() == []
+
+
+def test_behind_a_ddl_the_mirror_is_asked_and_without_it_the_table_is_told(watched: Watched) -> None:
+    watched.window()
+    watched.shop.workload.add_column("shop", "item", integer("more"))
+    execute(watched.shop.server, "ALTER TABLE shop.item ADD COLUMN more INT")
+    watched.apply(mirrored=False)
+    done = watched.run()
+    assert "has not passed a DDL" in done.tables["shop.item"]
+    assert done.errors == 0
+
+
+def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
+    watched.window()
+    watched.shop.workload.add_column("shop", "item", integer("more"))
+    watched.lake.land()
+    execute(watched.shop.server, "ALTER TABLE shop.item ADD COLUMN more INT")
+    watched.shop.refill()
+    execute(watched.shop.server, "UPDATE shop.item SET more = 3 WHERE id = 9001")
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    done = watched.run()
+    assert done.compared == 3
+    assert watched.errors() == [("new", "item", '["9001"]', "different")]
+
+
+def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched) -> None:
+    """The target's collation finds `B` for `b`."""
+    w = watched.shop.workload
+    w.begin().insert("shop", "ci", k="b-side", n=1).commit()
+    watched.apply()
+    watched.run()
+    w.begin().update("shop", "ci", watched.shop.rows("ci")[-1], k="B-side").commit()
+    watched.apply()
+    for most in (1, 1000):
+        assert watched.run(mode="sample", **{"sample-rows": most}).errors == 0
+
+
+def test_a_sample_has_rows_of_each_table(shop: Shop) -> None:
+    watched = Watched(shop, mode="sample", **{"sample-rows": 4})
+    w = shop.workload
+    for key in range(2000, 2050):
+        w.begin().insert("shop", "item", id=key, name=f"item {key}", n=1).commit()
+    w.begin().insert("shop", "empty", id=1).commit()
+    watched.apply()
+    execute(shop.server, "DELETE FROM shop.item WHERE id >= 2000", "DELETE FROM shop.empty")
+    done = watched.run()
+    assert (done.compared, done.errors) == (4, 4)
+    assert {table for _, table, _, _ in watched.errors()} == {"item", "empty"}
+
+
+def test_the_ledger_is_bounded_and_what_is_old_is_passed_over(shop: Shop) -> None:
+    watched = Watched(shop, **{"max-errors": 2})
+    watched.window()
+    execute(shop.server, "UPDATE shop.item SET n = 99")
+    done = watched.run()
+    assert (done.errors, done.dropped) == (2, 0)
+    watched.change(9001, n=3)
+    watched.shop.workload.begin().insert("shop", "item", id=9005, name="item 9005", n=3).commit()
+    watched.lake.land()
+    set_checkpoint(shop.server, watched.lake.hi)
+    done = watched.run()
+    assert (done.errors, done.dropped, done.passed_over) == (2, 1, False)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_cannot_be_compared_now_is_postponed_and_stays_due(watched: Watched, held: bool) -> None:
+    watched.window()
+    if held:
+        with lake_lock(watched.lake.paths, LOCK):
+            done = watched.run()
+    else:
+        set_checkpoint(watched.shop.server, watched.lake.hi, consistent=False)
+        done = watched.run()
+    assert (done.state, done.compared) == ("postponed", 0)
+    assert done.why
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    assert watched.run().compared == 3
+    assert [event["state"] for event in watched.windows.events(stage="validate")] == ["done", "postponed", "done"]
+
+
+def test_entries_come_back_as_they_were(watched: Watched) -> None:
+    ledger = Ledger(watched.lake.paths)
+    for key in ("a", "b"):
+        ledger.put(Entry("pending", "source", "d", "t", key, "different", ("x",), since=7, proof='{"ts": 1}'))
+    ledger.put(Entry("new", "lake", "d", "t", "a", "missing"))
+    ledger.save()
+    again = Ledger(watched.lake.paths)
+    assert again.entries() == ledger.entries()
+    assert [again.count(status) for status in ("pending", "new", "ignored")] == [2, 1, 0]
+    assert again.settle(("source", "d", "t", "a")) is False
+    assert again.settle(("lake", "d", "t", "a")) is True
+    assert [again.count(status) for status in ("pending", "new", "resolved")] == [1, 0, 1]
