@@ -100,42 +100,9 @@ def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -
     """
     _require_other(live, ctx)
     landed = ctx.windows.landed_range()
-    if landed is None or not landed[0] < to <= landed[1]:
-        raise ConfigError(
-            "the end of the range has not landed yet",
-            where={"to": to, "landed": f"{landed[0]}-{landed[1]}" if landed else "nothing"},
-            hint="wait until the window that holds it has landed",
-        )
-    if from_ts is not None:
+    if from_ts is not None and landed is not None:
         _require_at(ctx, from_ts, Bounds(*landed))
-    whole = [window for window in ctx.windows.landed() if window[1] <= to]
-    results = restore(ctx, whole[-1][1]) if whole else []
-    if whole and whole[-1][1] == to:
-        return results
-    window = next(Bounds(*window) for window in ctx.windows.landed() if window[0] < to < window[1])
-    return Gathered([*results, *_up_to(ctx, window, to)]).results()
-
-
-def _up_to(ctx: StageContext, window: Bounds, to: int) -> list[StageResult]:
-    """The part of `window` up to `to`, as a stop point of the configuration cuts it."""
-    stops = replace_stops(ctx.replication, to)
-    cut = replace(ctx, replication=stops)
-    results: list[StageResult] = []
-    bounds = window
-    for stage in SINK_STAGES:
-        results.append(run_stage(stage, cut, bounds))
-        bounds = Bounds(results[-1].lo, results[-1].hi)
-        if bounds.hi > to:
-            raise CheckpointConflict(
-                f"the target is past {to} already", where={"window": bounds.window}, hint="use an empty target"
-            )
-    return results
-
-
-def replace_stops(replication: Replication, to: int) -> Replication:
-    """The replication with `to` as its only stop point."""
-    window = replication.window.model_copy(update={"stop_at": (str(to),)})
-    return replication.model_copy(update={"window": window})
+    return restore(ctx, to)
 
 
 def _require_other(live: Replication, ctx: StageContext) -> None:

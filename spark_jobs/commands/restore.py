@@ -1,43 +1,58 @@
-"""`binlake restore`: what the lake holds goes to the target, up to a landed commit_ts; no source, no pump, no PD.
+"""`binlake restore`: a database as of any landed commit_ts, from a base and the lake; no source, no pump, no PD.
 
-The lake is the incremental backup (MISSION S0-01): the target holds a base with its checkpoint, or nothing and starts
-where the lake starts. Windows that the target has passed are left alone.
+The lake is the incremental backup (MISSION S0-01). The base is what the target holds with its checkpoint, a dump that is
+loaded first (`--base`), or nothing, where the lake begins with the source.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from binlake.audit.audit import Audit
 from binlake.base.arguments import add_output
-from binlake.config import load_replication
+from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
-from binlake.errors import CheckpointConflict, ConfigError
+from binlake.errors import CheckpointConflict, ConfigError, LostRange
+from binlake.lake.ddls import landed_ddls
+from binlake.mysqlbinlog.dumpfolder import Name, read_dump_folder
 from binlake.pipeline import names_of_sink
+from binlake.target.base.load import Base, find_base, load_base
+from binlake.target.commands.checkpoint import set_checkpoint
+from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import window_name
-from spark_jobs.job.arguments import add_where, parse_commit_ts
+from spark_jobs.job.arguments import add_job, add_where, parse_moment
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.opening import context_of
-from spark_jobs.job.outcomes import show_results
+from spark_jobs.job.outcomes import run_and_report, show_results
 from spark_jobs.job.runner import run_sink
-from spark_jobs.tables.pinned import target_position
+from spark_jobs.tables.pinned import cluster_id, target_position
 
 SINK_STAGES = names_of_sink("sql")
 
 
 class RestoreCommand:
-    """Apply landed windows to the target of the replication file."""
+    """Bring the target of a replication to a moment."""
 
-    help = "apply the landed windows of the lake to the target, without the source"
+    help = "bring a database to any landed moment: a dump (or what it holds), then the lake, without the source"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication, how far, where Spark runs."""
-        parser.add_argument("--replication", required=True, metavar="FILE", help="TOML with the target to restore into")
+        """The replication, the base, how far, where Spark runs."""
+        add_job(parser)
+        parser.add_argument("--into", metavar="FILE", help="TOML whose [target] is restored (default: the replication's)")
         parser.add_argument(
-            "--to", type=parse_commit_ts, metavar="TS", help="the end of a landed window (default: the last)"
+            "--base",
+            metavar="FOLDER|TS",
+            help="a dump of mydumper or dumpling, loaded first; or the commit_ts at which the target equals the source",
+        )
+        parser.add_argument(
+            "--base-ts", type=parse_moment, metavar="TS", help="the dump's commit_ts, where its metadata does not say it"
+        )
+        parser.add_argument(
+            "--to", type=parse_moment, metavar="TS|TIME", help="the moment, inclusive (default: all that has landed)"
         )
         add_where(parser, master="local[*]")
         add_output(parser)
@@ -45,47 +60,126 @@ class RestoreCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Restore and print what was done."""
         replication = load_replication(args.replication)
-        ctx = context_of(replication, "restore", args)
-        results = restore(ctx, args.to)
-        known = tables_in_part(ctx, results)
-        if known:
-            results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": known})
+        if args.into:
+            # Only where to: what to apply is in the lake of this replication, under its name.
+            replication = replication.model_copy(update={"target": load_replication(args.into).target})
+        ctx = context_of(replication, "restore", args, args.run_id)
+        results = run_and_report(args, lambda: restore_from_base(ctx, args.base, args.base_ts, args.to))
+        known = results[-1].detail.get("inexact", {}) if results else {}
         show_results(args, results, [f"{name}: {why}" for name, why in sorted(known.items())])
         return 0
 
 
+def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, to: int | None) -> list[StageResult]:
+    """As `restore`, behind a dump's folder or the commit_ts in `base`; the last result names tables known in part.
+
+    Raises ConfigError and LostRange before anything is written where base, lake and `to` do not fit each other.
+    """
+    landed = _landed_range(ctx)
+    results: list[StageResult] = []
+    loaded: Collection[Name] = ()
+    if base is not None:
+        commit_ts = int(base) if base.isdecimal() else find_base(Path(base), base_ts).commit_ts
+        _require_in_lake(ctx, landed, commit_ts, to)
+        if base.isdecimal():
+            _set_base(ctx, landed, commit_ts)
+        else:
+            dump = Base(Path(base), commit_ts)
+            results.append(_load(ctx.replication, dump, cluster_id(ctx, landed)))
+            loaded = read_dump_folder(dump.folder).tables
+    results += restore(ctx, to)
+    known = {name: why for name, why in tables_in_part(ctx, results[-1].hi).items() if name not in loaded}
+    if known:
+        inexact = {".".join(name): why for name, why in known.items()}
+        results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": inexact})
+    return results
+
+
 def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
-    """Apply all landed windows up to `to` (commit_ts) in order. Raises ConfigError when no landed window ends there."""
-    landed = ctx.windows.landed()
-    ends = [hi for _, hi in landed]
-    last = to if to is not None else (ends[-1] if ends else 0)
-    if last not in ends:
-        below = max((hi for hi in ends if hi < last), default=None)
+    """Apply what has landed up to exactly `to` (commit_ts; None: all). The results of the stages, at least one.
+
+    Raises ConfigError for a `to` that has not landed or lies inside a DDL, CheckpointConflict for a target behind it.
+    """
+    landed = _landed_range(ctx)
+    last = landed.hi if to is None else to
+    if not landed.lo < last <= landed.hi:
         raise ConfigError(
-            f"there is no landed window that ends at {last}",
-            where={"lake": ctx.paths.root, "nearest_below": below},
-            hint="`binlake window list` shows them; a `stop-at` in the configuration ends a window where you want",
+            f"{last} has not landed",
+            where={"lake": ctx.paths.root, "landed": landed.window},
+            hint="give a moment of the range that has landed; `binlake window list` shows its windows",
         )
     # The lake that it reads is the copy: relay files are the sync's.
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))
-    _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
-    due = (window for window in landed if window[1] <= last)
-    return Gathered(result for window in due for result in run_sink(ctx, SINK_STAGES, Bounds(*window))).results()
+    reached = _reached(ctx, Bounds(landed.lo, last))
+    if reached == last:
+        return [StageResult("restore", "already", last, last, detail={"reason": "the target is at that commit_ts"})]
+    due = (Bounds(lo, min(hi, last)) for lo, hi in ctx.windows.landed((reached, last)))
+    return Gathered(result for bounds in due for result in run_sink(ctx, SINK_STAGES, bounds)).results()
 
 
-def tables_in_part(ctx: StageContext, results: Sequence[StageResult]) -> dict[str, str]:
+def tables_in_part(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
     """Tables of which the target has only what the lake saw, but for a base that was there before (R-34): why."""
-    if not results:
-        return {}
-    found = Audit(ctx.paths, ctx.rules).tables_in_part(results[-1].hi)
-    return {f"{db}.{table}": why for (db, table), why in found.items()}
+    return dict(Audit(ctx.paths, ctx.rules).tables_in_part(commit_ts))
 
 
-def _require_not_open_beyond(ctx: StageContext, bounds: Bounds) -> None:
-    """A window that the target holds open is finished whole, wherever it ends."""
-    opened = target_position(ctx, bounds).window
-    if opened is not None and opened[1] > bounds.hi:
+def _landed_range(ctx: StageContext) -> Bounds:
+    landed = ctx.windows.landed_range()
+    if landed is None:
+        raise ConfigError("nothing has landed yet", where={"lake": ctx.paths.root}, hint="see `lake.path`")
+    return Bounds(*landed)
+
+
+def _reached(ctx: StageContext, bounds: Bounds) -> int:
+    """Where the target is: the lo of the window that it holds open, else its checkpoint. Raises CheckpointConflict."""
+    position = target_position(ctx, bounds)
+    opened = position.window
+    if opened is not None and (opened[1] > bounds.hi or opened[0] < bounds.lo):
         raise CheckpointConflict(
-            f"the target holds the window {window_name(*opened)} open, which ends above {bounds.hi}",
-            hint="restore to the end of that window, or further",
+            f"the target holds the window {window_name(*opened)} open, which"
+            + (f" ends above {bounds.hi}" if opened[1] > bounds.hi else " is a dump that is being loaded"),
+            hint="restore to the end of that window, or further" if opened[1] > bounds.hi
+            else "run restore with the --base that it began with",
+        )  # fmt: skip
+    reached = bounds.lo if position.commit_ts is None else position.commit_ts
+    if opened is None and reached > bounds.hi:
+        raise CheckpointConflict(
+            f"the target is past {bounds.hi} already",
+            where={"commit_ts": reached},
+            hint="a restore goes forward only: take an empty target and a base before that moment",
         )
+    return opened[0] if opened is not None else reached
+
+
+def _require_in_lake(ctx: StageContext, landed: Bounds, base: int, to: int | None) -> None:
+    """The lake has all behind the base. Raises LostRange, ConfigError."""
+    if base < landed.lo:
+        raise LostRange(
+            f"the lake begins at {landed.lo}, behind the base: changes between them are in neither",
+            where={"base": base, "lake": ctx.paths.root},
+            hint="take a newer dump, or files of that range (`binlake reparo`)",
+        )
+    if base > (landed.hi if to is None else to):
+        raise ConfigError(
+            "the base is newer than what it is to be restored to",
+            where={"base": base, "to": landed.hi if to is None else to},
+            hint="take an older dump; a restore goes forward only",
+        )
+    for lo, hi in ctx.windows.landed((base - 1, base + 1)):
+        if lo < base < hi:
+            require_outside_ddl(landed_ddls(ctx.paths, lo, hi), lo, base)
+
+
+def _set_base(ctx: StageContext, landed: Bounds, base: int) -> None:
+    target = ctx.replication.sql_target()
+    position = target_position(ctx, landed)
+    if position.commit_ts is None or position.commit_ts < base:
+        set_checkpoint(ctx.replication, target, cluster_id(ctx, landed), base)
+
+
+def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
+    done = load_base(replication, base, cluster)
+    state = "done" if done.state == "applied" else done.state
+    detail = {"batches": done.batches, "ddl": done.ddls, "folder": str(base.folder)}
+    views = [".".join(name) for name in read_dump_folder(base.folder).views]
+    detail |= {"views_left_out": views} if views else {}
+    return StageResult("base", state, done.lo, done.hi, done.rows, done.seconds, "", detail)

@@ -213,4 +213,6 @@ def _find_end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
             break
         end = min(landed[1], hi)
     stop = min([end, *(stop for stop in ctx.replication.stop_points() if stop > lo)])
-    return end if stop == end else require_outside_ddl(landed_ddls(ctx.paths, lo, end), lo, stop)
+    if any(stop == landed[1] for landed in due):
+        return stop
+    return require_outside_ddl(landed_ddls(ctx.paths, lo, due[-1][1]), lo, stop)

@@ -17,7 +17,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
 from spark_jobs.commands.restore import tables_in_part
-from spark_jobs.job.context import StageContext, StageResult
+from spark_jobs.job.context import StageContext
 
 
 @pytest.fixture
@@ -75,8 +75,4 @@ def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
 def test_a_restore_names_what_it_brought_in_part(late: TinyLake) -> None:
     # A target that had no base lacks the rows that were never seen.
     ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
-    assert tables_in_part(ctx, [StageResult("finalize", "done", 0, late.hi)]) == {
-        "shop.t": IN_PART,
-        "shop.still": IN_PART,
-    }
-    assert tables_in_part(ctx, []) == {}
+    assert tables_in_part(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}

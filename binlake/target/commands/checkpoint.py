@@ -55,7 +55,7 @@ class CheckpointCommand:
         if args.action == "adopt":
             _adopt(replication, target, cluster_id, close=args.close_window)
         if args.action == "set":
-            _set(replication, target, cluster_id, _base_of(args.base))
+            set_checkpoint(replication, target, cluster_id, _base_of(args.base))
         shown = _shown(cluster_id, read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id))
         shown["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
@@ -76,8 +76,11 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
             take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
 
 
-def _set(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
-    """The target equals the source at `base`: windows begin there. Another position, once there is one, stays."""
+def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
+    """The target equals the source at `base` (commit_ts): windows begin there. Another position stays.
+
+    Raises ConfigError without a cluster, CheckpointConflict where there is another checkpoint.
+    """
     _require_cluster(cluster_id)
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:

@@ -1,0 +1,151 @@
+"""The files of a folder that mydumper or dumpling wrote, by what they hold.
+
+`DB-schema-create.sql` makes a database, `DB.TABLE-schema.sql` a table, `DB.TABLE.NUMBER.sql` (or without a number) has
+rows; each may be compressed (`.gz`, `.zst`). Names are percent-encoded where they must be. A view has a table in its
+place besides its `-schema-view.sql`: both are left out, and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from binlake.dialect.names import split_statements
+from binlake.dialect.tokens import render, tokenize
+from binlake.errors import ConfigError
+
+_ENDING = re.compile(r"(?P<name>.+)\.sql(?:\.gz|\.zst)?")
+_DATABASE, _TABLE, _VIEW = "-schema-create", "-schema", "-schema-view"
+_ROUTINES = ("-schema-triggers", "-schema-post", "-schema-sequence")
+_ROWS = re.compile(r"(?P<db>[^.]+)\.(?P<table>.+?)(?:\.(?P<number>\d+)){0,2}")
+_RENAMED = re.compile(r"^\[`(?:[^`]|``)+`\.`(?P<shown>(?:[^`]|``)+)`\]|^real_table_name\s*=\s*(?P<real>.*?)\s*$", re.M)
+_OTHER_ROWS = (".csv", ".dat", ".parquet")
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class DumpFolder:
+    """What a dump has: the files that make `databases` and `tables`, those of each table's `rows`; names of `views`.
+
+    `other_rows`: files with rows that are not SQL.
+    """
+
+    path: Path
+    databases: dict[str, Path]
+    tables: dict[Name, Path]
+    rows: dict[Name, tuple[Path, ...]]
+    views: tuple[Name, ...]
+    other_rows: tuple[Path, ...] = ()
+
+    @property
+    def row_files(self) -> list[tuple[Name, Path]]:
+        """All files with rows and their table, in one order."""
+        return [(name, file) for name in sorted(self.rows) for file in self.rows[name]]
+
+
+def read_dump_folder(path: Path) -> DumpFolder:
+    """The files of the dump in `path`. Raises ConfigError naming what is missing or cannot be loaded."""
+    files = _list_files(path)
+    matches = ((_ENDING.fullmatch(file.name), file) for file in files)
+    names = {match["name"]: file for match, file in matches if match is not None}
+    views = {_table_of(name.removesuffix(_VIEW)) for name in names if name.endswith(_VIEW)}
+    databases = {unquote(n.removesuffix(_DATABASE)): file for n, file in names.items() if n.endswith(_DATABASE)}
+    made = {_table_of(n.removesuffix(_TABLE)): file for n, file in names.items() if n.endswith(_TABLE)}
+    tables = {name: file for name, file in sorted(made.items()) if name not in views}
+    missing = sorted({db for db, _ in tables} - databases.keys())
+    if not tables or missing:
+        raise ConfigError(
+            "a folder of definitions is no whole dump",
+            where={"folder": path, "missing": ", ".join(f"{db}{_DATABASE}.sql" for db in missing) or f"*{_TABLE}.sql"},
+            hint="give the folder that mydumper or dumpling wrote, with its schema files",
+        )
+    others = tuple(file for file in files if file.name.removesuffix(".gz").removesuffix(".zst").endswith(_OTHER_ROWS))
+    return DumpFolder(path, databases, tables, _row_files(names, tables), tuple(sorted(views)), others)
+
+
+def read_dump_statements(file: Path) -> Iterator[str]:
+    """The statements of a schema file, without comments that stand alone. Raises ConfigError for a damaged file."""
+    with open_dump_file(file) as stream:
+        text = read_all(file, stream).decode("utf-8")
+    for tokens in split_statements(tokenize(text)):
+        if tokens:
+            yield render(tokens)
+
+
+def open_dump_file(file: Path) -> BinaryIO:
+    """The file's bytes as they were before it was compressed. Raises ConfigError."""
+    try:
+        return cast(BinaryIO, pa.input_stream(str(file), compression="detect"))
+    except OSError as error:
+        raise damaged_file_error(file, error) from error
+
+
+def read_all(file: Path, stream: BinaryIO) -> bytes:
+    """All that is left of `stream`. Raises ConfigError."""
+    try:
+        return bytes(stream.read())
+    except OSError as error:
+        raise damaged_file_error(file, error) from error
+
+
+def damaged_file_error(file: Path, error: OSError) -> ConfigError:
+    """The error for a file that cannot be read to its end."""
+    return ConfigError(
+        f"a file of the dump cannot be read: {error}", where={"file": file}, hint="copy it again from the dump"
+    )
+
+
+def _list_files(path: Path) -> list[Path]:
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise ConfigError(
+            f"the folder of a dump cannot be read: {error.strerror}", where={"folder": path}, hint="give its path"
+        ) from error
+    _require_own_names(path)
+    return files
+
+
+def _require_own_names(path: Path) -> None:
+    """mydumper calls a table whose name no file can have by a number, and says so in the metadata."""
+    metadata = path / "metadata"
+    text = metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
+    shown = ""
+    for match in _RENAMED.finditer(text):
+        real = (match["real"] or "").strip("`\"'")
+        if match["shown"]:
+            shown = match["shown"]
+        elif real and real != shown.replace("``", "`"):
+            raise ConfigError(
+                "a table of the dump has another name in its files", where={"folder": path, "table": real},
+                hint="dump with dumpling, or load this dump with myloader and give --base its commit_ts",
+            )  # fmt: skip
+
+
+def _row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, tuple[Path, ...]]:
+    found: dict[Name, list[tuple[int, Path]]] = {name: [] for name in tables}
+    for name, file in names.items():
+        match = _ROWS.fullmatch(name)
+        if match is None or name.endswith((_TABLE, _VIEW, _DATABASE, *_ROUTINES)):
+            continue
+        table = unquote(match["db"]), unquote(match["table"])
+        if table not in found:
+            raise ConfigError(
+                "a dump has rows of a table without its definition",
+                where={"file": file, "missing": f"{match['db']}.{match['table']}{_TABLE}.sql"},
+                hint="dump the definitions too, or remove the file",
+            )
+        found[table].append((int(match["number"] or 0), file))
+    return {name: tuple(file for _, file in sorted(files)) for name, files in found.items()}
+
+
+def _table_of(name: str) -> Name:
+    db, _, table = name.partition(".")
+    return unquote(db), unquote(table)

@@ -1,0 +1,115 @@
+"""Load a dump into an empty target: one window (0, B] through the same guarded apply as every other.
+
+So it has one writer (lease, fence), a ledger row in the transaction of each batch, `consistent = false` until its end,
+and a checkpoint at B behind it. A load that was killed goes on where it was; one that is done does nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.config.model import Replication, Target
+from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
+from binlake.mysqlbinlog.dumpfolder import read_dump_folder
+from binlake.mysqlbinlog.dumpplace import read_dump_place
+from binlake.rules import Rules
+from binlake.statements.literal import qualified
+from binlake.target.apply.apply import apply_window
+from binlake.target.apply.position import Position, read_position
+from binlake.target.base.statements import DumpStatements
+from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.segments import ApplyResult, Hook
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
+from binlake.window.manifest import ApplyManifest
+
+
+@dataclass(frozen=True)
+class Base:
+    """A dump in `folder`, taken at `commit_ts`."""
+
+    folder: Path
+    commit_ts: int
+
+
+def find_base(folder: Path, commit_ts: int | None = None) -> Base:
+    """The dump in `folder`; `commit_ts` where its metadata does not say it. Raises ConfigError."""
+    place = read_dump_place(folder).commit_ts if commit_ts is None else commit_ts
+    if not place:
+        raise ConfigError(
+            "the dump is one of MySQL or MariaDB: its metadata has a place in the source's log, not a commit_ts",
+            where={"folder": folder},
+            hint="give --base-ts, the commit_ts of the last transaction that the dump has (`binlake audit transaction`)",
+        )
+    return Base(folder, place)
+
+
+def load_base(
+    replication: Replication, base: Base, cluster_id: int, *, hook: Hook | None = None, stop: StopFlag | None = None
+) -> ApplyResult:
+    """Bring the dump to the target of `replication`, and its checkpoint to the dump's commit_ts.
+
+    State `already` where the checkpoint is at or behind it. Raises ConfigError for a dump that cannot be loaded whole,
+    CheckpointConflict for a target that has rows of its tables or another checkpoint, and what `apply_window` raises.
+    """
+    target = replication.sql_target(hint="add a section [target], or give --into")
+    source = replication.source
+    statements = DumpStatements(
+        read_dump_folder(base.folder), base.commit_ts, Rules.of(replication), target.db_type,
+        new_collation=source.new_collation,
+    )  # fmt: skip
+    position = read_position(target, replication.name, cluster_id)
+    if _is_loaded(position, base):
+        return ApplyResult("already", 0, base.commit_ts)
+    _require_free(position, base, target, statements)
+    # Before anything is written: a dump that was not copied whole is refused whole.
+    rows = statements.count_rows(position.max_packet)
+    manifest = ApplyManifest(
+        replication.name, "sql", cluster_id, 0, base.commit_ts, replication.data_hash(), "plain", "", "",
+        statements.digest(), len(statements.segments()), rows, 0, (),
+    )  # fmt: skip
+    # Whatever the mode of its windows: a base is too large for one transaction, and any order of its rows is right.
+    loading = target.model_copy(update={"mode": "parallel"})
+    marks = LoopbackMarks.of(replication.loopback, replication.name)
+    try:
+        return apply_window(loading, manifest, statements, hook=hook, stop=stop, marks=marks)
+    except TargetRefused as error:
+        error.hint = "fix what the target refuses there, and run it again with the same dump: it goes on where it was"
+        raise
+
+
+def _is_loaded(position: Position, base: Base) -> bool:
+    return position.window is None and position.commit_ts is not None and position.commit_ts >= base.commit_ts
+
+
+def _require_free(position: Position, base: Base, target: Target, statements: DumpStatements) -> None:
+    """The target has nothing of the dump yet, or this load in part. Raises CheckpointConflict."""
+    opened = position.window
+    if opened == (0, base.commit_ts):
+        return
+    if opened is not None or position.commit_ts is not None:
+        raise CheckpointConflict(
+            "the target has a checkpoint already, before the dump",
+            where={"commit_ts": position.commit_ts, "dump": base.commit_ts, "folder": base.folder},
+            hint="restore without --base, from its checkpoint on; or take an empty target",
+        )
+    with closing(Session(target)) as session:
+        filled = [".".join(name) for name in statements.target_names() if _has_rows(session, *name)]
+    if filled:
+        raise CheckpointConflict(
+            "tables of the dump have rows at the target already",
+            where={"target": f"{target.host}:{target.port}", "tables": ", ".join(filled[:5]), "count": len(filled)},
+            hint="take an empty target; or, where they are those of the dump, give --base its commit_ts",
+        )
+
+
+def _has_rows(session: Session, db: str, table: str) -> bool:
+    try:
+        return session.value(f"SELECT 1 FROM {qualified(db, table)} LIMIT 1") is not None
+    except TargetRefused as error:
+        if code_of(error) in MISSING:
+            return False
+        raise

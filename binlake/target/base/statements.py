@@ -1,0 +1,206 @@
+"""A dump as the statements of one window (0, B]: a segment for each definition, and the rows behind the last one.
+
+Rule: the same dump and the same rules give the same batches, so that a load that was killed goes on by the ledger, and
+one with another dump in its place is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.base.dialects import Dialect
+from binlake.dialect import bytewise_text, map_ddl, put_target_names
+from binlake.errors import ConfigError
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements
+from binlake.rows.schema.delta import Definitions
+from binlake.rules import Rules
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.literal import qualified
+from binlake.target.base.scan import DumpedRows, read_inserts
+from binlake.target.segments import SegmentPlan
+
+_BATCH_BYTES = 256 << 10
+_HEAD_BYTES = 512
+"""More than what stands before the rows of a statement, and around it in a packet."""
+_MAKES = re.compile(r"CREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
+_NOTHING = Definitions((), ())
+
+
+@dataclass(frozen=True)
+class _DumpedDdl:
+    """A definition of the dump, as `map_ddl` takes it."""
+
+    commit_ts: int
+    db: str
+    table: str
+    sql: str
+    before: Definitions = _NOTHING
+    after: Definitions = _NOTHING
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The target's names, as the text of a definition takes them."""
+
+    rules: Rules
+
+    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+        """(db, table) at the target."""
+        del new
+        return self.rules.routes.table(db, table)
+
+    def database(self, db: str) -> str:
+        """The database at the target."""
+        return self.rules.routes.database(db)
+
+
+class DumpStatements:
+    """The dump in `folder` as a StatementSource of the window (0, `base`]. Raises ConfigError, TargetRefused."""
+
+    def __init__(self, folder: DumpFolder, base: int, rules: Rules, dialect: Dialect, *, new_collation: bool) -> None:
+        self._folder, self._base, self._rules, self._dialect = folder, base, rules, dialect
+        self._new_collation = new_collation
+        self.tables = [name for name in folder.tables if rules.keeps(*name)]
+        self._require_loadable()
+        self._names = _Names(rules)
+        self._plans = self._plan()
+
+    def segments(self) -> list[SegmentPlan]:
+        """As StatementSource.segments: one for each database and table, in this order."""
+        return self._plans
+
+    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+        """As StatementSource.batches. Raises ConfigError for a file that is cut off or damaged."""
+        if segment != self._plans[-1].number or phase != Phase.WRITE:
+            return
+        number = 0
+        for name, file in self._row_files():
+            for group in _in_groups(_inserts_of(file)):
+                yield self._batch(segment, number, name, group)
+                number += 1
+
+    def count_rows(self, max_packet: int) -> int:
+        """The rows of the whole dump, each file read to its end; `max_packet`: bytes that a statement may have.
+
+        Raises ConfigError naming the first file that is cut off, damaged, or has a statement that is too long.
+        """
+        rows = 0
+        for (_, table), file in self._row_files():
+            for one in _inserts_of(file):
+                rows += one.rows
+                if len(one.rest) + len(table) + _HEAD_BYTES > max_packet:
+                    raise ConfigError(
+                        f"a statement of the dump has {len(one.rest)} bytes, more than the target takes in one packet",
+                        where={"file": file, "max_allowed_packet": max_packet},
+                        hint="raise max_allowed_packet of the target, or dump with shorter statements (statement-size)",
+                    )
+        return rows
+
+    def digest(self) -> str:
+        """Of the files by name and size: a load goes on with the dump that it began with."""
+        files = [*self._folder.databases.values(), *self._folder.tables.values()]
+        files += [file for _, file in self._folder.row_files]
+        return statement_digest([f"{file.name} {file.stat().st_size}" for file in sorted(files)])
+
+    def target_names(self) -> list[Name]:
+        """(db, table) at the target of the tables that it makes."""
+        return [self._names.table(*name) for name in self.tables]
+
+    def _row_files(self) -> Iterator[tuple[Name, Path]]:
+        wanted = set(self.tables)
+        return ((name, file) for name, file in self._folder.row_files if name in wanted)
+
+    def _require_loadable(self) -> None:
+        shown = [".".join(name) for name in self.tables if self._changes_rows(name)]
+        if shown:
+            raise ConfigError(
+                "the rules change or leave out rows of a table, and rows of a dump are loaded as they are",
+                where={"tables": ", ".join(shown[:5])},
+                hint="load these tables by another way, and give --base the dump's commit_ts instead of its folder",
+            )
+        if self._folder.other_rows:
+            raise ConfigError(
+                "a dump has rows in files that are not SQL", where={"file": self._folder.other_rows[0]},
+                hint="dump again as SQL: dumpling --filetype sql, mydumper without --csv and --load-data",
+            )  # fmt: skip
+        targets: dict[Name, Name] = {}
+        for name in self.tables:
+            other = targets.setdefault(self._rules.routes.table(*name), name)
+            if other != name:
+                raise ConfigError(
+                    "two tables of the dump are routed into one",
+                    where={"tables": f"{'.'.join(other)}, {'.'.join(name)}"},
+                    hint="load them by another way, and give --base the dump's commit_ts instead of its folder",
+                )
+
+    def _changes_rows(self, name: Name) -> bool:
+        filtered = "insert" in self._rules.expressions.kinds(*name) or "insert" not in self._rules.events.rows(*name)
+        return filtered or bool(self._rules.routes.extracted(*name))
+
+    def _plan(self) -> list[SegmentPlan]:
+        """The last segment ends at the base; those before it leave the checkpoint where it is."""
+        made = {db for db, _ in self.tables}
+        ddls = [(db, "", file) for db, file in sorted(self._folder.databases.items()) if db in made]
+        ddls += [(*name, self._folder.tables[name]) for name in self.tables]
+        plans = [SegmentPlan(0, 0, 0, rows=0, bytes=0)]
+        for number, (db, table, file) in enumerate(ddls, 1):
+            last = number == len(ddls)
+            plans.append(self._define(number, db, table, file, end_ts=self._base if last else 0))
+        return plans
+
+    def _define(self, number: int, db: str, table: str, file: Path, *, end_ts: int) -> SegmentPlan:
+        text = next((one for one in read_dump_statements(file) if one.upper().startswith("CREATE ")), "")
+        if not text:
+            raise ConfigError("a schema file of the dump has no CREATE statement", where={"file": file})
+        routed = put_target_names(text, db, self._names)
+        sql = routed if self._new_collation else bytewise_text(routed, self._dialect)
+        home = self._names.table(db, table) if table else (self._names.database(db), "")
+        mapped = map_ddl(_DumpedDdl(self._base, home[0], home[1], sql), self._dialect).sql
+        own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one, count=1) for one in mapped)
+        digest = statement_digest(own)
+        batch = StatementBatch(
+            number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest
+        )
+        return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)
+
+    def _batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:
+        db, table = self._names.table(*name)
+        head = f"INSERT INTO {qualified(db, table)}".encode()
+        texts = [head + one.rest for one in group]
+        # Bytes that are no UTF-8 stay what they are on their way through the driver (a dump's _binary strings).
+        sql = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
+        expect = tuple(one.rows for one in group)
+        return StatementBatch(
+            segment, Phase.WRITE, number, db, table, "insert", sql, expect, "", 0, sum(expect), _digest(texts)
+        )
+
+
+def _inserts_of(file: Path) -> Iterator[DumpedRows]:
+    with open_dump_file(file) as stream:
+        yield from read_inserts(file, stream)
+
+
+def _in_groups(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
+    """Statements that are one transaction: small ones together, a large one alone."""
+    group: list[DumpedRows] = []
+    size = 0
+    for one in inserts:
+        if group and size + len(one.rest) > _BATCH_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += len(one.rest)
+    if group:
+        yield group
+
+
+def _digest(texts: list[bytes]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text)
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""A dump of a server's databases as dumpling or mydumper writes it: schema files, rows, metadata."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from urllib.parse import quote as percent
+
+import pyarrow as pa
+from support.mariadb import MariaDb, rows
+
+_HEAD = "/*!40101 SET NAMES binary*/;\n/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n"
+_ESCAPED = {"\\": "\\\\", "'": "\\'", '"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\0", "\x1a": "\\Z"}
+
+
+def literal(value: object, mark: str) -> str:
+    """A value as the dump's text: strings between `mark`, bytes as hex."""
+    match value:
+        case None:
+            return "NULL"
+        case bool() | int() | float() | Decimal():
+            return str(value)
+        case bytes():
+            return "x'" + value.hex() + "'"
+        case datetime() | date() | timedelta():
+            return f"{mark}{value}{mark}"
+        case _:
+            return mark + "".join(_ESCAPED.get(sign, sign) for sign in str(value)) + mark
+
+
+def inserts(table: str, lines: Sequence[Sequence[object]], *, mark: str = "'", a_statement: int = 3) -> str:
+    """INSERT statements of `lines`, some rows each."""
+    found = []
+    for start in range(0, len(lines), a_statement):
+        part = lines[start : start + a_statement]
+        texts = ("(" + ",".join(literal(value, mark) for value in line) + ")" for line in part)
+        found.append(f"INSERT INTO `{table}` VALUES\n" + ",\n".join(texts) + ";\n")
+    return "".join(found)
+
+
+def write_dump(
+    server: MariaDb,
+    databases: Sequence[str],
+    folder: Path,
+    commit_ts: int,
+    *,
+    style: str = "dumpling",
+    compression: str = "",
+    rows_a_file: int = 5,
+) -> Path:
+    """The folder of a dump of `databases`, as of now; its metadata says `commit_ts`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = '"' if style == "mydumper" else "'"
+    for db in databases:
+        made = rows(server, f"SHOW CREATE DATABASE `{db}`")[0][1]
+        put(folder / f"{percent(db, safe='')}-schema-create.sql", f"{made};\n", compression)
+        for (name,) in rows(
+            server, "SELECT table_name FROM information_schema.tables WHERE table_schema = %s ORDER BY 1", [db]
+        ):
+            base = f"{percent(db, safe='')}.{percent(name, safe='')}"
+            create = rows(server, f"SHOW CREATE TABLE `{db}`.`{name}`")[0][1]
+            put(folder / f"{base}-schema.sql", f"{_HEAD}\n{create};\n", compression)
+            lines = rows(server, f"SELECT * FROM `{db}`.`{name}`")
+            for number, start in enumerate(range(0, len(lines), rows_a_file)):
+                text = _HEAD + inserts(name, lines[start : start + rows_a_file], mark=mark)
+                shown = f"{number:09}" if style == "dumpling" else f"{number:05}"
+                put(folder / f"{base}.{shown}.sql", text, compression)
+    (folder / "metadata").write_text(
+        f"Started dump at: 2026-01-01 00:00:00\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {commit_ts}\n\n"
+        "Finished dump at: 2026-01-01 00:00:01\n"
+    )
+    return folder
+
+
+def put(path: Path, text: str, compression: str = "") -> None:
+    """Write a file of a dump, compressed as its ending is to say."""
+    data = text.encode()
+    if compression == "gz":
+        data = gzip.compress(data)
+    elif compression == "zst":
+        data = pa.compress(data, codec="zstd", asbytes=True)
+    path.with_name(path.name + (f".{compression}" if compression else "")).write_bytes(data)

@@ -1,0 +1,70 @@
+"""INSERT statements cut out of a dump's data file: no byte of a value is ever taken for the end of one."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.dumps import inserts
+
+from binlake.errors import ConfigError
+from binlake.target.base import scan
+from binlake.target.base.scan import read_inserts
+
+FILE = Path("d.t.000000000.sql")
+NASTY = st.text(st.sampled_from("a;'\"`\\()-/*# \n\0ü🐬,"), max_size=12)
+VALUES = st.one_of(NASTY, st.integers(-5, 5), st.none(), st.binary(max_size=4))
+
+
+def read(text: str) -> list[tuple[bytes, int]]:
+    return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()))]
+
+
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), max_size=9), st.sampled_from("'\""), st.integers(1, 40))
+def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
+    lines: list[list[object]], mark: str, block: int
+) -> None:
+    whole, scan._BLOCK = scan._BLOCK, block
+    try:
+        found = read(
+            "/*!40101 SET NAMES binary*/;\n-- a note; no statement\n" + inserts("t;(", lines, mark=mark, a_statement=2)
+        )
+    finally:
+        scan._BLOCK = whole
+    wanted = [lines[start : start + 2] for start in range(0, len(lines), 2)]
+    assert [rows for _, rows in found] == [len(part) for part in wanted]
+    texts = [inserts("x", part, mark=mark, a_statement=2) for part in wanted]
+    assert [rest for rest, _ in found] == [
+        text.removeprefix("INSERT INTO `x`").removesuffix(";\n").encode() for text in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest", "rows"),
+    [
+        ("INSERT INTO `t` (`a`,`b(`) VALUES (1,2),(3,-4);", b" (`a`,`b(`) VALUES (1,2),(3,-4)", 2),
+        ("insert ignore into `d`.`t` values(1);", b" values(1)", 1),
+        ("/* dumped */ REPLACE INTO t VALUES('it''s');", b" VALUES('it''s')", 1),
+        ('INSERT INTO `t` VALUES (_binary "\\"(;")', None, 0),
+    ],
+)
+def test_the_forms_of_an_insert(text: str, rest: bytes | None, rows: int) -> None:
+    if rest is None:
+        with pytest.raises(ConfigError, match="is cut off") as caught:
+            read(text)
+        assert caught.value.where["file"] == str(FILE)
+    else:
+        assert read(text) == [(rest, rows)]
+
+
+@pytest.mark.parametrize("text", ["DELETE FROM t;", "INSERT INTO `t` VALUES (1); DROP TABLE t;"])
+def test_what_is_not_an_insert_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not an INSERT"):
+        read(text)
+
+
+def test_what_sets_the_session_is_passed_over() -> None:
+    assert read("SET NAMES utf8mb4;\nLOCK TABLES `t` WRITE;\nUNLOCK TABLES;\n/*!40101 SET x=1*/;") == []

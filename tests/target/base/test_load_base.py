@@ -1,0 +1,231 @@
+"""A dump loaded as a base, on a real server: whole or recognizably not, once, and into nothing that has rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.dumps import put, write_dump
+from support.mariadb import MariaDb, execute, rows
+from support.windows import end_children
+
+from binlake.config import Replication
+from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
+from binlake.target import read_checkpoint, read_open_window
+from binlake.target.base.load import Base, find_base, load_base
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
+BASE = 463_267_587_686_400_000
+CLUSTER = 77
+DATABASES = ("shop-1", "log")
+
+
+def fill(server: MariaDb) -> None:
+    """Two databases: a keyed table of odd values, one without a key and with doubles, an empty one, a view."""
+    execute(
+        server,
+        *(f"DROP DATABASE IF EXISTS `{db}`" for db in ("tidb_binlog", *DATABASES, "other")),
+        "CREATE DATABASE `shop-1` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "CREATE DATABASE `log`",
+        "CREATE TABLE `shop-1`.`item.s` (id BIGINT PRIMARY KEY, name VARCHAR(40), b VARBINARY(9), at TIMESTAMP(3) NULL,"
+        " n DECIMAL(9,2), UNIQUE KEY u (name)) DEFAULT CHARSET utf8mb4 COLLATE utf8mb4_bin",
+        "CREATE TABLE `log`.line (what VARCHAR(20), n INT)",
+        "CREATE TABLE `log`.empty (id INT PRIMARY KEY)",
+        *(
+            f"INSERT INTO `shop-1`.`item.s` VALUES ({n}, 'it''s; \\\\({n}\\n🐬', x'00ff{n:02x}',"
+            f" '2026-01-02 03:04:05.678', -{n}.25)"
+            for n in range(17)
+        ),
+        *("INSERT INTO `log`.line VALUES ('same', 1), ('same', 1), (NULL, NULL)" for _ in range(4)),
+    )
+
+
+def shown(server: MariaDb) -> dict[str, Counter[Any]]:
+    """All rows of what was dumped."""
+    names = ("`shop-1`.`item.s`", "`log`.line", "`log`.empty")
+    return {name: Counter(rows(server, f"SELECT * FROM {name}")) for name in names}
+
+
+def replication(server: MariaDb, **more: Any) -> Replication:
+    """One whose target is `server`."""
+    target = {"db-type": "mysql" if server.name == "mysql" else "mariadb", "host": server.host, "port": server.port,
+              "user": server.user, "worker-count": 3}  # fmt: skip
+    values = {"name": "restored", "source": {"pd-urls": ["http://127.0.0.1:1"]}, "lake": {"path": "/nowhere"}}
+    return Replication.model_validate({**values, "target": target, **more})
+
+
+@pytest.fixture
+def dumped(server: MariaDb, tmp_path: Path) -> tuple[Path, dict[str, Counter[Any]]]:
+    """The folder of a dump, and what it holds; the server is empty again."""
+    fill(server)
+    folder, there = write_dump(server, DATABASES, tmp_path / "dump", BASE), shown(server)
+    execute(server, *(f"DROP DATABASE `{db}`" for db in DATABASES))
+    return folder, there
+
+
+Dumped = tuple[Path, dict[str, Counter[Any]]]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_dump_is_loaded_whole_and_the_checkpoint_is_where_it_was_taken(
+    server: MariaDb, dumped: Dumped
+) -> None:  # S0-01
+    folder, there = dumped
+    done = load_base(replication(server), find_base(folder), CLUSTER)
+    assert (done.state, done.rows, done.ddls) == ("applied", 17 + 12, 5)
+    assert shown(server) == there
+    checkpoint = read_checkpoint(replication(server), CLUSTER)
+    assert checkpoint is not None
+    assert (checkpoint.commit_ts, checkpoint.consistent) == (BASE, True)
+    assert load_base(replication(server), find_base(folder), CLUSTER).state == "already"
+    assert shown(server) == there
+
+
+@pytest.mark.parametrize(("style", "compression"), [("mydumper", "gz"), ("dumpling", "zst")])
+def test_both_writers_and_compressed_files(server: MariaDb, tmp_path: Path, style: str, compression: str) -> None:
+    fill(server)
+    there = shown(server)
+    folder = write_dump(server, DATABASES, tmp_path / "dump", BASE, style=style, compression=compression)
+    execute(server, *(f"DROP DATABASE `{db}`" for db in DATABASES))
+    load_base(replication(server), find_base(folder), CLUSTER)
+    assert shown(server) == there
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def test_a_load_that_was_killed_at_any_step_goes_on_and_loads_each_row_once(
+    server: MariaDb, dumped: Dumped
+) -> None:  # R-17
+    folder, there = dumped
+    steps = 0
+
+    def count(_: str) -> None:
+        nonlocal steps
+        steps += 1
+
+    load_base(replication(server), find_base(folder), CLUSTER, hook=count)
+    for kill_at in range(1, steps + 1, max(1, steps // 20)):
+        execute(server, *(f"DROP DATABASE IF EXISTS `{db}`" for db in ("tidb_binlog", *DATABASES)))
+        left = kill_at
+
+        def kill(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        with pytest.raises(Killed):
+            load_base(replication(server), find_base(folder), CLUSTER, hook=kill)
+        end_children()
+        checkpoint = read_checkpoint(replication(server), CLUSTER)
+        if checkpoint is not None and checkpoint.commit_ts < BASE:
+            assert not checkpoint.consistent
+            opened = read_open_window(replication(server), CLUSTER)
+            assert opened is not None
+            assert opened.window == (0, BASE)
+        load_base(replication(server), find_base(folder), CLUSTER)
+        assert shown(server) == there, kill_at
+
+
+def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: MariaDb, dumped: Dumped) -> None:
+    folder, _ = dumped
+
+    def kill(step: str) -> None:
+        if step == "batch":
+            raise Killed
+
+    with pytest.raises(Killed):
+        load_base(replication(server), find_base(folder), CLUSTER, hook=kill)
+    put(folder / "log.line.000000009.sql", "INSERT INTO `line` VALUES ('more', 1);")
+    with pytest.raises(CheckpointConflict, match="must be finished first"):
+        load_base(replication(server), find_base(folder), CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: next(folder.glob("shop-1.item*.000000001.sql")).write_text("INSERT INTO `t` VALUES (1"), "cut"),
+        (lambda folder: (folder / "log-schema-create.sql").unlink(), "no whole dump"),
+        (lambda folder: (folder / "log.line-schema.sql").unlink(), "without its definition"),
+        (lambda folder: (folder / "log.line.1.csv").write_text("1,2"), "not SQL"),
+        (lambda folder: (folder / "metadata").write_text("Log: bin.1\nPos: 4\n"), "not a commit_ts"),
+        (lambda folder: (folder / "log.line.000000000.sql").write_text("DROP TABLE x;"), "not an INSERT"),
+    ],
+)
+def test_a_dump_that_is_not_whole_is_named_and_nothing_is_written(
+    server: MariaDb, dumped: Dumped, spoil: Any, said: str
+) -> None:  # S3-13
+    folder, _ = dumped
+    spoil(folder)
+    with pytest.raises(ConfigError, match=said):
+        load_base(replication(server), find_base(folder), CLUSTER)
+    assert read_checkpoint(replication(server), CLUSTER) is None
+    assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
+
+
+def test_a_statement_longer_than_a_packet_is_named_before_anything_is_written(
+    server: MariaDb, dumped: Dumped
+) -> None:
+    folder, _ = dumped
+    put(folder / "log.line.000000007.sql", f"INSERT INTO `line` VALUES ('{'x' * (1 << 20)}', 1);\n")
+    before = rows(server, "SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    execute(server, f"SET GLOBAL max_allowed_packet = {1 << 20}")
+    try:
+        with pytest.raises(ConfigError, match="more than the target takes") as caught:
+            load_base(replication(server), find_base(folder), CLUSTER)
+    finally:
+        execute(server, f"SET GLOBAL max_allowed_packet = {before}")
+    assert caught.value.where["file"].endswith("log.line.000000007.sql")
+    assert rows(server, "SHOW DATABASES LIKE 'log'") == []
+
+
+def test_tables_with_rows_are_not_overwritten(server: MariaDb, dumped: Dumped) -> None:
+    folder, _ = dumped
+    execute(server, "CREATE DATABASE `log`", "CREATE TABLE `log`.line (what VARCHAR(20), n INT)",
+            "INSERT INTO `log`.line VALUES ('mine', 1)")  # fmt: skip
+    with pytest.raises(CheckpointConflict, match="have rows at the target already") as caught:
+        load_base(replication(server), find_base(folder), CLUSTER)
+    assert caught.value.where["tables"] == "log.line"
+    assert rows(server, "SELECT * FROM `log`.line") == [("mine", 1)]
+    assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
+
+
+def test_filters_and_routes_name_what_is_loaded_and_rules_on_rows_are_refused(server: MariaDb, dumped: Dumped) -> None:
+    folder, there = dumped
+    rules = {
+        "filter": {"replicate-do-db": ["log"]},
+        "routes": [
+            {"schema-pattern": "log", "target-schema": "other"},
+            {"schema-pattern": "log", "table-pattern": "line", "target-schema": "other", "target-table": "l"},
+        ],
+    }
+    load_base(replication(server, **rules), find_base(folder), CLUSTER)
+    assert Counter(rows(server, "SELECT * FROM other.l")) == there["`log`.line"]
+    assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
+    rules = {"filters": [{"schema-pattern": "log", "events": ["insert"], "action": "Ignore"}],
+             "filter": {"kept-rows": "replace"}}  # fmt: skip
+    with pytest.raises(ConfigError, match="rules change or leave out rows") as caught:
+        load_base(replication(server, **rules), Base(folder, BASE + 1), CLUSTER)
+    assert caught.value.where["tables"] == "log.empty, log.line"
+
+
+def test_a_statement_that_the_server_refuses_leaves_what_is_before_it_and_says_where(
+    server: MariaDb, dumped: Dumped
+) -> None:
+    folder, there = dumped
+    file = folder / "log.line.000000001.sql"
+    text = file.read_text()
+    file.write_text(text.replace("'same'", "'much longer than twenty characters'"))
+    with pytest.raises(BinlakeError, match="what") as caught:
+        load_base(replication(server), find_base(folder), CLUSTER)
+    assert caught.value.tables == (("log", "line"),)
+    checkpoint = read_checkpoint(replication(server), CLUSTER)
+    assert checkpoint is not None
+    assert not checkpoint.consistent
+    execute(server, "ALTER TABLE `log`.line MODIFY what VARCHAR(200)")
+    load_base(replication(server), find_base(folder), CLUSTER)
+    assert sum(shown(server)["`log`.line"].values()) == sum(there["`log`.line"].values())
