@@ -21,10 +21,9 @@ from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress
-from spark_jobs.commands.restore import SINK_STAGES, restore
+from spark_jobs.commands.restore import restore
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import read_table
-from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.results import Bounds, StageResult
 from spark_jobs.job.runner import run_stage
 from spark_jobs.tables.pinned import digest_of, target_position

@@ -7,7 +7,7 @@ loaded first (`--base`), or nothing, where the lake begins with the source.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,14 +42,19 @@ class RestoreCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, the base, how far, where Spark runs."""
         add_job(parser)
-        parser.add_argument("--into", metavar="FILE", help="TOML whose [target] is restored (default: the replication's)")
+        parser.add_argument(
+            "--into", metavar="FILE", help="TOML whose [target] is restored (default: the replication's)"
+        )
         parser.add_argument(
             "--base",
             metavar="FOLDER|TS",
             help="a dump of mydumper or dumpling, loaded first; or the commit_ts at which the target equals the source",
         )
         parser.add_argument(
-            "--base-ts", type=parse_moment, metavar="TS", help="the dump's commit_ts, where its metadata does not say it"
+            "--base-ts",
+            type=parse_moment,
+            metavar="TS",
+            help="the dump's commit_ts, where its metadata does not say it",
         )
         parser.add_argument(
             "--to", type=parse_moment, metavar="TS|TIME", help="the moment, inclusive (default: all that has landed)"

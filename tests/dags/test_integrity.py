@@ -264,5 +264,5 @@ def test_parsing_is_quick_and_loads_nothing_heavy(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _PARSE], capture_output=True, text=True, check=True)
     first, heavy = done.stdout.splitlines()[-2:]
     seconds, dags = first.split()
-    assert (int(dags), heavy) == (70, "")
+    assert (int(dags), heavy) == (80, "")
     assert float(seconds) < 1.0

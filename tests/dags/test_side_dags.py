@@ -154,6 +154,22 @@ def test_a_bootstrap_follows_the_load_and_says_what_came(run: Runner) -> None:
     assert done.note.startswith("bootstrap: 12,345 rows of 1 sources landed, base at ")
 
 
+def test_a_restore_names_base_moment_and_target(run: Runner, folder: Path) -> None:
+    write_replication(folder, "copy")
+    results = answer("finalize", LO, LOWERED)["results"]
+    results[-1]["detail"]["inexact"] = {"shop.t": "its first rows are not in the lake"}
+    conf = {"to": "2026-11-20T00:00:00Z", "base": "/dumps/monday", "into": "copy"}
+    done = run({"restore": [printed(results)]}, conf, ".restore")
+    assert done.state == "success"
+    found = options(done)
+    assert (found["--base"], found["--into"]) == ("/dumps/monday", str(folder / "copy.toml"))
+    assert found["--to"].isdecimal()
+    assert done.note.startswith(f"restore: the database is at {LOWERED} = ")
+    assert done.note.endswith("; known in part: shop.t")
+    with pytest.raises(ParamValidationError):
+        run({"restore": [printed(results)]}, {"base": "--to"}, ".restore")
+
+
 def test_a_rebuild_that_comes_out_different_fails_the_run(run: Runner) -> None:
     changed = answer("merge", LO, LOWERED, "changed")["results"]
     done = run({"backfill": [printed(changed, status=4)]}, {"mode": "rebuild", **RANGE}, ".backfill")

@@ -162,9 +162,7 @@ class DumpStatements:
         mapped = map_ddl(_DumpedDdl(self._base, home[0], home[1], sql), self._dialect).sql
         own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one, count=1) for one in mapped)
         digest = statement_digest(own)
-        batch = StatementBatch(
-            number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest
-        )
+        batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
         return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)
 
     def _batch(self, segment: int, number: int, name: Name, group: list[DumpedRows]) -> StatementBatch:

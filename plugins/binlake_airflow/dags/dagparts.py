@@ -20,7 +20,7 @@ from binlake_airflow.telemetry import addresses
 from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
 
 SYNC = "sync"
-KINDS = (SYNC, "bootstrap", "backfill", "recover", "audit", "verify", "maintain")
+KINDS = (SYNC, "bootstrap", "backfill", "restore", "recover", "audit", "verify", "maintain")
 """Kinds of DAGs of a replication."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TS_PATTERN = "^[0-9]{1,20}$"

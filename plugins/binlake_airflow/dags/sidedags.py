@@ -1,4 +1,4 @@
-"""The DAGs beside the windows of a replication: bootstrap, backfill, recover, audit, verify, maintain. A task each."""
+"""The DAGs beside the windows of a replication: bootstrap, backfill, restore, recover, audit, verify, maintain. A task each."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from binlake_airflow.operators.commands import (
     BootstrapOperator,
     MaintainOperator,
     RecoverOperator,
+    RestoreOperator,
     VerifyOperator,
 )
 from binlake_airflow.timetable import BackfillIntervals
@@ -31,12 +32,15 @@ MODES = {
 _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
 _FEED = r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$"
 _TOPIC = r"^[A-Za-z0-9._{}][A-Za-z0-9._{}-]*$"
+_BASE = r"^(/[^\n]*|[0-9]{1,20})$"
 _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
 def build_side_dags(file: ReplicationFile) -> list[DAG]:
     """All of them; those that write to the target only where there is one. Raises ConfigError."""
-    makers: list[Callable[[ReplicationFile], DAG]] = [_bootstrap_dag, _backfill_dag, _audit_dag, _maintain_dag]
+    makers: list[Callable[[ReplicationFile], DAG]] = [
+        _bootstrap_dag, _backfill_dag, _restore_dag, _audit_dag, _maintain_dag,
+    ]  # fmt: skip
     if file.replication.target is not None:
         makers += [_recover_dag, _verify_dag]
     return [make(file) for make in makers]
@@ -101,6 +105,29 @@ def _backfill_dag(file: ReplicationFile) -> DAG:
         schedule=_backfill_intervals(file),
     ) as dag:
         BackfillOperator(task_id="backfill", **file.command_arguments(), doc_md="`binlake backfill`")
+    return dag
+
+
+def _restore_dag(file: ReplicationFile) -> DAG:
+    with new_dag(
+        file,
+        "restore",
+        summary=f"Bring a database to any landed moment of {file.replication.name}, from a dump and the lake",
+        doc="Neither source nor pumps are asked. The database is the replication's own target, or that of `into`: a "
+        "fresh one with `base`, or one whose checkpoint lies before the moment. A run that was stopped goes on when it "
+        "is triggered again with the same parameters.",
+        params={
+            "to": moment_param("to", "The moment, inclusive; empty = all that has landed"),
+            "base": text_param(
+                "base", "folder of a dump (mydumper, dumpling) that the worker reads, loaded first; or the commit_ts at"
+                " which the database equals the source", _BASE,
+            ),
+            "base_ts": text_param("base_ts", "the dump's commit_ts, where its metadata does not say it", TS_PATTERN),
+            "into": text_param("into", "the replication whose target is restored; empty = this one", _NAME),
+        },
+        schedule=None,
+    ) as dag:  # fmt: skip
+        RestoreOperator(task_id="restore", **file.command_arguments(), doc_md="`binlake restore`")
     return dag
 
 

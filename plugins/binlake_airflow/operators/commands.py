@@ -182,6 +182,45 @@ class BootstrapOperator(CommandOperator):
         return done
 
 
+class RestoreOperator(CommandOperator):
+    """Brings a database to a moment: a dump, or what it holds, then the lake. Run again it goes on where it was."""
+
+    command = "restore"
+    applies = True
+
+    def uses_spark(self, context: Context) -> bool:
+        """The stages of the SQL sink run for each window."""
+        del context
+        return True
+
+    def words(self, context: Context) -> Sequence[str]:
+        """Base, moment and target of the params."""
+        params = context["params"]
+        given = {
+            "--base": params.get("base"),
+            "--base-ts": params.get("base_ts"),
+            "--to": parse_moment(params.get("to")),
+        }
+        if into := params.get("into"):
+            given["--into"] = _replication_file(into)
+        words = [word for name, value in given.items() if value for word in (name, value)]
+        return [*words, "--run-id", str(context["run_id"])]
+
+    def into(self, asked: Context) -> Replication | None:
+        """That of the form, if there is one."""
+        name = asked.get("into")
+        return load_replication(_replication_file(name), secrets=False) if name else None
+
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
+        """The results, with a note: where the database is, and which tables it has in part."""
+        last = printed[-1]
+        inexact = last["detail"].get("inexact", {})
+        text = f"restore: the database is at {ts_with_time(last['hi'])}"
+        text += f"; known in part: {', '.join(sorted(inexact))}" if inexact else ""
+        context["ti"].xcom_push(key=KEY, value=text[:1000])
+        return shorten_lists(super().answer(printed, status, context))
+
+
 class BackfillOperator(CommandOperator):
     """Rebuilds, repairs, replays, rolls back or sends a range of commit_ts again (DESIGN 4).
 

@@ -119,13 +119,14 @@ def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
 def lineage_of_command(
     command: str, replication: Replication, asked: Mapping[str, Any], printed: Any, into: Replication | None = None
 ) -> Flow:
-    """Of a command that answered `printed` to the params `asked`; `into`: whose target a replay wrote to."""
+    """Of a command that answered `printed` to the params `asked`; `into`: whose target it wrote to."""
     flow = _Flow(replication)
     if command == "recover":
         relayed = printed[-1]["detail"].get("source") == "relay"
         return lineage_of_stages(replication, printed[:-1], from_relay=relayed)
-    if command == "backfill" and into is not None:
-        return lineage_of_stages(replication.model_copy(update={"target": into.target}), printed)
+    if command == "restore" or (command == "backfill" and into is not None):
+        target = replication.target if into is None else into.target
+        return lineage_of_stages(replication.model_copy(update={"target": target}), printed)
     if command == "bootstrap":
         return flow.all()  # it follows: the windows move the rows, and say so
     if command == "audit":

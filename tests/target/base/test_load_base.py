@@ -167,9 +167,7 @@ def test_a_dump_that_is_not_whole_is_named_and_nothing_is_written(
     assert rows(server, "SHOW DATABASES LIKE 'shop-1'") == []
 
 
-def test_a_statement_longer_than_a_packet_is_named_before_anything_is_written(
-    server: MariaDb, dumped: Dumped
-) -> None:
+def test_a_statement_longer_than_a_packet_is_named_before_anything_is_written(server: MariaDb, dumped: Dumped) -> None:
     folder, _ = dumped
     put(folder / "log.line.000000007.sql", f"INSERT INTO `line` VALUES ('{'x' * (1 << 20)}', 1);\n")
     before = rows(server, "SELECT @@GLOBAL.max_allowed_packet")[0][0]
