@@ -1,7 +1,7 @@
 """`binlake restore`: a database as of any landed commit_ts, from a base and the lake; no source, no pump, no PD.
 
-The lake is the incremental backup (MISSION S0-01). The base is what the target holds with its checkpoint, a dump that is
-loaded first (`--base`), or nothing, where the lake begins with the source.
+The lake is the incremental backup (MISSION S0-01). The base is what the target holds with its checkpoint, a dump that
+is loaded first (`--base`), or nothing, where the lake begins with the source.
 """
 
 from __future__ import annotations

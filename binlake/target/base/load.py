@@ -42,7 +42,7 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
         raise ConfigError(
             "the dump is one of MySQL or MariaDB: its metadata has a place in the source's log, not a commit_ts",
             where={"folder": folder},
-            hint="give --base-ts, the commit_ts of the last transaction that the dump has (`binlake audit transaction`)",
+            hint="give --base-ts, the commit_ts of the last transaction that the dump has",
         )
     return Base(folder, place)
 

@@ -1,4 +1,4 @@
-"""The DAGs beside the windows of a replication: bootstrap, backfill, restore, recover, audit, verify, maintain. A task each."""
+"""The DAGs beside the windows of a replication, of one task each: bootstrap, backfill, restore, recover and others."""
 
 from __future__ import annotations
 
