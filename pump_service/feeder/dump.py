@@ -61,6 +61,7 @@ class Dump:
         self._buffer = bytearray()
         self._joined = bytearray()
         self._sock: socket.socket = link._sock  # type: ignore[attr-defined]
+        self._sock.settimeout(read_timeout_s)  # also in the middle of a TLS record, which `poll` does not see
         self._wake, self._waker = socket.socketpair()
         self._heard = time.monotonic()
         self._error: BinlakeError | None = None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
 import pymysql
-from pymysql.constants import ER
+from pymysql.constants import CR, ER
 from pymysql.cursors import DictCursor
 
 from binlake.errors import SourceRefused, SourceUnavailable
@@ -23,7 +24,7 @@ __all__ = [
 Address = tuple[str, int]
 
 _CONNECT_S = 10.0
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CREDENTIALS = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
@@ -37,13 +38,19 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
     try:
         return pymysql.connect(**{**own, "autocommit": True, **arguments})
     except pymysql.err.Error as error:
+        text = error.args[1] if len(error.args) > 1 else error
         if error.args and error.args[0] in _CREDENTIALS:
             raise SourceRefused(
-                f"the server refuses the user: {error.args[-1]}",
-                hint="user and password of the source in feeder.toml",
+                f"the server refuses the user: {text}",
+                hint="user and password of the source in feeder.toml; `ssl-cert` where the user needs a certificate",
                 where=where,
             ) from None
-        raise SourceUnavailable(f"the server cannot be reached: {error.args[-1:]}", where=where) from None
+        cause = getattr(error, "original_exception", None)
+        is_tls = isinstance(cause, ssl.SSLError) or error.args[:1] == (CR.CR_SSL_CONNECTION_ERROR,)
+        hint = (
+            "the section `security` of this server in feeder.toml, and the server's own certificate" if is_tls else ""
+        )
+        raise SourceUnavailable(f"the server cannot be reached: {text}", where=where, hint=hint) from None
 
 
 def connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def connect_arguments(server: Server, address: Address | None = None) -> dict[st
     tls = Tls.of(*server.security.files())
     if tls is not None:
         own["ssl"] = tls.http_context()
-    elif host in _LOOPBACK:
+    elif host in LOOPBACK:
         own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
     return own
 

@@ -12,7 +12,7 @@ import pymysql
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.server import Address, Link, ask, connect, flavor_of, variables
+from pump_service.feeder.server import LOOPBACK, Address, Link, ask, connect, flavor_of, variables
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startplace import read_identity, start_of
 
@@ -34,7 +34,7 @@ _SAME = {
 @dataclass(frozen=True)
 class ServerFacts:
     """What a server says of itself. `is_first`: of the source's servers it is the one that is read first;
-    `replicas`: server ids of those that read it now."""
+    `replicas`: server ids of those that read it now; `tls`: the version by which it was asked, "" = none."""
 
     flavor: Flavor
     version: str
@@ -42,6 +42,7 @@ class ServerFacts:
     grants: tuple[str, ...]
     replicas: frozenset[int]
     is_first: bool = True
+    tls: str = ""
 
     def value(self, name: str) -> str:
         """A variable in capitals, "" where the server has none of that name."""
@@ -56,7 +57,8 @@ def read_facts(link: Link, *, is_first: bool) -> ServerFacts:
     """Of the server behind `link`. Raises pymysql's errors."""
     flavor, settings = flavor_of(link), variables(link)
     grants = tuple(str(row[0]) for row in ask(link, "SHOW GRANTS"))
-    return ServerFacts(flavor, settings.get("version", ""), settings, grants, _replicas(link), is_first)
+    tls = str(ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1])
+    return ServerFacts(flavor, settings.get("version", ""), settings, grants, _replicas(link), is_first, tls)
 
 
 def _replicas(link: Link) -> frozenset[int]:
@@ -75,13 +77,19 @@ def check_address(source: SourceFile, address: Address, server_id: int) -> tuple
         with closing(connect(source, address)) as link:
             facts = read_facts(link, is_first=is_first)
             found = check_server(facts, server_id, with_snapshot=source.start.mode == "snapshot")
-            return [*found, *_check_start(link, facts, source)], facts
+            return [*found, _check_tls(facts, address), *_check_start(link, facts, source)], facts
     except BinlakeError as error:
         return [
             Finding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
         ], None
     except pymysql.err.Error as error:
         return [Finding("connection", "fail", str(error.args[-1]), "privileges of the source's user")], None
+
+
+def _check_tls(facts: ServerFacts, address: Address) -> Finding:
+    is_safe = bool(facts.tls) or address[0] in LOOPBACK
+    remedy = "the log and the password travel in the clear: ssl-ca in [source.security] of feeder.toml"
+    return judge("TLS", is_safe, facts.tls or "none", remedy, "warn")
 
 
 def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:

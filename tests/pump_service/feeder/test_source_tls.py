@@ -1,0 +1,108 @@
+"""Sources and trackers by TLS: the log, the checks and the scratch databases of servers that take nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.certificates import certificate
+from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory
+from support.sourcelog import end_of, source_of, transactions_until_now
+
+from binlake.errors import SourceRefused, SourceUnavailable
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rpc import Tls
+from pump_service.feeder.checks.report import run_checks
+from pump_service.feeder.server import ask, connect, tracker_arguments
+from pump_service.feeder.settings import FeederFile, Tracker
+from pump_service.feeder.tracker import ScratchServer
+
+USER = {"user": "tls", "password": "secret"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
+    with mariadb_in_memory((*MariaDb.source_options(), *(f"--{name}={file}" for name, file in named(files)))) as made:
+        yield made
+
+
+@pytest.fixture
+def mysql_by_tls(files: Tls, mysql: MySql) -> Iterator[MySql]:
+    """The session's server with the test's certificate in the place of the one that it made for itself."""
+    before = [("ssl_ca", "ca.pem"), ("ssl_cert", "server-cert.pem"), ("ssl_key", "server-key.pem")]
+    for names in [(name.replace("-", "_"), str(file)) for name, file in named(files)], before:
+        execute(mysql, *(f"SET GLOBAL {name} = '{file}'" for name, file in names), "ALTER INSTANCE RELOAD TLS")
+        if names is not before:
+            yield mysql
+
+
+@pytest.fixture(params=["mariadb_by_tls", "mysql_by_tls"])
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    """Each server with a user who needs TLS and a certificate of his own."""
+    found: MariaDb = request.getfixturevalue(request.param)
+    execute(
+        found, "CREATE USER tls IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO tls WITH GRANT OPTION",
+        "CREATE DATABASE secure", "CREATE TABLE secure.t (id INT PRIMARY KEY, v LONGBLOB)",
+    )  # fmt: skip
+    yield found
+    execute(found, "DROP USER tls", "DROP DATABASE secure")
+
+
+def named(files: Tls) -> list[tuple[str, Path | None]]:
+    return [("ssl-ca", files.ca), ("ssl-cert", files.cert), ("ssl-key", files.key)]
+
+
+def security(files: Tls, *without: str) -> dict[str, Any]:
+    """The section `security` of a server."""
+    return {name: str(file) for name, file in named(files) if name not in without}
+
+
+def test_a_log_is_read_by_tls_whatever_its_size(server: MariaDb, files: Tls) -> None:
+    # S4-01
+    start = end_of(server)
+    execute(
+        server, "INSERT INTO secure.t VALUES (1, REPEAT('x', 20000000))",
+        *(f"INSERT INTO secure.t VALUES ({n}, 'small')" for n in range(2, 40)),
+    )  # fmt: skip
+    seen = transactions_until_now(server, start, security=security(files), **USER)
+    assert [len(one.changes) for one in seen] == [1] * 39
+    assert len(seen[0].changes[0].rows) > 20_000_000
+    with closing(connect(source_of(server, security=security(files), **USER))) as link:
+        assert ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1].startswith("TLSv1")
+
+
+def test_a_tracker_by_tls_and_the_checks_of_both(server: MariaDb, files: Tls) -> None:
+    at = {"host": server.host, "port": server.port, "security": security(files), **USER}
+    report = run_checks(FeederFile.model_validate({"tracker": at, "source": [{"name": "s1", **at}]}))
+    assert [one for _, one in report if one.verdict == "fail"] == []
+    assert [one.found[:4] for _, one in report if one.check == "TLS"] == ["TLSv"]
+    flavor = Flavor.MARIADB if server.name == "mariadb" else Flavor.MYSQL
+    tracker = ScratchServer("tls", flavor, tracker_arguments(Tracker.model_validate(at)))
+    with closing(tracker):
+        tracker.rebuild([DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")])
+        assert tracker.database("shop") == DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
+        tracker.rebuild([])
+
+
+def test_what_is_wrong_with_a_certificate_is_said(server: MariaDb, files: Tls, tmp_path: Path) -> None:
+    with pytest.raises(SourceRefused, match="ssl-cert"):
+        connect(source_of(server, security=security(files, "ssl-cert", "ssl-key"), **USER))
+    other = security(files) | {"ssl-ca": str(certificate(tmp_path).ca)}
+    with pytest.raises(SourceUnavailable, match="CERTIFICATE_VERIFY_FAILED") as refused:
+        connect(source_of(server, security=other, **USER))
+    assert "`security`" in refused.value.hint
+
+
+def test_a_server_without_tls_gets_no_password_in_the_clear(mariadb_source: MariaDb, files: Tls) -> None:
+    with pytest.raises(SourceUnavailable, match="SSL is required") as refused:
+        connect(source_of(mariadb_source, security=security(files)))
+    assert "`security`" in refused.value.hint
