@@ -16,7 +16,7 @@ from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map
 from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
-from binlake.mysqlbinlog.model import Statement, TableMap
+from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_pair
@@ -51,6 +51,10 @@ class Catalog:
     def version(self) -> int:
         """The SchemaVersion that transactions carry now."""
         return self.state.version
+
+    def flavor(self, source: str) -> Flavor:
+        """The family of a source."""
+        return self._sources[source].flavor
 
     def table(self, source: str, db: str, table: str) -> TableDef | None:
         """The definition now of a table by its name at the source; None where there is none."""

@@ -17,6 +17,7 @@ from pump_service.feeder.checks.report import has_failures, print_report, report
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.service import STATUS_PATH, Feeder, describe_place
 from pump_service.feeder.settings import FeederFile, read_settings
+from pump_service.feeder.snapshot.kept import load_record
 
 _ASK_S = 5.0
 _SHOWN = (
@@ -50,7 +51,7 @@ class FeederCommand:
         if args.action == "check":
             return _check(settings, args.output)
         if args.action == "status":
-            return _show(settings, args.output)
+            return show_status(settings, args.output)
         feeder = Feeder(settings)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: feeder.stop())
@@ -67,7 +68,8 @@ def _check(settings: FeederFile, output: str) -> int:
     return 1 if has_failures(report) else 0
 
 
-def _show(settings: FeederFile, output: str) -> int:
+def show_status(settings: FeederFile, output: str) -> int:
+    """Print how far each source is: as the running feeder says, else as its folder does. Raises BinlakeError."""
     status = _ask(settings) or _read(settings)
     if output == "json":
         print(json.dumps(status))
@@ -102,10 +104,12 @@ def _read(settings: FeederFile) -> dict[str, Any]:
         )
     with closing(Journal(settings.data_dir)) as journal:
         places = journal.places()
+        loads = {one.name: load_record(journal, one.name) for one in settings.source}
     return {
         "name": settings.name,
         "sources": [
             {"source": one.name, "state": "not running", **describe_place(places.get(one.name))}
+            | ({"load": loads[one.name]} if loads[one.name] else {})
             for one in settings.source
         ],
     }

@@ -125,6 +125,11 @@ class SourceLog:
         self._stopped.set()
         self._drop()
 
+    @property
+    def taken(self) -> tuple[str, int]:
+        """File and offset up to which events have come, also those of no transaction; ("", 0) = not connected."""
+        return self._reader.place if self._reader is not None else ("", 0)
+
     def _next(self, wait_s: float) -> SourceTransaction | None:
         """The next transaction, None when none came in time."""
         deadline = time.monotonic() + wait_s

@@ -3,6 +3,7 @@
 One rule makes it exactly once: the outcome of a batch and the position behind it are one durable step, taken after
 every prewrite was acknowledged and before any commit is sent. After a crash a batch that is in the journal is
 committed, and its commits are sent again; one that is not is rolled back, and its source is read again from before it.
+Chunks of a full load stay undecided over the ends of processes, until one such step commits all of them.
 
 A batch has consecutive start_ts and consecutive commit_ts, so that some fifty bytes answer for thousands of
 transactions: they stay for `keep-days`.
@@ -23,6 +24,7 @@ from typing import Any
 from binlake.base.filelock import FileLock
 from binlake.errors import Permanent, Transient
 from binlake.mysqlbinlog.model import Position
+from pump_service.feeder.openbatches import OpenBatches
 
 Json = dict[str, Any]
 
@@ -35,6 +37,11 @@ CREATE TABLE IF NOT EXISTS place (
   source TEXT PRIMARY KEY, file TEXT NOT NULL, offset INTEGER NOT NULL, gtids TEXT NOT NULL,
   last_id TEXT NOT NULL, time_ms INTEGER NOT NULL, commit_ts INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS load_table (
+  source TEXT, db TEXT, name TEXT, body TEXT NOT NULL, PRIMARY KEY (source, db, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS load_batch (
+  first_start INTEGER PRIMARY KEY, source TEXT NOT NULL, db TEXT NOT NULL, name TEXT NOT NULL, stage INTEGER NOT NULL,
+  count INTEGER NOT NULL, body TEXT NOT NULL);
 """
 _FORMAT = "1"
 _MOST = 1 << 62  # above all timestamps and ids
@@ -90,6 +97,17 @@ class Place:
     commit_ts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedChunk:
+    """A chunk of a full load that is prewritten: `table` is (source, db, table), `body` what is kept of the table with
+    it; `stage`: the number of the snapshot in which it was read."""
+
+    table: tuple[str, str, str]
+    body: str
+    stage: int
+    batches: Sequence[Batch]
+
+
 class Journal:
     """The journal in `folder`, which this process alone holds. Thread-safe.
 
@@ -108,7 +126,7 @@ class Journal:
         self._path = folder / "journal.db"
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._open: dict[int, int] = {}
+        self._open = OpenBatches()
         self._stored: list[int] = []
         try:
             self._db = self._connect()
@@ -137,11 +155,11 @@ class Journal:
 
     def open(self, first_start: int, count: int) -> None:
         """Call before the first prewrite of these is sent: they are undecided while this process lives."""
-        self._open[first_start] = count
+        self._open.add(first_start, count)
 
     def abandon(self, first_start: int) -> None:
         """They will not be committed."""
-        self._open.pop(first_start, None)
+        self._open.remove(first_start)
 
     def commit(
         self,
@@ -150,8 +168,12 @@ class Journal:
         *,
         jobs: Iterable[Json] = (),
         facts: Mapping[str, str] | None = None,
+        loaded: str = "",
     ) -> None:
-        """Durable when it returns: each batch is committed at its first commit_ts and the next ones; see the module."""
+        """Durable when it returns: each batch is committed at its first commit_ts and the next ones; see the module.
+
+        `loaded`: the source whose full load this is: its chunks are kept no longer.
+        """
         with self._writing() as db:
             self._note_stored(db)
             db.executemany(
@@ -161,8 +183,10 @@ class Journal:
             db.executemany("INSERT INTO job VALUES (?, ?)", [(job["id"], json.dumps(job)) for job in jobs])
             self._put_places(db, places)
             db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
+            if loaded:
+                _delete_load(db, loaded)
         for one, _ in batches:
-            self._open.pop(one.first_start, None)
+            self._open.remove(one.first_start)
 
     def move(self, source: str, place: Place) -> None:
         """The source is read on from `place`; nothing of what lies before it concerns the pumps."""
@@ -184,7 +208,7 @@ class Journal:
         """The commit_ts of a transaction of this feeder; 0 = rolled back, -1 = undecided, None = not known any more."""
         if start_ts >= _MOST:
             return None
-        if any(first <= start_ts < first + count for first, count in list(self._open.items())):
+        if self._open.has(start_ts):
             return -1
         query = "SELECT first_start, count, first_commit FROM batch WHERE first_start <= ? ORDER BY 1 DESC LIMIT 1"
         for first_start, count, first_commit in self._ask(query, start_ts):
@@ -196,14 +220,55 @@ class Journal:
         """Drop the answers for transactions that began before `before_ts` and are on their pumps; how many batches."""
         with self._writing() as db:
             self._note_stored(db)
-            (oldest,) = db.execute("SELECT min(first_start) FROM batch WHERE unsent IS NOT NULL").fetchone()
-            line = min([before_ts, *([oldest] if oldest is not None else [])])
+            oldest = [
+                first
+                for table in ("batch WHERE unsent IS NOT NULL", "load_batch")
+                for (first,) in db.execute(f"SELECT min(first_start) FROM {table}")
+                if first is not None
+            ]
+            line = min([before_ts, *oldest])
             known = int(self.fact(_FORGOTTEN) or 0)
             if line <= known:
                 return 0
             dropped = db.execute("DELETE FROM batch WHERE first_start < ?", (line,)).rowcount
             db.execute("REPLACE INTO fact VALUES (?, ?)", (_FORGOTTEN, str(line)))
             return dropped
+
+    # -- full loads: their chunks are prewritten and undecided, until `commit` or `drop_chunks`
+
+    def keep_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
+        """Durable when it returns: the prewrites of `chunks` stay open over the end of this process."""
+        with self._writing() as db:
+            for one in chunks:
+                db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*one.table, one.body))
+                db.executemany(
+                    "INSERT INTO load_batch VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    [(part.first_start, *one.table, one.stage, part.count, part.to_json()) for part in one.batches],
+                )
+
+    def load_tables(self, source: str) -> dict[tuple[str, str], str]:
+        """What was kept of each table of a source's load, by (db, table)."""
+        rows = self._ask("SELECT db, name, body FROM load_table WHERE source = ?", source)
+        return {(db, name): body for db, name, body in rows}
+
+    def load_batches(self, source: str) -> Iterator[tuple[int, Batch]]:
+        """(stage, batch) of the chunks that were kept, by stage and start_ts."""
+        query = "SELECT stage, first_start, body FROM load_batch WHERE source = ? ORDER BY stage, first_start"
+        for stage, first_start, body in self._ask(query, source):
+            yield stage, Batch.from_json(first_start, body)
+
+    def drop_chunks(self, source: str, tables: Iterable[tuple[str, str]] | None = None) -> None:
+        """Roll back the chunks of `tables` (None: of all) and forget them."""
+        names = list(self.load_tables(source)) if tables is None else list(tables)
+        dropped: list[int] = []
+        with self._writing() as db:
+            for name in names:
+                query = "SELECT first_start FROM load_batch WHERE source = ? AND db = ? AND name = ?"
+                dropped += [first for (first,) in db.execute(query, (source, *name))]
+                for kept in ("load_batch", "load_table"):
+                    db.execute(f"DELETE FROM {kept} WHERE source = ? AND db = ? AND name = ?", (source, *name))
+        for first in dropped:
+            self._open.remove(first)
 
     # -- places and jobs
 
@@ -242,6 +307,8 @@ class Journal:
                 db.execute(statement)
             for name, value in ((_FORMAT_FACT, _FORMAT), (_ID, str(uuid.uuid4()))):
                 db.execute("INSERT OR IGNORE INTO fact VALUES (?, ?)", (name, value))
+        for first_start, count in self._ask("SELECT first_start, count FROM load_batch"):
+            self._open.add(first_start, count)
         if self.fact(_FORMAT_FACT) != _FORMAT:
             where = {"file": self._path, "format": self.fact(_FORMAT_FACT), "known": _FORMAT}
             raise Permanent("the journal is of another version", where=where, hint="run the version that wrote it")
@@ -287,3 +354,8 @@ class Journal:
         return Transient(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )
+
+
+def _delete_load(db: sqlite3.Connection, source: str) -> None:
+    for kept in ("load_batch", "load_table"):
+        db.execute(f"DELETE FROM {kept} WHERE source = ?", (source,))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import structlog
@@ -28,6 +29,8 @@ Answer = TypeVar("Answer")
 
 _AGAIN_S = 0.5  # before a retry, when PD or all pumps were unavailable
 _START = struct.Struct(">Q")
+_MOST_COMMITS = 1 << 16
+"""Consecutive timestamps that PD is asked for at once: it has 2^18 a millisecond."""
 _KEY = b"t" + bytes(8) + b"_r"
 _HEAD = len(_KEY) + _START.size
 _MARK = b"|"
@@ -93,7 +96,6 @@ class Held:
     source: str
     batches: list[Batch] = field(default_factory=list)
     jobs: list[tuple[int, Callable[[int, int], Json]]] = field(default_factory=list)
-    last: Outgoing | None = None
 
 
 class Publisher:
@@ -122,44 +124,66 @@ class Publisher:
         self.hold(held, transactions)
         return self.commit(held, end)
 
-    def hold(self, held: Held, transactions: Sequence[Outgoing]) -> None:
-        """Prewrite `transactions` and keep them open, behind what `held` has already."""
+    def hold(self, held: Held, transactions: Sequence[Outgoing], counts: Sequence[int] = ()) -> list[Batch]:
+        """Prewrite `transactions` and keep them open, behind what `held` has already.
+
+        The batches that were added: one, or as many as `counts` says, each of so many transactions.
+        """
         if not transactions:
-            return
+            return []
         count, source = len(transactions), held.source
         first = self._wait(source, lambda: self._fetch_ts(count)) - count + 1
         keys = tuple(make_tail(source, one) for one in transactions)
         prewrites = [_prewrite_of(first + n, keys[n], one) for n, one in enumerate(transactions)]
-        self._journal.open(first, count)
+        bounds = list(pairwise(accumulate(counts or [count], initial=0)))
+        for low, high in bounds:
+            self._journal.open(first + low, high - low)
         try:
             pumps = self._wait(source, lambda: self._client.write_prewrites(prewrites))
         except BaseException:
-            self._journal.abandon(first)
+            for low, _ in bounds:
+                self._journal.abandon(first + low)
             raise
         ddls = {first + n: one.ddl for n, one in enumerate(transactions) if one.ddl is not None}
         named = {start_ts: (ddl.query, ddl.job_id, ddl.schema_state) for start_ts, ddl in ddls.items()}
-        held.batches.append(Batch(first, keys, tuple(pumps), named))
+        added = [
+            Batch(
+                first + low, keys[low:high], tuple(pumps[low:high]),
+                {start: ddl for start, ddl in named.items() if first + low <= start < first + high},
+            )
+            for low, high in bounds
+        ]  # fmt: skip
+        held.batches += added
         held.jobs += [(start_ts, ddl.job) for start_ts, ddl in ddls.items()]
-        held.last = transactions[-1]
+        return added
 
-    def commit(self, held: Held, end: Position, facts: Mapping[str, str] | None = None) -> int:
-        """Commit all of `held` in its order, and `facts` with it; the last commit_ts."""
-        count = sum(one.count for one in held.batches)
-        assert held.last is not None
-        # One more: the jobs of its DDL are finished after their commit.
-        finished = self._wait(held.source, lambda: self._fetch_ts(count + 1))
-        firsts, first = list[tuple[Batch, int]](), finished - count
-        for one in held.batches:
-            firsts.append((one, first))
-            first += one.count
+    def commit(
+        self, held: Held, end: Position, facts: Mapping[str, str] | None = None, *, is_load: bool = False
+    ) -> int:
+        """Commit all of `held` in its order, and `facts` with it; the last commit_ts. `is_load`: it is a full load."""
+        firsts, finished = self._commit_ts_of(held)
         jobs = [job(start_ts, finished) for start_ts, job in held.jobs]
         if self._fenced:
             raise Stopped
-        place = Place(end, held.last.id, held.last.time_ms, finished - 1)
-        self._journal.commit(firsts, {held.source: place}, jobs=jobs, facts=facts)
+        place = Place(end, *_read_tail(held.batches[-1].keys[-1]), finished - 1)
+        self._journal.commit(
+            firsts, {held.source: place}, jobs=jobs, facts=facts, loaded=held.source if is_load else ""
+        )
         for batch, first_commit in firsts:
             self._send(batch, first_commit)
         return finished - 1
+
+    def _commit_ts_of(self, held: Held) -> tuple[list[tuple[Batch, int]], int]:
+        """The first commit_ts of each batch, and a timestamp behind all: the jobs of its DDL are finished then."""
+        firsts: list[tuple[Batch, int]] = []
+        for part in _split_batches(held.batches):
+            count = sum(one.count for one in part)
+            finished = self._wait(held.source, functools.partial(self._fetch_ts, count + 1))
+            first = finished - count
+            for one in part:
+                firsts.append((one, first))
+                first += one.count
+        return firsts, finished
 
     def abandon(self, held: Held) -> None:
         """Roll back all of `held`: the pumps ask, and are told so."""
@@ -226,6 +250,24 @@ class Publisher:
             if self.blocked.pop(source, None) is not None:
                 log.info("publishing_goes_on", source=source)
             return answer
+
+
+def _split_batches(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Runs of `batches` whose commits are asked for together."""
+    part, count = list[Batch](), 0
+    for one in batches:
+        if part and count + one.count > _MOST_COMMITS:
+            yield part
+            part, count = [], 0
+        part.append(one)
+        count += one.count
+    yield part
+
+
+def _read_tail(tail: str) -> tuple[str, int]:
+    """(id, time_ms) of a transaction from what `make_tail` gave."""
+    id_, _, time_ms = tail.partition(_MARK.decode())[2].rpartition(_MARK.decode())
+    return id_, int(time_ms)
 
 
 def _prewrite(start_ts: int, tail: str, value: bytes, query: str = "", job_id: int = 0, state: int = 0) -> pb.Binlog:

@@ -31,7 +31,8 @@ from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
 from pump_service.feeder.server import connect, flavor_of, tracker_arguments
 from pump_service.feeder.settings import FeederFile, SourceFile
-from pump_service.feeder.snapshot.loading import Loader, load_record, needs_load
+from pump_service.feeder.snapshot.kept import load_record
+from pump_service.feeder.snapshot.loading import Loader, needs_load
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.feeder.tracker import ScratchServer
@@ -149,7 +150,8 @@ class Feeder:
             journal = parts.journal
             if needs_load(journal, source):
                 watch = functools.partial(self._loads.__setitem__, source.name)
-                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch)
+                server_id = self._settings.server_id_of(source)
+                loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
                 self._retry(loader.load)
             elif source.name not in journal.places():
                 self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog))

@@ -100,6 +100,11 @@ class TransactionReader:
         """The file that the next event is in."""
         return self._file
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """File and offset behind the events that have been taken."""
+        return self._file, self._offset
+
     def is_at(self, place: Position) -> bool:
         """Whether the events up to `place` of its file have been taken."""
         return self._file == place.file and self._offset >= place.offset

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
+from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import qualified, quote, quote_name
@@ -20,44 +21,68 @@ _ORDERED = _NUMBERS | t.MOMENTS | t.DATES | {t.DURATION, t.VARCHAR, t.VARSTRING,
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of a table: `where` is its condition, "" for a whole table; `last`: no other comes behind it."""
+    """A range of a table, above `low` up to `high`: `where` is its condition, "" for a whole table."""
 
+    low: str
+    high: str
     where: str
-    last: bool
 
 
 class Chunks:
-    """The ranges of table `name` at the source, of `rows` rows each; for one thread at a time."""
+    """What is left of `ranges` of table `name` at the source, `rows` rows at a time; for one thread at a time.
 
-    def __init__(self, name: Name, table: TableDef, rows: int) -> None:
+    `row_id`: a number that the server keeps for each row of a table without a key of its own (TiDB's `_tidb_rowid`).
+    """
+
+    def __init__(self, name: Name, table: TableDef, rows: int, row_id: str = "", ranges: Ranges | None = None) -> None:
+        self.ranges = ranges or Ranges()
         self._from = qualified(*name)
-        self._column = _cut_column(table)
+        column = cut_column(table)
+        self._name = quote_name(column.name) if column is not None else row_id
+        self._shown = _shown(column) if column is not None else row_id
+        self._literal = key_literal(column) if column is not None else str
         self._rows = rows
-        self._low = ""
-        self._over = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the table may have more ranges than one."""
+        return bool(self._name)
+
+    @property
+    def low(self) -> str:
+        """Where the next range begins; "" at the table's begin, and behind its end."""
+        left = self.ranges.next()
+        return left.low if left is not None else ""
 
     def take(self, link: Link) -> Chunk | None:
         """The next range; None when all are given out. `link` sees the snapshot."""
-        if self._over:
+        left = self.ranges.next()
+        if left is None:
             return None
-        high = self._bound(link)
-        self._over = not high
-        name = quote_name(self._column.name) if self._column else ""
-        bounds = [f"{name} > {self._low}"] * bool(self._low) + [f"{name} <= {high}"] * bool(high)
-        self._low = high
-        return Chunk(" AND ".join(bounds), self._over)
+        given = self.ranges.give(left, self._bound(link, left))
+        return Chunk(given.low, given.high, self._condition(given.low, given.high))
 
-    def _bound(self, link: Link) -> str:
-        """The literal of the key's value `rows` rows on; "" where fewer are left."""
-        if self._column is None:
-            return ""
-        name, text = quote_name(self._column.name), _shown(self._column)
-        above = f" WHERE {name} > {self._low}" if self._low else ""
-        found = ask(link, f"SELECT {text} FROM {self._from}{above} ORDER BY {name} LIMIT {self._rows - 1}, 1")
-        return _literal(self._column)(str(found[0][0])) if found else ""
+    def pass_over(self, high: str) -> None:
+        """Give the next range out as one that ends at `high`, without asking."""
+        left = self.ranges.next()
+        if left is not None:
+            self.ranges.give(left, high)
+
+    def _condition(self, low: str, high: str) -> str:
+        return " AND ".join([f"{self._name} > {low}"] * bool(low) + [f"{self._name} <= {high}"] * bool(high))
+
+    def _bound(self, link: Link, left: Range) -> str:
+        """The literal of the key's value `rows` rows on; the end of `left` where fewer are left."""
+        if not self._name:
+            return left.high
+        condition = self._condition(left.low, left.high)
+        where = f" WHERE {condition}" if condition else ""
+        query = f"SELECT {self._shown} FROM {self._from}{where} ORDER BY {self._name} LIMIT {self._rows - 1}, 1"
+        found = ask(link, query)
+        return self._literal(str(found[0][0])) if found else left.high
 
 
-def _cut_column(table: TableDef) -> ColumnInfo | None:
+def cut_column(table: TableDef) -> ColumnInfo | None:
     """The first column of the primary key, where SQL compares its values as the index orders them."""
     if not table.primary_key:
         return None
@@ -73,7 +98,8 @@ def _shown(column: ColumnInfo) -> str:
     return f"HEX({name})" if column.is_binary else f"CAST({name} AS CHAR)"
 
 
-def _literal(column: ColumnInfo) -> Callable[[str], str]:
+def key_literal(column: ColumnInfo) -> Callable[[str], str]:
+    """The literal of a key's canonical text."""
     if column.is_binary:
         return lambda text: f"X'{text}'"
     return str if column.tp in _NUMBERS else quote

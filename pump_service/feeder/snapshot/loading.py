@@ -1,43 +1,47 @@
 """The full load of a source at its first start: its definitions, then all its rows, and then its log from their place.
 
 The definitions are published first, as DDL, so that mirror and target make the tables. The rows are prewritten as they
-are read and stay open: one durable step commits all of them together with the position from which the log is read. A
-load that does not reach this step is rolled back and begins again: nothing has seen its rows.
+are read and stay open: one durable step commits all of them together with the position from which the log is read.
+Chunks that are prewritten are kept over whatever ends an attempt (`kept`): the next one reads the rest in a new
+snapshot, and what the log changed in between of what was read (`catchup`). Nothing has seen a row before that step.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.errors import BinlakeError, SourceRefused, SourceUnavailable, Transient
+from binlake.errors import BinlakeError, Permanent, SourceRefused, SourceUnavailable, Transient
+from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.journal import Batch, Journal, Place
 from pump_service.feeder.publisher import Ddl, Held, Outgoing, Publisher, Stopped
 from pump_service.feeder.server import Link, connect, flavor_of
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
+from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp
+from pump_service.feeder.snapshot.keeping import ChunkKeeper
+from pump_service.feeder.snapshot.kept import KeptLoad, Stage, load_record, record_facts
+from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable, Value
+from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from pump_service.feeder.snapshot.structures import describe_source, guess_rows
+from pump_service.feeder.startplace import read_identity
 
 log = structlog.get_logger()
 
 _TRIES = 10  # openings between which DDL may run
 _AGAIN_S = 1.0  # before a snapshot that DDL ended is taken again
 _READ_TIMEOUT_S = 600  # of one answer: the bound of a chunk may be far
-_HELD_BYTES = 4 << 20
-"""Of the values that are prewritten together."""
 _PRIVILEGES = frozenset(
     {
         ER.TABLEACCESS_DENIED_ERROR,
@@ -49,13 +53,6 @@ _PRIVILEGES = frozenset(
 )
 
 
-def load_record(journal: Journal, source: str) -> dict[str, Any]:
-    """What the journal knows of a source's load: `state` (`loading`, `done`), `rows`, `commit_ts`; {} = it has none."""
-    text = journal.fact(_fact(source))
-    record: dict[str, Any] = json.loads(text) if text else {}
-    return record
-
-
 def needs_load(journal: Journal, source: SourceFile) -> bool:
     """Whether `source` is to be loaded: it was never read, or its load did not end."""
     if source.name in journal.places():
@@ -65,7 +62,8 @@ def needs_load(journal: Journal, source: SourceFile) -> bool:
 
 @dataclass
 class Loader:
-    """Loads `source`; `watch` is given the progress of each attempt when it begins."""
+    """Loads `source`, whose log is read as replica `server_id`; `watch` is given the progress of each attempt when it
+    begins."""
 
     source: SourceFile
     journal: Journal
@@ -73,51 +71,95 @@ class Loader:
     catalog: Catalog
     stopped: threading.Event
     watch: Callable[[Progress], None]
+    server_id: int = 0
 
     def load(self) -> None:
         """Return when all rows are committed, and the journal has the position behind them.
 
-        Raises SourceUnavailable, SourceRefused, SchemaError, Transient, Stopped; then nothing of the load is seen.
+        Raises SourceUnavailable, Transient, Stopped: called again, it goes on; SourceRefused, SchemaError: it begins
+        again. Whatever it raises, nothing of the load is seen.
         """
         while True:
-            held = Held(self.source.name)
+            kept = KeptLoad(self.journal, self.source.name)
             try:
-                self._load(held)
+                self._go_on(kept)
             except SnapshotChanged as error:
-                self.publisher.abandon(held)
-                log.warning("snapshot_again", source=self.source.name, reason=str(error))
-                if self.stopped.wait(_AGAIN_S):
-                    raise Stopped from error
-            except err.Error as error:
-                self.publisher.abandon(held)
-                raise _source_error(error) from error
-            except BaseException:
-                self.publisher.abandon(held)
-                raise
+                kept.read_again([error.table])
+                self._again(error)
+            except CannotJoin as error:
+                kept.forget()
+                self._again(error)
+            except (Permanent, err.Error) as error:
+                known = _source_error(error) if isinstance(error, err.Error) else error
+                if isinstance(known, Permanent):
+                    kept.forget()
+                raise known from error
             else:
                 return
 
-    def _load(self, held: Held) -> None:
+    def _again(self, error: BinlakeError) -> None:
+        log.warning("snapshot_again", source=self.source.name, reason=str(error))
+        if self.stopped.wait(_AGAIN_S):
+            raise Stopped from error
+
+    def _go_on(self, kept: KeptLoad) -> None:
+        progress = self._watched({}, kept) if kept.is_read else self._read_rest(kept)
+        held = Held(self.source.name)
+        try:
+            self._join(kept, held, progress)
+            self._commit(held, kept, progress)
+        except BaseException:
+            self.publisher.abandon(held)
+            raise
+
+    def _watched(self, guesses: Mapping[Name, int], kept: KeptLoad) -> Progress:
+        progress = Progress.of(guesses, kept.tables, kept.from_ts, kept.began)
+        progress.resume(kept.tables)
+        self.watch(progress)
+        return progress
+
+    def _read_rest(self, kept: KeptLoad) -> Progress:
+        """Read in a new snapshot what is not read yet."""
         snapshot, databases = self._open()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
-            from_ts = self._first_ts()
-            tables, version = self._publish_definitions(snapshot, databases, began_ms, from_ts)
-            names = [table.name for table in tables]
-            progress = Progress.of(guess_rows(snapshot.sessions[0], names), names, from_ts)
-            self.watch(progress)
-            log.info("snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids)
+            stage = Stage(snapshot.position, read_identity(snapshot.sessions[0], snapshot.flavor).uuid)
+            _check_server(kept, stage)
+            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, kept, stage)
+            progress = self._watched(guess_rows(snapshot.sessions[0], kept.tables), kept)
+            left = [table for table in tables if not table.ranges.is_complete]
+            log.info(
+                "snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
+                stage=len(kept.stages) - 1, tables_left=len(left),
+            )  # fmt: skip
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
-            reader = SnapshotReader(snapshot, tables, version, progress, **limits)
-            with closing(reader.values()) as values:
-                for number, part in _together(values):
-                    if self.stopped.is_set():
-                        raise Stopped
-                    outgoing = [
-                        Outgoing(_id(snapshot, number + n), began_ms, value.value) for n, value in enumerate(part)
-                    ]
-                    self.publisher.hold(held, outgoing)
-        self._commit(held, snapshot, progress)
+            reader = SnapshotReader(snapshot, left, version, progress, **limits)
+            keeper = ChunkKeeper(self.publisher, self.source.name, kept, began_ms)
+            try:
+                with closing(reader.values()) as values:
+                    for value in values:
+                        if self.stopped.is_set():
+                            raise Stopped
+                        keeper.add(value)
+                keeper.flush()
+            finally:
+                keeper.abandon()
+        return progress
+
+    def _join(self, kept: KeptLoad, held: Held, progress: Progress) -> None:
+        """All of the load in the order of its commits: what was read in each stage, and what the log then changed."""
+        batches = kept.batches()
+        caught: dict[int, list[Batch]] = {stage: [] for stage in batches}
+        if len(kept.stages) > 1:
+            progress.state = "catching up"
+            flavor = self.catalog.flavor(self.source.name)
+            catch_up = CatchUp(
+                self.source, self.server_id, flavor, kept.stages, kept.tables, self.catalog,
+                lambda: open_session(self._connect, flavor), self.stopped,
+            )  # fmt: skip
+            for stage, outgoing in catch_up.read():
+                caught[stage] += self.publisher.hold(held, outgoing)
+        held.batches[:] = [batch for stage in sorted(batches) for batch in (*batches[stage], *caught[stage])]
 
     def _open(self) -> tuple[Snapshot, list[DatabaseDescription]]:
         """A snapshot, and the definitions that its tables have in it."""
@@ -146,85 +188,73 @@ class Loader:
                 log.warning("server_away", source=self.source.name, error=str(error))
         return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
-    def _first_ts(self) -> int:
-        """Before everything of the load, also of its attempts before this one."""
-        known = load_record(self.journal, self.source.name).get("from_ts")
-        return int(known) if known else self.publisher.fetch_ts(self.source.name)
-
     def _publish_definitions(
-        self, snapshot: Snapshot, databases: Sequence[DatabaseDescription], began_ms: int, from_ts: int
+        self, position: Position, databases: Sequence[DatabaseDescription], began_ms: int, kept: KeptLoad, stage: Stage
     ) -> tuple[list[SourceTable], int]:
-        """The tables to read, by their definitions in the catalog, which are published; and their SchemaVersion."""
+        """The tables of the load, by their definitions in the catalog, which are published; and their SchemaVersion."""
         name, catalog = self.source.name, self.catalog
+        from_ts = kept.from_ts or self.publisher.fetch_ts(name)
         with catalog.lock:
             changes = catalog.adopt(name, databases)
-            outgoing = [
-                Outgoing(
-                    _id(snapshot, n - len(changes)), began_ms,
-                    ddl=Ddl(change.query, change.job_id, change.job, change.schema_state),
-                )
-                for n, change in enumerate(changes)
-            ]  # fmt: skip
-            self._publish_loading(outgoing, snapshot, from_ts)
             texts = {(table.db, table.name): table.create for database in databases for table in database.tables}
-            tables = [
-                SourceTable(table, definition, text)
-                for table, text in texts.items()
+            found = {
+                table: definition
+                for table in texts
                 if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
+            }
+            kept.fit({table: definition.id for table, definition in found.items()})
+            facts = kept.facts(stage, from_ts)
+            if changes:
+                held = Held(name)
+                self.publisher.hold(held, _definitions(changes, position, began_ms))
+                self.publisher.commit(held, position, facts)
+            else:
+                self.journal.commit([], {name: Place(position)}, facts=facts)
+            tables = [
+                SourceTable(table, definition, texts[table], kept.tables[table].ranges)
+                for table, definition in found.items()
             ]
             return tables, catalog.version
 
-    def _publish_loading(self, outgoing: Sequence[Outgoing], snapshot: Snapshot, from_ts: int) -> None:
-        """From here on the journal says that the source is being loaded."""
-        facts = {_fact(self.source.name): json.dumps({"state": "loading", "from_ts": str(from_ts)})}
-        if outgoing:
-            held = Held(self.source.name)
-            self.publisher.hold(held, outgoing)
-            self.publisher.commit(held, snapshot.position, facts)
-        else:
-            self.journal.commit([], {self.source.name: Place(snapshot.position)}, facts=facts)
-
-    def _commit(self, held: Held, snapshot: Snapshot, progress: Progress) -> None:
+    def _commit(self, held: Held, kept: KeptLoad, progress: Progress) -> None:
         progress.state = "committing"
-        name = self.source.name
+        name, position = self.source.name, kept.stages[-1].position
         state = progress.to_json()
-        kept = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
-        record = {"state": "done", **kept, "tables_done": state["tables"]}
-        facts = {_fact(name): json.dumps(record)}
+        done = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
+        record = {"state": "done", **done, "tables_done": state["tables"]}
+        facts = record_facts(name, record)
         commit_ts = 0
-        if held.last is not None:
-            commit_ts = self.publisher.commit(held, snapshot.position, facts)
+        if held.batches:
+            commit_ts = self.publisher.commit(held, position, facts, is_load=True)
         else:
             place = self.journal.places()[name]
-            self.journal.commit([], {name: place}, facts=facts)
+            self.journal.commit([], {name: place}, facts=facts, loaded=name)
             commit_ts = place.commit_ts
-        self.journal.set_facts({_fact(name): json.dumps({**record, "commit_ts": str(commit_ts)})})
+        self.journal.set_facts(record_facts(name, {**record, "commit_ts": str(commit_ts)}))
         progress.commit_ts, progress.state = commit_ts, "done"
         log.info(
-            "snapshot_done", source=name, commit_ts=str(commit_ts), **{k: v for k, v in record.items() if k != "state"}
+            "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(kept.stages),
+            **{k: v for k, v in record.items() if k != "state"},
+        )  # fmt: skip
+
+
+def _definitions(changes: Sequence[SchemaChange], position: Position, began_ms: int) -> list[Outgoing]:
+    return [
+        Outgoing(
+            f"snapshot-{position.file}:{position.offset}-{n - len(changes)}", began_ms,
+            ddl=Ddl(change.query, change.job_id, change.job, change.schema_state),
         )
+        for n, change in enumerate(changes)
+    ]  # fmt: skip
 
 
-def _fact(source: str) -> str:
-    return f"load of {source}"
-
-
-def _id(snapshot: Snapshot, number: int) -> str:
-    """The identity of a transaction of the load, beside those of the log."""
-    return f"snapshot-{snapshot.position.file}:{snapshot.position.offset}-{number}"
-
-
-def _together(values: Iterable[Value]) -> Iterator[tuple[int, list[Value]]]:
-    """(number of the first, values) of parts that are worth one request each."""
-    number, size, part = 0, 0, list[Value]()
-    for value in values:
-        part.append(value)
-        size += len(value.value)
-        if size >= _HELD_BYTES:
-            yield number, part
-            number, size, part = number + len(part), 0, []
-    if part:
-        yield number, part
+def _check_server(kept: KeptLoad, stage: Stage) -> None:
+    """Places of file and offset mean something on one server only."""
+    others = [one for one in kept.stages if one.server != stage.server]
+    if others and not all(one.position.gtids for one in (*kept.stages, stage)):
+        raise CannotJoin(
+            f"the load began at server {others[0].server}, this one is {stage.server}, and there are no GTIDs"
+        )
 
 
 def _source_error(error: err.Error) -> BinlakeError:

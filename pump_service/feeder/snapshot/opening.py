@@ -69,7 +69,7 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
     links: list[Link] = []
     try:
         for _ in range(max(sessions, 1)):
-            links.append(_session(connect, flavor))
+            links.append(open_session(connect, flavor))
         if flavor is Flavor.MARIADB:
             return _open_mariadb(connect, links)
         with _lock(connect, tables):
@@ -82,7 +82,8 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
         raise
 
 
-def _session(connect: Callable[[], Link], flavor: Flavor) -> Link:
+def open_session(connect: Callable[[], Link], flavor: Flavor) -> Link:
+    """A session that shows values, and compares keys, as those of a snapshot."""
     link = connect()
     for statement in (*_SETTINGS, _LIMITS[flavor]):
         ask(link, statement)

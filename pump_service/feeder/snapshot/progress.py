@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.mysqlbinlog.tablerows.link import Name
+from pump_service.feeder.snapshot.tableload import TableLoad
 
 
 @dataclass
@@ -23,19 +24,31 @@ class TableProgress:
 
 @dataclass
 class Progress:
-    """Of one load; thread-safe. `state`: `reading`, `committing` or `done`; then it is in (`from_ts`, `commit_ts`]."""
+    """Of one load; thread-safe. `state`: `reading`, `catching up` (with the log, where it was read in several
+    snapshots), `committing` or `done`; then it is in (`from_ts`, `commit_ts`]. `began`: Unix seconds of its first try.
+    """
 
     tables: dict[Name, TableProgress]
     from_ts: int
     state: str = "reading"
     commit_ts: int = 0
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.time)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, guesses: Mapping[Name, int], names: Iterable[Name], from_ts: int = 0) -> Progress:
-        """Of the tables `names`, of which nothing is read."""
-        return cls({name: TableProgress(guesses.get(name, 0)) for name in names}, from_ts)
+    def of(
+        cls, guesses: Mapping[Name, int], names: Iterable[Name], from_ts: int = 0, began: float | None = None
+    ) -> Progress:
+        """Of the tables `names`, of which nothing is read. `began`: None = now."""
+        tables = {name: TableProgress(guesses.get(name, 0)) for name in names}
+        return cls(tables, from_ts, began=time.time() if began is None else began)
+
+    def resume(self, tables: Mapping[Name, TableLoad]) -> None:
+        """Count what attempts before this one have read."""
+        with self._lock:
+            for name, load in tables.items():
+                one = self.tables[name]
+                one.rows, one.chunks, one.done = load.rows, load.chunks, load.ranges.is_complete
 
     def add_rows(self, name: Name, rows: int) -> None:
         """So many more rows of a table."""
@@ -60,7 +73,7 @@ class Progress:
             "state": self.state,
             "from_ts": str(self.from_ts),
             "commit_ts": str(self.commit_ts),
-            "seconds": round(time.monotonic() - self.began, 1),
+            "seconds": round(time.time() - self.began, 1),
             "tables": len(tables),
             "tables_done": sum(one["done"] for one in tables.values()),
             "rows": sum(one["rows"] for one in tables.values()),

@@ -1,7 +1,7 @@
 """Reads all tables of a snapshot, by as many threads as it has sessions, into values that a P can carry.
 
 Each table is compared with its structure again behind its last chunk: a snapshot shows old rows by today's columns, and
-says so on some servers only. A difference ends the reading: the load begins again with a new snapshot.
+says so on some servers only. A difference ends the reading: the table is read again in a new snapshot.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from pymysql import err
 from pymysql.constants import ER
@@ -18,6 +18,7 @@ from pymysql.constants import ER
 from binlake.errors import Transient
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
+from binlake.mysqlbinlog.tablerows.ranges import Ranges
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, select_columns, split_rows
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.schema import TableDef
@@ -38,25 +39,37 @@ _POLL_S = 0.2
 
 
 class SnapshotChanged(Transient):
-    """A table's definition changed while its rows were read: a new snapshot has them."""
+    """The definition of `table` changed while its rows were read: a new snapshot has them."""
+
+    def __init__(self, table: Name) -> None:
+        super().__init__(
+            "a table's definition changed while its snapshot was read",
+            where={"table": ".".join(table)},
+            hint="it is read again in a new snapshot; keep DDL away from the source until the load is done",
+        )
+        self.table = table
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A serialised PrewriteValue with `rows` inserts of one table."""
+    """A serialised PrewriteValue with `rows` inserts of one table. `is_last`: no other of `chunk` comes behind it; of
+    a chunk without rows it is empty."""
 
     name: Name
     rows: int
     value: bytes
+    chunk: Chunk
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table to read: `name` at the source, its `definition` there, and the statement that makes it."""
+    """A table to read: `name` at the source, its `definition` there, the statement that makes it, and what is left."""
 
     name: Name
     definition: TableDef
     text: str
+    ranges: Ranges = field(default_factory=Ranges)
 
 
 class SnapshotReader:
@@ -127,24 +140,31 @@ class SnapshotReader:
                 self._progress.finish(work.table.name)
 
     def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
-        writer = RowWriter(table.definition)
+        last = Value(table.name, 0, b"", chunk)
         try:
-            for packets in query_rows(link, chunk_query(table, chunk)):
-                rows = writer.write(packets)
-                for part in split_rows(rows, self._most_rows, MOST_BYTES):
-                    self._hand_over(self._value(table, part))
-                self._progress.add_rows(table.name, len(rows))
+            for value in self._values_of(link, table, chunk):
+                if last.rows:
+                    self._hand_over(last)
+                last = value
         except err.MySQLError as error:
             if error.args[0] in _CHANGED:
-                raise _changed(table) from error
+                raise SnapshotChanged(table.name) from error
             raise
         if table_text(link, table.name) != table.text:
-            raise _changed(table)
+            raise SnapshotChanged(table.name)
+        self._hand_over(replace(last, is_last=True))
 
-    def _value(self, table: SourceTable, rows: Sequence[bytes]) -> Value:
+    def _values_of(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
+        writer = RowWriter(table.definition)
+        for packets in query_rows(link, chunk_query(table, chunk)):
+            rows = writer.write(packets)
+            for part in split_rows(rows, self._most_rows, MOST_BYTES):
+                yield Value(table.name, len(part), self._encoded(table, part), chunk)
+            self._progress.add_rows(table.name, len(rows))
+
+    def _encoded(self, table: SourceTable, rows: Sequence[bytes]) -> bytes:
         mutation = pb.TableMutation(table_id=table.definition.id, inserted_rows=rows, sequence=[pb.Insert] * len(rows))
-        value = pb.PrewriteValue(schema_version=self._version, mutations=[mutation])
-        return Value(table.name, len(rows), value.SerializeToString())
+        return pb.PrewriteValue(schema_version=self._version, mutations=[mutation]).SerializeToString()
 
     def _hand_over(self, item: Value | BaseException | None) -> None:
         while not self._stopped.is_set():
@@ -163,9 +183,8 @@ class _Work:
 
     def __init__(self, table: SourceTable, chunk_rows: int) -> None:
         self.table = table
-        self._chunks = Chunks(table.name, table.definition, chunk_rows)
+        self._chunks = Chunks(table.name, table.definition, chunk_rows, ranges=table.ranges)
         self._open = 0
-        self._over = False
         self._lock = threading.Lock()
 
     def begin(self, link: Link) -> Chunk | None:
@@ -173,25 +192,16 @@ class _Work:
         with self._lock:
             chunk = self._chunks.take(link)
             self._open += chunk is not None
-            self._over = chunk is None or chunk.last
             return chunk
 
     def end(self) -> bool:
         """A chunk is read; whether the table is."""
         with self._lock:
             self._open -= 1
-            return self._over and not self._open
+            return not self._open and self._chunks.ranges.next() is None
 
 
 def chunk_query(table: SourceTable, chunk: Chunk) -> str:
     """The SELECT of a chunk's rows, for `RowWriter`."""
     where = f" WHERE {chunk.where}" if chunk.where else ""
     return f"SELECT {select_columns(table.definition)} FROM {qualified(*table.name)}{where}"
-
-
-def _changed(table: SourceTable) -> SnapshotChanged:
-    return SnapshotChanged(
-        "a table's definition changed while its snapshot was read",
-        where={"table": ".".join(table.name)},
-        hint="the load begins again with a new snapshot; keep DDL away from the source until it is done",
-    )

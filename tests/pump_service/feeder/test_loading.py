@@ -3,82 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from feeder_helpers import CountingClock, MemoryPumps
-from support.mariadb import MariaDb, MySql, execute, rows
+from feeder_helpers import CountingClock
+from loading_helpers import DB, DyingPumps, Loaded, committed, filled, rows_of
+from support.mariadb import MariaDb, execute, rows
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.definitions.writer import SourceNames
-from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.beginning import begin_at_log
-from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import open_log
-from pump_service.feeder.journal import Journal
-from pump_service.feeder.publisher import Publisher, read_key
+from pump_service.feeder.publisher import read_key
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.loading import Loader, load_record, needs_load
-from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.snapshot.kept import load_record
+from pump_service.feeder.snapshot.loading import needs_load
 from pump_service.feeder.snapshot.reading import SnapshotReader, Value
-from pump_service.feeder.tracker import ScratchServer
 
 pytestmark = pytest.mark.mariadb
-
-DB = "snapload"
-
-
-class DyingPumps(MemoryPumps):
-    """`dies_at`: the number of the call that ends the feeder; 0 = none."""
-
-    dies_at = 0
-    calls = 0
-
-    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
-        self.calls += 1
-        if self.calls == self.dies_at:
-            raise KeyboardInterrupt
-        return super().write_prewrites(binlogs)
-
-
-class Loaded:
-    """A feeder's parts around a loader of `server`, in one folder: made again as a process that starts does."""
-
-    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, **snapshot: Any) -> None:
-        self.source = SourceFile.model_validate(
-            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
-        )
-        self.journal = Journal(folder)
-        self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
-        flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
-        names = SourceNames("s1", flavor, ignores=lambda db, _table: db != DB)
-        tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": "root"})
-        self.catalog = Catalog([names], {"s1": tracker}, self.journal.jobs()[::-1])
-        self.progress: list[Progress] = []
-
-    def load(self) -> None:
-        arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
-        Loader(self.source, *arguments).load()
-
-    def close(self) -> None:
-        self.journal.close()
-
-
-def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
-    """The prewrites that have a commit, in the order of commits."""
-    prewrites = {binlog.start_ts: binlog for binlog in pumps.of_type(pb.Prewrite)}
-    return [prewrites[one.start_ts] for one in sorted(pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)]
-
-
-def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
-    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in binlogs if one.prewrite_value]
-    return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
 
 
 @pytest.fixture
@@ -94,13 +40,6 @@ def either(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     server: MariaDb = request.getfixturevalue(request.param)
     yield filled(server)
     execute(server, f"DROP DATABASE IF EXISTS {DB}")
-
-
-def filled(server: MariaDb) -> MariaDb:
-    execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, i FROM n"
-    execute(server, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t {numbers}")
-    return server
 
 
 def test_definitions_come_first_and_all_rows_are_committed_together(either: MariaDb, tmp_path: Path) -> None:

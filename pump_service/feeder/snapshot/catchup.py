@@ -1,0 +1,195 @@
+"""The log between the snapshots of a load that broke off: it brings what was read earlier to the place of the last one.
+
+The load is committed in this order: the rows of the first snapshot, what the log then changed of them up to the second
+one, the rows of the second, what it changed of both up to the third, and so on (`joining`). So each place in between
+is a part of a state that the source had: no key is there twice, and no window shows two places mixed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+
+import structlog
+from pymysql import err
+
+from binlake.dialect.classify import Kind
+from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
+from binlake.mysqlbinlog.definitions.statements import split_ddl
+from binlake.mysqlbinlog.gtid import parse_gtid_set
+from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.rowimage import encode_transactions
+from binlake.mysqlbinlog.tablerows.chunks import cut_column
+from binlake.mysqlbinlog.tablerows.link import Link, Name
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.connection import SourceLog, open_log
+from pump_service.feeder.publisher import Outgoing, Stopped
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.snapshot.joining import IsRead, PartTable, keys_of, only_read
+from pump_service.feeder.snapshot.kept import Stage
+from pump_service.feeder.snapshot.keystages import KeyStages
+from pump_service.feeder.snapshot.reading import SnapshotChanged
+from pump_service.feeder.snapshot.tableload import TableLoad
+
+log = structlog.get_logger()
+
+_IDLE_S = 0.5
+_GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
+_NEW = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE})
+"""DDL that leaves the rows of all tables as they are."""
+
+
+class CannotJoin(Transient):
+    """What was read in several snapshots cannot be made one state: the load begins again."""
+
+
+class CatchUp:
+    """Of `source`, whose `tables` were read in `stages`. `link`: a session of `opening`, to compare keys with."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        server_id: int,
+        flavor: Flavor,
+        stages: Sequence[Stage],
+        tables: Mapping[Name, TableLoad],
+        catalog: Catalog,
+        link: Callable[[], Link],
+        stopped: threading.Event,
+    ) -> None:
+        self._source, self._server_id, self._flavor = source, server_id, flavor
+        self._stages, self._catalog, self._stopped = stages, catalog, stopped
+        self._link = link
+        self._places = [_Place(flavor, one.position) for one in stages]
+        self._stored = {fold_pair(name): (name, one.ranges.store()) for name, one in tables.items()}
+        self._keys: dict[int, KeyStages] = {}
+
+    def read(self) -> Iterator[tuple[int, list[Outgoing]]]:
+        """(number of the stage behind which they come, transactions) up to the place of the last stage.
+
+        Raises SnapshotChanged for a table whose rows DDL changed, CannotJoin, SourceUnavailable, Stopped.
+        """
+        first = self._stages[0]
+        source_log = open_log(self._source, self._server_id, first.position, last_uuid=first.server)
+        try:
+            with closing(self._link()) as link:
+                while not self._places[-1].is_reached(source_log):
+                    if self._stopped.is_set():
+                        raise Stopped
+                    batch = source_log.read(self._source.max_transactions, self._source.max_bytes, _IDLE_S)
+                    yield from self._between(batch, link)
+        except (SourceUnavailable, Transient):
+            raise
+        except err.Error as error:
+            raise SourceUnavailable(f"the source broke the load off: {error.args}") from error
+        except (Permanent, BinlakeError, ValueError) as error:
+            raise CannotJoin(f"the log between two snapshots cannot be read: {error}") from error
+        finally:
+            source_log.end()
+
+    def _between(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
+        for (stage, _), group in groupby(batch, key=lambda one: (self._stage_before(one), one.statement is None)):
+            transactions = list(group)
+            if stage < 0:
+                continue
+            for one in transactions:
+                if one.statement is not None:
+                    self._check_statement(stage, one.statement)
+            outgoing = self._encode(stage, [one for one in transactions if one.statement is None], link)
+            if outgoing:
+                yield stage, outgoing
+
+    def _stage_before(self, transaction: SourceTransaction) -> int:
+        """The last stage whose rows do not have it; -1: it is behind all of them."""
+        return next((n for n, place in enumerate(self._places[1:]) if place.has(transaction)), -1)
+
+    def _check_statement(self, stage: int, statement: Statement) -> None:
+        for single in split_ddl(statement, self._flavor):
+            if single.kind in _NEW:
+                continue
+            named = [fold_pair(one) for one in ((single.db, single.table), single.to) if one is not None]
+            for key, (name, _) in self._stored.items():
+                is_named = key in named or (not single.table and key[0] == named[0][0])
+                if is_named and self._read_until(key, stage):
+                    raise SnapshotChanged(name)
+
+    def _read_until(self, key: tuple[str, str], stage: int) -> list[int]:
+        """The stages up to `stage` in which ranges of a table were read."""
+        return [one for _, _, one in self._stored[key][1] if one <= stage] if key in self._stored else []
+
+    def _encode(self, stage: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
+        parts: dict[int, PartTable] = {}
+
+        def definition_of(event: TableMap) -> TableDef | None:
+            key = fold_pair((event.db, event.table))
+            read = self._read_until(key, stage)
+            if not read:
+                return None
+            table = self._catalog.definition_of(self._source.name, event)
+            if table is not None and len(read) < len(self._stored[key][1]):
+                parts[table.id] = self._part(link, table, key)
+            return table
+
+        values = encode_transactions([one.changes for one in transactions], definition_of, self._catalog.version)
+        if parts:
+            values = self._parts_of(values, parts, stage)
+        return [Outgoing(one.id, one.time_ms, value) for one, value in zip(transactions, values, strict=True) if value]
+
+    def _part(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartTable:
+        name, stored = self._stored[key]
+        column = cut_column(table)
+        assert column is not None, "a table without ranges is read at once"
+        if table.id not in self._keys:
+            self._keys[table.id] = KeyStages(link, name, column, stored)
+        return PartTable(table, column)
+
+    def _parts_of(self, values: Sequence[bytes], parts: Mapping[int, PartTable], stage: int) -> list[bytes]:
+        parsed = [pb.PrewriteValue.FromString(value) if value else None for value in values]
+        keys: dict[int, set[str]] = {table_id: set() for table_id in parts}
+        for value in parsed:
+            for table_id, text in keys_of(value, parts) if value is not None else ():
+                keys[table_id].add(text)
+        stages = {table_id: self._keys[table_id].of(texts) for table_id, texts in keys.items()}
+        is_read: dict[int, IsRead] = {table_id: _is_read(of, stage) for table_id, of in stages.items()}
+        return [b"" if value is None else only_read(value, parts, is_read) for value in parsed]
+
+
+def _is_read(stages: Mapping[str, int], until: int) -> IsRead:
+    return lambda text: stages[text] <= until
+
+
+class _Place:
+    """The place of a snapshot, compared with transactions of the log."""
+
+    def __init__(self, flavor: Flavor, position: Position) -> None:
+        self._flavor, self._position = flavor, position
+        self._done = parse_gtid_set(flavor, position.gtids) if position.gtids else None
+
+    def has(self, transaction: SourceTransaction) -> bool:
+        """Whether the snapshot has what `transaction` did."""
+        if self._done is None:
+            end = transaction.end
+            return _number(end.file, end.offset) <= _number(self._position.file, self._position.offset)
+        if not _GTID.fullmatch(transaction.id):
+            raise CannotJoin(f"transaction {transaction.id} between two snapshots has no GTID")
+        return self._done.contains(transaction.id.removesuffix("/ddl"))
+
+    def is_reached(self, source_log: SourceLog) -> bool:
+        """Whether the log is read up to here."""
+        at = source_log.position
+        if self._done is not None:
+            return parse_gtid_set(self._flavor, at.gtids).contains_set(self._done)
+        return max(_number(at.file, at.offset), _number(*source_log.taken)) >= _number(
+            self._position.file, self._position.offset
+        )
+
+
+def _number(file: str, offset: int) -> tuple[int, int]:
+    """A place of a log without GTIDs, as places of one server compare."""
+    return int(file.rpartition(".")[2] or 0), offset

@@ -1,0 +1,123 @@
+"""Changes of rows between two snapshots of a load: what of them concerns rows that the earlier one has read.
+
+A row that is read later holds its change already. So a change of a row that is not read yet is left out, and an update
+that takes a row from a range that is read to one that is not, or back, becomes the delete or the insert that it is to
+what is read. What is read is then, at each place of the log, a part of what the source had there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.tabledecoder import Image, TableDecoder, decoder_of
+from binlake.rows.codec.transaction import rows_of
+from binlake.rows.codec.values import skip
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.wire import binlog_pb2 as pb
+
+IsRead = Callable[[str], bool]
+"""Whether the row of a key, by the text of its first column, is read."""
+
+_FIRST_HANDLE = 1 << 40
+"""Of inserts without a handle of their own: apart from those that the log gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A change of a row: its bytes, and the first column of its key before and after, None where there is none."""
+
+    kind: pb.MutationType
+    data: bytes
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartTable:
+    """A table of which a part is read, and the column whose ranges say which."""
+
+    table: TableDef
+    column: ColumnInfo
+
+
+def keys_of(value: pb.PrewriteValue, tables: Mapping[int, PartTable]) -> Iterator[tuple[int, str]]:
+    """(table id, text of the key's first column) of the changes of these tables, before and after. Raises WireError."""
+    for mutation in value.mutations:
+        part = tables.get(mutation.table_id)
+        for row in _rows(mutation, part) if part else ():
+            yield from ((mutation.table_id, text) for text in (row.before, row.after) if text is not None)
+
+
+def only_read(value: pb.PrewriteValue, tables: Mapping[int, PartTable], is_read: Mapping[int, IsRead]) -> bytes:
+    """`value` with what concerns rows of `tables` that are read, and all of other tables; b"" where nothing is left."""
+    kept = [
+        mutation if (part := tables.get(mutation.table_id)) is None else _part(mutation, part, is_read[part.table.id])
+        for mutation in value.mutations
+    ]
+    left = [mutation for mutation in kept if mutation.sequence]
+    return pb.PrewriteValue(schema_version=value.schema_version, mutations=left).SerializeToString() if left else b""
+
+
+def _part(mutation: pb.TableMutation, part: PartTable, is_read: IsRead) -> pb.TableMutation:
+    found = pb.TableMutation(table_id=mutation.table_id)
+    for number, row in enumerate(_rows(mutation, part)):
+        before = row.before is not None and is_read(row.before)
+        after = row.after is not None and is_read(row.after)
+        if row.kind != pb.Update:
+            if before or after:
+                _add(found, row.kind, row.data)
+        elif before and after:
+            _add(found, pb.Update, row.data)
+        elif before:
+            _add(found, pb.DeleteRow, row.data[: _middle(row.data)])
+        elif after:
+            _add(found, pb.Insert, _handle(part.table, row, number) + row.data[_middle(row.data) :])
+    return found
+
+
+def _add(mutation: pb.TableMutation, kind: pb.MutationType, data: bytes) -> None:
+    lists = {
+        pb.Insert: mutation.inserted_rows,
+        pb.Update: mutation.updated_rows,
+        pb.DeleteRow: mutation.deleted_rows,
+    }
+    lists[kind].append(data)
+    mutation.sequence.append(kind)
+
+
+def _rows(mutation: pb.TableMutation, part: PartTable) -> Iterator[_Row]:
+    decoder, name = decoder_of(part.table), part.column.name
+    rows = rows_of(mutation, 0)
+    lists = {pb.Insert: iter(rows.inserts), pb.Update: iter(rows.updates), pb.DeleteRow: iter(rows.deletes)}
+    for kind in mutation.sequence:
+        data = next(lists[kind])
+        before, after = _images(decoder, kind, data)
+        yield _Row(kind, data, _text(before, name), _text(after, name))
+
+
+def _images(decoder: TableDecoder, kind: pb.MutationType, data: bytes) -> Sequence[Image | None]:
+    if kind == pb.Update:
+        return decoder.update(data)
+    return (None, decoder.insert(data)) if kind == pb.Insert else (decoder.delete(data), None)
+
+
+def _text(image: Image | None, name: str) -> str | None:
+    return None if image is None else image[1][image[0].index(name)]
+
+
+def _middle(update: bytes) -> int:
+    """Where the second half of an update begins: both have the same columns."""
+    starts, at = list[int](), 0
+    while at < len(update):
+        starts.append(at)
+        at = skip(update, skip(update, at))
+    return starts[len(starts) // 2]
+
+
+def _handle(table: TableDef, row: _Row, number: int) -> bytes:
+    if not table.pk_is_handle:
+        return d.write_int(_FIRST_HANDLE + number)
+    key = int(row.after or 0)
+    return d.write_int(key - (1 << 64) if key >> 63 > 0 else key)

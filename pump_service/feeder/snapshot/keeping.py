@@ -1,0 +1,75 @@
+"""Prewrites the values of a snapshot as they are read, and keeps each chunk once all of it is acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from binlake.mysqlbinlog.tablerows.link import Name
+from pump_service.feeder.journal import Batch
+from pump_service.feeder.publisher import Held, Outgoing, Publisher
+from pump_service.feeder.snapshot.kept import KeptLoad, Stage
+from pump_service.feeder.snapshot.reading import Value
+
+_HELD_BYTES = 4 << 20
+"""Of the values that are prewritten together."""
+
+
+@dataclass
+class _Chunk:
+    """A chunk that is being read: values to be prewritten, the batches of those that are; `end`: its last value."""
+
+    values: list[Value] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    rows: int = 0
+    end: Value | None = None
+
+
+class ChunkKeeper:
+    """Of one stage. `began_ms`: the time that the transactions carry."""
+
+    def __init__(self, publisher: Publisher, source: str, load: KeptLoad, began_ms: int) -> None:
+        self._publisher, self._source, self._load, self._began_ms = publisher, source, load, began_ms
+        self._chunks: dict[tuple[Name, str], _Chunk] = {}
+        self._bytes = 0
+        self._number = 0
+
+    def add(self, value: Value) -> None:
+        """Take the next value; it is prewritten with others."""
+        chunk = self._chunks.setdefault((value.name, value.chunk.low), _Chunk())
+        if value.rows:
+            chunk.values.append(value)
+            chunk.rows += value.rows
+        if value.is_last:
+            chunk.end = value
+        self._bytes += len(value.value)
+        if self._bytes >= _HELD_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Prewrite what was taken, and keep the chunks that are whole."""
+        with_values = [chunk for chunk in self._chunks.values() if chunk.values]
+        outgoing = [
+            Outgoing(self._id(), self._began_ms, value.value) for chunk in with_values for value in chunk.values
+        ]
+        counts = [len(chunk.values) for chunk in with_values]
+        batches = self._publisher.hold(Held(self._source), outgoing, counts)
+        for chunk, batch in zip(with_values, batches, strict=True):
+            chunk.batches.append(batch)
+            chunk.values.clear()
+        whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
+        self._load.keep([(chunk.end, chunk.rows, chunk.batches) for chunk in whole.values() if chunk.end is not None])
+        for key in whole:
+            del self._chunks[key]
+        self._bytes = 0
+
+    def abandon(self) -> None:
+        """Roll back the chunks that are not whole."""
+        for chunk in self._chunks.values():
+            self._publisher.abandon(Held(self._source, chunk.batches))
+
+    def _id(self) -> str:
+        """The identity of the next transaction, beside those of the log and of other stages."""
+        stages = self._load.stages
+        at: Stage = stages[-1]
+        self._number += 1
+        return f"snapshot-{at.position.file}:{at.position.offset}-{len(stages) - 1}-{self._number}"

@@ -1,0 +1,67 @@
+"""In which snapshot a row was read, by the first column of its key: asked of the source, which compares as it did then.
+
+The ranges of a table have bounds that are literals. Collations differ by server and version, so no other comparison
+than the server's own tells on which side of a bound a key lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from binlake.errors import SourceRefused
+from binlake.mysqlbinlog.tablerows.chunks import key_literal
+from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+_AT_ONCE = 500
+"""Keys of a question."""
+
+
+class KeyStages:
+    """Of table `name`, whose ranges are those of `stored` and cut by `column`; `link` is a session of `opening`."""
+
+    def __init__(self, link: Link, name: Name, column: ColumnInfo, stored: Sequence[tuple[str, str, int]]) -> None:
+        self._link = link
+        self._typed = _typed_literal(link, name, column)
+        self._literal = key_literal(column)
+        cases = [f"WHEN v <= {high} THEN {stage}" for _, high, stage in stored if high]
+        self._case = f"CASE WHEN v IS NULL THEN NULL {' '.join(cases)} ELSE {stored[-1][2]} END"
+        self._known: dict[str, int] = {}
+
+    def of(self, texts: Iterable[str]) -> dict[str, int]:
+        """The stage of each key, by its canonical text. Raises SourceRefused, and pymysql's errors."""
+        wanted = set(texts)
+        new = sorted(wanted - self._known.keys())
+        for first in range(0, len(new), _AT_ONCE):
+            self._ask(new[first : first + _AT_ONCE])
+        found = {text: self._known[text] for text in wanted}
+        if len(self._known) > 100 * _AT_ONCE:
+            self._known.clear()
+        return found
+
+    def _ask(self, texts: Sequence[str]) -> None:
+        values = (self._typed.format(self._literal(text)) for text in texts)
+        rows = " UNION ALL ".join(f"SELECT {n} AS n, {value} AS v" for n, value in enumerate(values))
+        for number, stage in ask(self._link, f"SELECT n, {self._case} FROM ({rows}) AS k"):
+            if stage is None:
+                raise SourceRefused("the source reads a key of its log as NULL", where={"key": texts[int(number)]})
+            self._known[texts[int(number)]] = int(stage)
+
+
+def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
+    """A template that makes a literal a value of the column's own type."""
+    if column.is_binary or column.tp not in t.STRINGS:
+        casts = {t.DURATION: "TIME(6)", t.DATE: "DATE", t.NEWDATE: "DATE"}
+        moment = "DATETIME(6)" if column.tp in t.MOMENTS else ""
+        cast = casts.get(column.tp, moment)
+        return f"CAST({{}} AS {cast})" if cast else "{}"
+    query = (
+        "SELECT character_set_name, collation_name FROM information_schema.columns"
+        " WHERE table_schema = %s AND table_name = %s AND column_name = %s"
+    )
+    found = ask(link, query, (*name, column.name))
+    if not found:
+        raise SourceRefused("the source has this column no more", where={"column": ".".join((*name, column.name))})
+    charset, collation = found[0]
+    return f"CONVERT({{}} USING {charset}) COLLATE {collation}"

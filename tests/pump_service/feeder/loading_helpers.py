@@ -1,0 +1,81 @@
+"""A loader of a real server with a journal and pumps in memory, which end when a test wants it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from feeder_helpers import CountingClock, MemoryPumps
+from support.mariadb import MariaDb, MySql, execute
+
+from binlake.mysqlbinlog.definitions.writer import SourceNames
+from binlake.mysqlbinlog.model import Flavor
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.snapshot.loading import Loader
+from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.tracker import ScratchServer
+
+DB = "snapload"
+SERVER_ID = 4_100_000
+
+
+class DyingPumps(MemoryPumps):
+    """`dies_at`: the number of the call that ends the feeder; 0 = none. `before` is called with that of each."""
+
+    dies_at = 0
+    calls = 0
+    before: Callable[[int], None] = staticmethod(lambda _: None)
+
+    def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
+        self.calls += 1
+        self.before(self.calls)
+        if self.calls == self.dies_at:
+            raise KeyboardInterrupt
+        return super().write_prewrites(binlogs)
+
+
+class Loaded:
+    """A feeder's parts around a loader of `server`, in one folder: made again as a process that starts does."""
+
+    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, **snapshot: Any) -> None:
+        self.source = SourceFile.model_validate(
+            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
+        )
+        self.journal = Journal(folder)
+        self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
+        flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB
+        names = SourceNames("s1", flavor, ignores=lambda db, _table: db != DB)
+        tracker = ScratchServer("s1", flavor, {"host": server.host, "port": server.port, "user": "root"})
+        self.catalog = Catalog([names], {"s1": tracker}, self.journal.jobs()[::-1])
+        self.progress: list[Progress] = []
+
+    def load(self) -> None:
+        arguments = self.journal, self.publisher, self.catalog, threading.Event(), self.progress.append
+        Loader(self.source, *arguments, server_id=SERVER_ID).load()
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
+    """The prewrites that have a commit, in the order of commits."""
+    prewrites = {binlog.start_ts: binlog for binlog in pumps.of_type(pb.Prewrite)}
+    return [prewrites[one.start_ts] for one in sorted(pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)]
+
+
+def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
+    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in binlogs if one.prewrite_value]
+    return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
+
+
+def filled(server: MariaDb) -> MariaDb:
+    execute(server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT i, i FROM n"
+    execute(server, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, v INT)", f"INSERT INTO {DB}.t {numbers}")
+    return server
