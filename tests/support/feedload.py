@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from support.feeding import WAIT_S, FedCluster
 from support.mariadb import MariaDb, execute, rows
 
-from spark_jobs.job.context import StageContext
+from spark_jobs.job.context import StageContext, StageResult
 from spark_jobs.job.runner import run_window
 
 TABLES = ("CREATE TABLE fed.log (n INT, what VARCHAR(30))", "CREATE TABLE fed.t (id INT PRIMARY KEY, v INT)")
@@ -58,12 +58,16 @@ class Load:
             cursor.execute(f"ALTER TABLE fed.t DROP COLUMN c{number - 10}")
 
 
-def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> None:
-    """Run windows until all that was published so far is applied. `more`: sections of the replication."""
+def run_windows(cluster: FedCluster, target: dict[str, Any], **more: Any) -> list[StageResult]:
+    """Run windows until all that was published so far is applied; what their stages gave.
+
+    `more`: sections of the replication.
+    """
     context = StageContext(cluster.replication(target=target, **more), "test", _no_spark)
-    until = cluster.settle()
+    until, results = cluster.settle(), list[StageResult]()
     while (context.windows.landed_ts() or 0) < until:
-        run_window(context)
+        results += run_window(context)
+    return results
 
 
 def purge(server: MariaDb) -> None:
