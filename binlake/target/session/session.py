@@ -134,6 +134,16 @@ class Session:
             except (err.MySQLError, OSError) as error:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
+    def mappings(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
+        """All rows of a query by the (upper-case) names of its columns; for small answers."""
+        with self._link.cursor() as cursor:
+            try:
+                cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
+                names = [str(column[0]).upper() for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            except (err.MySQLError, OSError) as error:
+                raise translate_error(_as_mysql(error), self.place, sql) from error
+
     def records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
         """All rows of a query, each as `kind` called with its columns in their order; for small answers."""
         return [kind(*row) for row in self.rows(sql, arguments)]

@@ -1,0 +1,111 @@
+"""`binlake reparo`: binlog files of a drainer, or of a feed `files`, into a database or onto the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from binlake.base.arguments import add_output
+from binlake.base.filestore import Store, StoreAddress, open_store
+from binlake.binlogfile.reading import read_items
+from binlake.config.storage import read_storage
+from binlake.config.uriwords import UriWords
+from binlake.reparo.printing import json_lines, text_lines
+from binlake.reparo.restore import Restored, restore
+from binlake.reparo.settings import ReparoSettings, read_settings
+
+_FLAGS = {
+    "data-dir": "folder of the binlog files, or the URI of an object store",
+    "start-datetime": "begin with this local time, as 2026-11-23 15:00:00",
+    "stop-datetime": "end with this local time",
+    "start-tso": "begin with this commit_ts, itself included",
+    "stop-tso": "end with this commit_ts, itself included",
+    "txn-batch": "rows of a statement",
+    "worker-count": "connections of the mode parallel",
+    "dest-type": "print (default), mysql, mariadb or tidb",
+    "log-file": "of the original; not used",
+    "name": "whose progress at the target is meant (default: reparo)",
+    "time-zone": "zone of the drainer that wrote the files (default: UTC)",
+    "mode": "atomic (default), parallel or auto",
+    "window-rows": "rows that are applied together",
+}
+
+
+class ReparoCommand:
+    """Bring binlog files back, or show them."""
+
+    help = (
+        "binlog files (of TiDB's drainer, or of a feed with the protocol pb) into MySQL, MariaDB or TiDB, exactly once,"
+        " or onto the terminal (dest-type print)"
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The original's flags, which overrule its toml."""
+        parser.add_argument(
+            "-config", "--config", default="", metavar="FILE", help="the original's toml: [dest-db], ..."
+        )
+        for flag, what in _FLAGS.items():
+            parser.add_argument(f"-{flag}", f"--{flag}", default=None, help=what)
+        parser.add_argument("-L", "--log-level", default=None, help="of the original; not used")
+        parser.add_argument("-safe-mode", "--safe-mode", action="store_true", default=None, help="REPLACE throughout")
+        parser.add_argument("-torn-end", "--torn-end", action="store_true", default=None,
+                            help="the last file may end inside a record")  # fmt: skip
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Apply or print the range. Raises BinlakeError."""
+        flags = {
+            flag: getattr(args, flag.replace("-", "_")) for flag in (*_FLAGS, "log-level", "safe-mode", "torn-end")
+        }
+        settings = read_settings(args.config, flags)
+        store = open_data(settings)
+        if settings.dest_type == "print":
+            return _print(settings, store, args.output)
+        restored = restore(settings, store, say=_say)
+        print(json.dumps(_shown(restored)) if args.output == "json" else _text(restored))
+        return 0
+
+
+def open_data(settings: ReparoSettings) -> Store:
+    """The folder or bucket of the files. Raises ConfigError."""
+    if "://" not in settings.data_dir:
+        return open_store(StoreAddress("file", str(Path(settings.data_dir).expanduser().absolute())))
+    parts = urlsplit(settings.data_dir)
+    words = UriWords(parts)
+    storage = read_storage(parts, words)
+    words.require_all_read()
+    return open_store(storage)
+
+
+def _print(settings: ReparoSettings, store: Store, output: str) -> int:
+    items = read_items(store, settings.start, settings.stop or None, torn_end=settings.torn_end)
+    show = json_lines if output == "json" else text_lines
+    for line in show(items, settings.choice().keeps):
+        print(line)
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _shown(restored: Restored) -> dict[str, object]:
+    return {
+        "state": restored.state,
+        "begin": str(restored.begin),
+        "end": str(restored.end),
+        "windows": restored.windows,
+        "rows": restored.rows,
+        "ddl": restored.ddls,
+        "skipped": list(restored.skipped),
+    }
+
+
+def _text(restored: Restored) -> str:
+    if restored.state == "already":
+        return f"nothing to do: everything up to {restored.end} is there"
+    lines = [f"{restored.rows:,} rows and {restored.ddls:,} DDL; everything up to {restored.end} is there"]
+    return "\n".join([*lines, *(f"no statement for the DDL at {text}" for text in restored.skipped)])

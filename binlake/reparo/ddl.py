@@ -1,0 +1,153 @@
+"""A DDL of a binlog file as what the target runs for it: all that is known of it is its text.
+
+Rule: what the text leaves open is the target's (the character set of its database), and a DROP of several tables, which
+TiDB logs once a table with the whole text, takes one table each time: the first that is still there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake import tso
+from binlake.base.dialects import Dialect
+from binlake.binlogfile.reading import Ddl
+from binlake.dialect import map_ddl
+from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.conversions import RESTORES
+from binlake.dialect.names import DATABASES, put_target_names, split_statements
+from binlake.dialect.replacement import replaced_names
+from binlake.dialect.tokens import TokenKind, tokenize
+from binlake.errors import TargetRefused
+from binlake.reparo.definitions import TargetTables
+from binlake.rows.schema import DbInfo
+from binlake.rows.schema.delta import Definitions
+from binlake.target import Expected
+
+Name = tuple[str, str]
+
+_DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
+_CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
+_HINT = (
+    "make this change at the target by hand, then go on behind it: start-tso above its commit_ts and a --name of its"
+    " own; or leave its table out (replicate-ignore-table)"
+)
+
+
+@dataclass(frozen=True)
+class FileDdl:
+    """`sql` without its USE; `db`: what its bare names mean; `names` (db, table) it is about, (db, "") a database."""
+
+    commit_ts: int
+    db: str
+    sql: str
+    kind: Kind
+    names: tuple[Name, ...]
+
+    @classmethod
+    def of(cls, item: Ddl) -> FileDdl:
+        """That of a file. Raises SchemaError for text that is none."""
+        tokens = [token for token in tokenize(item.sql) if token.kind is not TokenKind.COMMENT]
+        plain = [token for token in tokens if token.kind is not TokenKind.FEATURE]
+        first = split_statements(plain)[0]
+        statement = classify_tokens(first)
+        names = tuple(dict.fromkeys(replaced_names(item.sql, item.db)))
+        if statement.kind in DATABASES and not statement.tables and item.db:
+            # ALTER DATABASE without a name means the session's.
+            names = ((item.db, ""),)
+        return cls(item.commit_ts, item.db, item.sql, statement.kind, names)
+
+    @property
+    def table(self) -> str:
+        """The first table that it names."""
+        return next((table for _, table in self.names if table), "")
+
+    def judged_name(self) -> Name:
+        """The name by which a filter judges it: of a rename the new one, as the drainer does (tidb-binlog 5.6)."""
+        if not self.names:
+            return self.db, ""
+        return self.names[-1] if self.kind is Kind.RENAME_TABLE else self.names[0]
+
+
+@dataclass(frozen=True)
+class TargetDdl:
+    """What runs at the target: `sql` in order, or nothing and the `reason`. `touched`: the names whose definitions show
+    whether it ran, `after` what they are then where that is known; `repeatable`: running it again changes nothing.
+    """
+
+    sql: tuple[str, ...]
+    reason: str
+    touched: tuple[Name, ...]
+    after: Expected | None
+    repeatable: bool
+
+
+@dataclass(frozen=True)
+class _Routed:
+    """As the mapping of DDL takes it: what it touches before, and nothing of after."""
+
+    commit_ts: int
+    db: str
+    table: str
+    sql: str
+    before: Definitions
+    after: Definitions
+
+
+def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect) -> TargetDdl:
+    """What the target runs for `ddl`, as it is now. Raises TargetRefused for what its dialect cannot say."""
+    db = _home(ddl, tables)
+    sql = put_target_names(ddl.sql, db, tables)
+    names = tuple(dict.fromkeys(replaced_names(sql, db))) or ddl.names
+    if ddl.kind in _DROPS:
+        names = next(((name,) for name in names if tables.exists(name)), ())
+        if not names:
+            return TargetDdl((), "what it drops is not there", (), None, repeatable=True)
+    before = [tables.find(*name) for name in names if name[1]]
+    databases = tuple(DbInfo(1, name, "", "", {}) for name, table in names if not table)
+    first = names[0] if names else (db, "")
+    routed = _Routed(
+        ddl.commit_ts,
+        db or first[0],
+        first[1],
+        sql,
+        Definitions((), tuple(table for table in before if table is not None)),
+        Definitions(databases, ()),
+    )
+    try:
+        mapped = map_ddl(routed, dialect)
+    except TargetRefused as error:
+        raise TargetRefused(error.message, where=error.where, hint=_HINT) from error
+    return TargetDdl(
+        _at_its_time(ddl, mapped.sql), mapped.reason, names, _after(ddl, names), ddl.kind is Kind.TRUNCATE_TABLE
+    )
+
+
+def _home(ddl: FileDdl, tables: TargetTables) -> str:
+    """The database that bare names mean: of a table that is renamed into another one the file says the new one."""
+    db = tables.database(ddl.db)
+    if ddl.kind not in (Kind.ALTER_TABLE, Kind.RENAME_TABLE) or not ddl.names:
+        return db
+    named, table = ddl.names[0]
+    if named != ddl.db or tables.exists(tables.table(named, table)):
+        return db
+    homes = tables.homes(table)
+    return homes[0] if len(homes) == 1 else db
+
+
+def _at_its_time(ddl: FileDdl, sql: tuple[str, ...]) -> tuple[str, ...]:
+    """With the clock of its commit: the rows that are there get its time where a new column has the current one."""
+    clock = ddl.kind is Kind.ALTER_TABLE and any(token.is_word(*_CLOCK) for token in tokenize(ddl.sql))
+    if not (clock and sql):
+        return sql
+    seconds = tso.physical(ddl.commit_ts) // 1000
+    alters = sql[1:] if sql[0].startswith("USE ") else sql
+    return (*sql[: len(sql) - len(alters)], f"SET SESSION timestamp = {seconds}", *alters, RESTORES)
+
+
+def _after(ddl: FileDdl, names: tuple[Name, ...]) -> Expected | None:
+    """What it leaves, where the text says all of it."""
+    if ddl.kind in _DROPS:
+        return Expected(tables=dict.fromkeys(names))
+    if ddl.kind in (Kind.CREATE_DATABASE, Kind.DROP_DATABASE) and names:
+        return Expected(databases={names[0][0]: ddl.kind is Kind.CREATE_DATABASE})
+    return None

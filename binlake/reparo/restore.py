@@ -1,0 +1,205 @@
+"""Brings a range of binlog files to a database: window by window, each by the guarded apply, exactly once.
+
+Rule: all that the range holds is read and proven before the first write. The checkpoint below the run's name is its
+progress: what was killed goes on where it was, and what is complete does nothing. Sources: tidb-binlog 6.1, S0-01.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import structlog
+
+from binlake.base.filestore import Store
+from binlake.binlogfile.index import read_index
+from binlake.binlogfile.reading import Item, read_items, require_covered
+from binlake.config.model import Target
+from binlake.dialect.replacement import empties_table
+from binlake.errors import CheckpointConflict
+from binlake.reparo.ddl import FileDdl, TargetDdl, map_file_ddl
+from binlake.reparo.definitions import TargetTables
+from binlake.reparo.rows import read_rows
+from binlake.reparo.settings import ReparoSettings
+from binlake.reparo.statements import DdlStatements, RowStatements, Task
+from binlake.reparo.windows import FileWindow, cut_windows
+from binlake.rules.tables import TableFilter
+from binlake.statements import BatchLimits
+from binlake.target import ApplyResult, Expected, Hook, Position, Session, apply_window
+from binlake.target.apply.position import read_position
+from binlake.target.claim.progress import Progress
+from binlake.target.ddl.intents import DdlIntent
+from binlake.target.definitions.definitions import read_definitions
+
+log = structlog.get_logger(__name__)
+
+Say = Callable[[str], None]
+"""Takes a line of progress for people."""
+
+
+@dataclass
+class Restored:
+    """What a run did: from where (`begin`: everything at or below it was there) up to `end`, and how much of it.
+
+    `skipped`: DDL without a statement at the target, for people.
+    """
+
+    begin: int
+    end: int
+    windows: int = 0
+    rows: int = 0
+    ddls: int = 0
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """`applied`, or `already`: nothing was left to do."""
+        return "applied" if self.windows else "already"
+
+
+def restore(
+    settings: ReparoSettings, store: Store, *, hook: Hook | None = None, say: Say = lambda _: None
+) -> Restored:  # fmt: skip
+    """Apply the range of `settings` from `store` to its target, behind what an earlier run of this name applied.
+
+    Raises what `read_items`, `apply_window` and the mapping of DDL raise, CheckpointConflict for a range that does not
+    join the earlier one.
+    """
+    target = settings.target()
+    position = read_position(target, settings.name, settings.cluster_id)
+    lo = _begin(settings, position)
+    if settings.stop and lo >= settings.stop and position.opened is None:
+        return Restored(lo, lo)
+    until = _require_whole(settings, store, lo, say)
+    restored, items = Restored(lo, lo), _read(settings, store, lo)
+    with closing(Session(target)) as session:
+        run = _Run(settings, target, session, hook, say)
+        for window in cut_windows(items, lo, until, settings.window_rows, run.choice.keeps, position.window):
+            run.apply(window, restored)
+    return restored
+
+
+def _begin(settings: ReparoSettings, position: Position) -> int:
+    """The commit_ts above which the run goes on. Raises CheckpointConflict for a gap."""
+    if position.window is not None:
+        return position.window[0]
+    if position.commit_ts is None:
+        return max(settings.start - 1, 0)
+    if settings.start > position.commit_ts + 1:
+        raise CheckpointConflict(
+            "an earlier run of this name ended before the start of this one",
+            where={"name": settings.name, "ended": position.commit_ts, "start": settings.start},
+            hint="leave the start out: the run goes on behind the earlier one; or, for another base at the target, give"
+            " it a --name of its own",
+        )
+    return position.commit_ts
+
+
+def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) -> int:
+    """Reads all of the range once, before anything is written; the commit_ts up to which the files hold everything, 0
+    where only what they hold says it. Raises as `read_items`."""
+    if settings.stop:
+        require_covered(store, lo + 1, settings.stop)
+    index = read_index(store)
+    count = sum(1 for _ in _read(settings, store, lo))
+    say(f"{count:,} transactions and DDL to apply")
+    if index is None:
+        return 0
+    return min(index.hi, settings.stop) if settings.stop else index.hi
+
+
+def _read(settings: ReparoSettings, store: Store, lo: int) -> Iterator[Item]:
+    return read_items(store, lo + 1, settings.stop or None, torn_end=settings.torn_end)
+
+
+class _Run:
+    """The windows of one run, in order."""
+
+    def __init__(
+        self,
+        settings: ReparoSettings,
+        target: Target,
+        session: Session,
+        hook: Hook | None,
+        say: Say,
+    ) -> None:
+        self.choice: TableFilter = settings.choice()
+        self._settings, self._target, self._session = settings, target, session
+        self._hook, self._say = hook, say
+        self._zone = settings.zone
+        self._tables = TargetTables(session, target.db_type)
+
+    def apply(self, window: FileWindow, restored: Restored) -> None:
+        """Bring `window` downstream and count it in `restored`."""
+        position = read_position(self._target, self._settings.name, self._settings.cluster_id)
+        task = self._task(position)
+        source: DdlStatements | RowStatements
+        if window.ddl is not None:
+            self._tables.forget()
+            source = self._ddl(task, window, window.ddl, position)
+            self._tables.forget()
+        else:
+            source = self._rows(task, window, position)
+        result = apply_window(self._target, source.manifest(), source, hook=self._hook)
+        self._count(window, source, result, restored)
+
+    def _task(self, position: Position) -> Task:
+        limits = BatchLimits.of(self._target.batch_rows, position.max_packet)
+        settings = self._settings
+        return Task(settings.name, settings.cluster_id, settings.data_hash(), self._target.db_type, limits)
+
+    def _rows(self, task: Task, window: FileWindow, position: Position) -> RowStatements:
+        found = read_rows(window.transactions, self._tables, self._zone, self.choice.keeps)
+        forms = read_definitions(self._session, found.tables, task.dialect).tables
+        source = RowStatements(task, window, found, Expected(tables=forms), position.forms == "plain")
+        opened = position.opened
+        if opened is None or opened.is_for(source.manifest()):
+            return source
+        # As it was opened: which form the target needed then shows in nothing but its digest.
+        other = replace(source, plain=not source.plain)
+        if opened.is_for(other.manifest()):
+            return other
+        raise _other_content_error(opened)
+
+    def _ddl(self, task: Task, window: FileWindow, ddl: FileDdl, position: Position) -> DdlStatements:
+        opened = position.opened
+
+        if opened is None or opened.ddl_state == "":
+            mapped = map_file_ddl(ddl, self._tables, task.dialect)
+        else:
+            mapped = _begun(opened)
+        source = DdlStatements(task, window, mapped)
+        if opened is not None and not opened.is_for(source.manifest()):
+            raise _other_content_error(opened)
+        return source
+
+    def _count(
+        self, window: FileWindow, source: DdlStatements | RowStatements, result: ApplyResult, restored: Restored
+    ) -> None:
+        restored.windows += 1
+        restored.end = window.hi
+        restored.rows += result.rows
+        restored.ddls += result.ddls
+        if isinstance(source, DdlStatements) and window.ddl is not None and not source.mapped.sql:
+            restored.skipped += (f"{window.hi}: {source.mapped.reason}: {window.ddl.sql[:200]}",)
+            log.warning(
+                "ddl_skipped", commit_ts=str(window.hi), reason=source.mapped.reason, query=window.ddl.sql[:200]
+            )
+        self._say(f"{window.hi}: {restored.rows:,} rows, {restored.ddls:,} DDL")
+
+
+def _begun(opened: Progress) -> TargetDdl:
+    """A DDL that was begun, as its intent has it: the target may have its result already."""
+    intent = DdlIntent.from_json(opened.ddl_expected or "")
+    sql = tuple((opened.ddl_sql or "").split(";\n"))
+    return TargetDdl(sql, "", intent.touched, intent.after, empties_table(sql[-1]))
+
+
+def _other_content_error(opened: Progress) -> CheckpointConflict:
+    return CheckpointConflict(
+        "the target holds a window open that the files, the tables or the settings of this run make another one",
+        where={"window": f"{opened.open_lo}-{opened.open_hi}", "name": opened.replication},
+        hint="run it with the files, filters, txn-batch and time-zone with which it was begun, on tables that"
+        " nobody has changed since",
+    )

@@ -1,0 +1,164 @@
+"""What `binlake reparo` is told: the keys of the original's toml, which its flags overrule.
+
+Keys of our own beside them: `name` (whose progress is meant), `checkpoint-schema`, `time-zone`, `window-rows`, `mode`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, ValidationError
+
+from binlake import tso
+from binlake.base.sections.rules import Filter
+from binlake.base.sections.values import NameList, Section, TableName
+from binlake.config.model import Target
+from binlake.errors import ConfigError
+from binlake.rules.tables import TableFilter
+
+MAX_CLUSTER = (1 << 63) - 1
+
+
+class DestDb(Section):
+    """The section [dest-db]: the database that gets the rows."""
+
+    host: str = Field("127.0.0.1", description="host name or address")
+    port: int = Field(3306, ge=1, le=65535, description="TCP port")
+    user: str = Field("root", description="user")
+    password: str = Field("", repr=False, description="password")
+
+
+class ReparoSettings(Section):
+    """One run, as its toml and flags have it."""
+
+    data_dir: str = Field(min_length=1, description="folder of the binlog files, or a URI: file:, s3:, gs:, azure:")
+    start_datetime: str = Field("", description="begin with this time (`2026-11-23 15:00:00`, local time)")
+    stop_datetime: str = Field("", description="end with this time")
+    start_tso: int = Field(0, ge=0, le=tso.MAX_TS, description="begin with this commit_ts; 0 = the first file")
+    stop_tso: int = Field(0, ge=0, le=tso.MAX_TS, description="end with this commit_ts; 0 = the last file")
+    txn_batch: int = Field(1000, ge=1, description="rows of a statement (the original's default was 20)")
+    worker_count: int = Field(16, ge=1, le=1024, description="connections of the mode parallel")
+    dest_type: Literal["print", "mysql", "mariadb", "tidb"] = Field("print", description="print, or the target's kind")
+    dest_db: DestDb = DestDb()
+    replicate_do_db: NameList = Field((), description="if set, only these databases (or the tables below); ~regex")
+    replicate_do_table: tuple[TableName, ...] = Field((), description="if set, only these tables (or databases above)")
+    replicate_ignore_db: NameList = Field((), description="databases left out")
+    replicate_ignore_table: tuple[TableName, ...] = Field((), description="tables left out")
+    safe_mode: bool = Field(False, description="REPLACE throughout; without it where rows may be there already")
+    log_level: str = Field("info", alias="log-level", description="taken and not used")
+    log_file: str = Field("", description="taken and not used: events go to stderr")
+    name: str = Field("reparo", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="whose progress at the target is meant")
+    checkpoint_schema: str = Field("binlake_reparo", description="database of the progress and its ledger")
+    time_zone: str = Field("UTC", description="zone of the drainer that wrote the files: TIMESTAMPs are text of it")
+    torn_end: bool = Field(False, description="the last file may end inside a record: a drainer still writes it")
+    window_rows: int = Field(50_000, ge=1, description="rows that are applied together, whole transactions")
+    mode: Literal["atomic", "parallel", "auto"] = Field("atomic", description="as target.mode of a replication")
+
+    @property
+    def start(self) -> int:
+        """The least commit_ts that counts; 0 = all."""
+        return self.start_tso or (_ts_of(self.start_datetime, "start-datetime") if self.start_datetime else 0)
+
+    @property
+    def stop(self) -> int:
+        """The greatest commit_ts that counts; 0 = no end. A time means its whole second, as it is written."""
+        if self.stop_tso or not self.stop_datetime:
+            return self.stop_tso
+        return _ts_of(self.stop_datetime, "stop-datetime")
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """Raises ConfigError."""
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ConfigError(
+                "the time zone is not known",
+                where={"time-zone": self.time_zone},
+                hint="a name as Europe/Berlin, or UTC",
+            ) from None
+
+    @property
+    def cluster_id(self) -> int:
+        """The number under which the checkpoint stands: of this name alone."""
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big") % MAX_CLUSTER + 1
+
+    def choice(self) -> TableFilter:
+        """The tables that count: the drainer's rule. Raises ConfigError."""
+        return TableFilter(
+            Filter(
+                ignore_schemas=self.replicate_ignore_db,
+                ignore_table=self.replicate_ignore_table,
+                replicate_do_db=self.replicate_do_db,
+                replicate_do_table=self.replicate_do_table,
+            )
+        )
+
+    def target(self) -> Target:
+        """The target as the guarded apply knows it. Raises ConfigError for dest-type print."""
+        if self.dest_type == "print":
+            raise ConfigError("dest-type print writes into no database", hint="set dest-type and [dest-db]")
+        return Target(
+            db_type=self.dest_type,
+            host=self.dest_db.host,
+            port=self.dest_db.port,
+            user=self.dest_db.user,
+            password=self.dest_db.password,
+            mode=self.mode,
+            safe_mode="always" if self.safe_mode else "auto",
+            worker_count=self.worker_count,
+            batch=self.txn_batch,
+            checkpoint_schema=self.checkpoint_schema,
+        )
+
+    def data_hash(self) -> str:
+        """Of all that decides which statements a range of files becomes: an open window is of one of them."""
+        named = ("txn_batch", "replicate_do_db", "replicate_do_table", "replicate_ignore_db", "replicate_ignore_table")
+        values = self.model_dump_json(include={*named, "time_zone", "dest_type"})
+        return hashlib.sha256(values.encode()).hexdigest()
+
+
+def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
+    """The settings of the toml `file` (empty: none) under `flags` (kebab-case; what is None is not given).
+
+    Raises ConfigError.
+    """
+    values: dict[str, Any] = _read_toml(file) if file else {}
+    values |= {key: value for key, value in flags.items() if value is not None}
+    try:
+        settings = ReparoSettings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"a setting is wrong: {first['msg']}", where={"key": place, "file": file or "flags"},
+            hint="`binlake reparo --help` and docs/operate/reparo.md name all of them",
+        ) from None  # fmt: skip
+    start, stop = settings.start, settings.stop
+    if stop and start > stop:
+        raise ConfigError(
+            "the range is empty", where={"start": start, "stop": stop}, hint="stop at or behind the start"
+        )
+    return settings
+
+
+def _read_toml(file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"the configuration cannot be read: {error}", where={"file": file}) from error
+
+
+def _ts_of(text: str, key: str) -> int:
+    """The timestamp of a local time, as the original has it: the first of its second."""
+    try:
+        moment = datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigError("a time cannot be read", where={key: text}, hint="write 2026-11-23 15:00:00") from None
+    return tso.from_datetime(moment)

@@ -1,0 +1,75 @@
+"""The datum of a column in a binlog file as the canonical text of its column.
+
+Rule: a file says a value in one of two forms, and both give the same text. The original writes what a client of TiDB
+sees (DATE, DECIMAL, JSON as text; ENUM, SET and BIT as numbers), while a pump's own form has packed numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.jsons import json_text
+from binlake.rows.codec.readers import Reader, reader_of
+from binlake.rows.codec.values import bit_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+ReadDatum = Callable[[bytes], str | None]
+"""A whole datum -> its canonical text, None for NULL. Raises ValueError, IndexError for what its column cannot hold."""
+
+_ZERO = "0000-00-00"
+
+
+def datum_reader(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+    """The reader of `column`; texts of a TIMESTAMP are times of `zone`."""
+    read_plain: Reader = reader_of(column)
+    read_bytes = _reader_of_bytes(column, zone)
+
+    def read(datum: bytes) -> str | None:
+        flag = datum[0]
+        if flag == d.NIL:
+            return None
+        if flag in (d.COMPACT, d.BYTES):
+            return read_bytes(datum)
+        if flag == d.JSON:
+            # Of a MariaDB the column is a text.
+            return json_text(datum, 1)[0]
+        text, end = read_plain(datum, 0)
+        if end != len(datum):
+            raise ValueError("bytes behind a datum")
+        return text
+
+    return read
+
+
+def _reader_of_bytes(column: ColumnInfo, zone: ZoneInfo) -> ReadDatum:
+    if column.tp in t.STRINGS:
+        plain = reader_of(column)
+        return lambda datum: plain(datum, 0)[0]
+    if column.tp == t.BIT:
+        return lambda datum: bit_text(int.from_bytes(_content(datum), "big"), column.flen)
+    if column.tp == t.TIMESTAMP:
+        moved = lru_cache(maxsize=4096)(lambda text: utc_text(text, zone))
+        return lambda datum: moved(_content(datum).decode())
+    return lambda datum: _content(datum).decode()
+
+
+def _content(datum: bytes) -> bytes:
+    read = d.read_compact if datum[0] == d.COMPACT else d.read_comparable
+    content, end = read(datum, 1)
+    if end != len(datum):
+        raise ValueError("bytes behind a datum")
+    return content
+
+
+def utc_text(text: str, zone: ZoneInfo) -> str:
+    """A TIMESTAMP's text of `zone` in UTC, with as many digits behind the point."""
+    if text.startswith(_ZERO):
+        return text
+    seconds, point, fraction = text.partition(".")
+    moment = datetime.strptime(seconds, "%Y-%m-%d %H:%M:%S").replace(tzinfo=zone).astimezone(UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + point + fraction

@@ -1,0 +1,218 @@
+"""Binlog files as the original drainer writes them, made by hand: bytes from the reference, nothing of the code under
+test but the names of types.
+
+Values come from a capture's decoded.jsonl, which TiDB's own codec gave; types from its DDL jobs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from binlake.compare.capture import Capture
+
+Json = Mapping[str, Any]
+
+_NAMES = {
+    1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint", 9: "mediumint",
+    10: "date", 11: "time", 12: "datetime", 13: "year", 15: "varchar", 16: "bit", 0xF5: "json", 0xF6: "decimal",
+    0xF7: "enum", 0xF8: "set", 0xF9: "tinytext", 0xFA: "mediumtext", 0xFB: "longtext", 0xFC: "text", 0xFD: "varchar",
+    0xFE: "char",
+}  # fmt: skip
+_BINARY = {
+    15: "varbinary",
+    0xFD: "varbinary",
+    0xFE: "binary",
+    0xF9: "tinyblob",
+    0xFA: "mediumblob",
+    0xFB: "longblob",
+    0xFC: "blob",
+}
+_KINDS = {"I": 0, "U": 1, "D": 2}
+
+
+def uvarint(value: int) -> bytes:
+    """Seven bits a byte, least first."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def varint(value: int) -> bytes:
+    """Zig-zag."""
+    return uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """A field of a protobuf message."""
+    if isinstance(value, int):
+        return uvarint(number << 3) + uvarint(value)
+    return uvarint(number << 3 | 2) + uvarint(len(value)) + value
+
+
+def record(payload: bytes) -> bytes:
+    """Magic, length, payload, CRC-32C."""
+    return struct.pack("<IQ", 471532804, len(payload)) + payload + struct.pack("<I", google_crc32c.value(payload))
+
+
+def compact(value: bytes) -> bytes:
+    """The datum of a string."""
+    return b"\x02" + varint(len(value)) + value
+
+
+def real(value: float) -> bytes:
+    """The datum of a FLOAT or DOUBLE: comparable bytes."""
+    (bits,) = struct.unpack(">Q", struct.pack(">d", value))
+    return b"\x05" + struct.pack(">Q", ~bits & (1 << 64) - 1 if bits >> 63 else bits | 1 << 63)
+
+
+def datum(value: Any, column: Json) -> bytes:
+    """The datum that the drainer writes for a `value` of decoded.jsonl in `column` (of a TableInfo)."""
+    if value is None:
+        return b"\x00"
+    tp, flag = column["type"]["Tp"], column["type"]["Flag"]
+    raw = bytes.fromhex(value["hex"]) if isinstance(value, dict) else value.encode()
+    if tp in (1, 2, 3, 8, 9, 13):
+        return b"\x09" + uvarint(int(value)) if flag & 32 else b"\x08" + varint(int(value))
+    if tp == 4:
+        return real(struct.unpack("<f", struct.pack("<f", float(value)))[0])
+    if tp == 5:
+        return real(float(value))
+    if tp == 16:
+        return b"\x09" + uvarint(int.from_bytes(raw, "big"))
+    if tp == 0xF7:
+        elems = column["type"]["Elems"]
+        return b"\x09" + uvarint(elems.index(value) + 1 if value in elems else 0)
+    if tp == 0xF8:
+        chosen = value.split(",") if value else []
+        return b"\x09" + uvarint(sum(1 << at for at, name in enumerate(column["type"]["Elems"]) if name in chosen))
+    return compact(raw)
+
+
+def column_bytes(column: Json, value: Any, changed: Any = None, *, update: bool = False) -> bytes:
+    """A Column message."""
+    tp = column["type"]["Tp"]
+    names = _BINARY if column["type"]["Charset"] == "binary" and tp in _BINARY else _NAMES
+    parts = [field(1, column["name"]["O"].encode()), field(2, bytes([tp])), field(3, names[tp].encode())]
+    parts.append(field(4, datum(value, column)))
+    if update:
+        parts.append(field(5, datum(changed, column)))
+    return b"".join(parts)
+
+
+def event_bytes(db: str, table: str, op: str, columns: Iterable[bytes]) -> bytes:
+    """An Event message."""
+    head = [field(1, db.encode()), field(2, table.encode()), field(3, _KINDS[op])]
+    return b"".join([*head, *(field(4, column) for column in columns)])
+
+
+def transaction_bytes(commit_ts: int, events: Iterable[bytes]) -> bytes:
+    """A Binlog message of rows."""
+    data = b"".join(field(1, event) for event in events)
+    return field(1, 0) + field(2, commit_ts) + field(3, data)
+
+
+def ddl_bytes(commit_ts: int, db: str, query: str) -> bytes:
+    """A Binlog message of a DDL: with the database in front, but for CREATE DATABASE."""
+    made = query.upper().startswith(("CREATE DATABASE", "CREATE SCHEMA"))
+    quoted = db.replace("`", "``")
+    text = f"{query};" if made else f"use `{quoted}`; {query};"
+    return field(1, 1) + field(2, commit_ts) + field(4, text.encode())
+
+
+@dataclass(frozen=True)
+class Written:
+    """A payload of a file and its place."""
+
+    commit_ts: int
+    payload: bytes
+
+
+def write_files(folder: Path, payloads: Sequence[Written], most: int = 1 << 20) -> list[Path]:
+    """Files of `most` bytes or a little more, each ending behind a record."""
+    paths: list[Path] = []
+    content = b""
+    for number, one in enumerate(payloads, 1):
+        content += record(one.payload)
+        if len(content) >= most or number == len(payloads):
+            path = folder / f"binlog-{len(paths):016d}-20240101000000"
+            path.write_bytes(content)
+            paths.append(path)
+            content = b""
+    return paths
+
+
+def payloads_of(capture: Capture, without: str = "mysql") -> list[Written]:
+    """All that a drainer writes of a capture, in commit order; without the database `without`."""
+    from deploy.local.commitlog import read_log
+
+    log = read_log(capture)
+    jobs = {job.id: job for _, job in log.jobs}
+    found = [
+        Written(ddl.commit_ts, ddl_bytes(ddl.commit_ts, jobs[ddl.job_id].schema_name, ddl.query))
+        for ddl in log.ddls
+        if ddl.kind == "ddl" and jobs[ddl.job_id].took_effect and jobs[ddl.job_id].schema_name != without
+    ]
+    infos = _Infos(capture, {job.id: place for place, job in log.jobs})
+    for commit_ts, rows in groupby(capture.decoded(), key=lambda row: int(row["commit_ts"])):
+        own = (row for row in rows if not row["table"].startswith(f"{without}."))
+        events = [_event(row, infos) for row in own if infos.has(int(row["table_id"]), commit_ts)]
+        if events:
+            found.append(Written(commit_ts, transaction_bytes(commit_ts, events)))
+    return sorted(found, key=lambda one: one.commit_ts)
+
+
+def _event(row: Json, infos: _Infos) -> bytes:
+    db, _, table = row["table"].partition(".")
+    before, after = row.get("before") or {}, row.get("after") or {}
+    columns = infos.columns(int(row["table_id"]), int(row["commit_ts"]))
+    shown = after if row["op"] == "I" else before
+    update = row["op"] == "U"
+    wanted = [column for column in columns if column["name"]["O"] in (after if update else shown)]
+    made = (
+        column_bytes(c, shown.get(c["name"]["O"]), after.get(c["name"]["O"]) if update else None, update=update)
+        for c in wanted
+    )
+    return event_bytes(db, table, row["op"], made)
+
+
+class _Infos:
+    """TableInfos by table and place in the files: a drainer knows the newest alone, whatever a row was made with."""
+
+    def __init__(self, capture: Capture, places: Mapping[int, int]) -> None:
+        self._gone: dict[int, int] = {}
+        self._known: dict[int, list[tuple[int, list[Json]]]] = {}
+        for job in capture.jobs():
+            if job["type"] in (4, 11):
+                # A transaction that began before a DROP or TRUNCATE may commit behind it: a drainer leaves it out.
+                self._gone[job["table_id"]] = places[job["id"]]
+            for info in _infos_of(job.get("binlog") or {}):
+                partitions = (info.get("partition") or {}).get("definitions") or ()
+                for table_id in (info["id"], *(partition["id"] for partition in partitions)):
+                    known = self._known.setdefault(table_id, [])
+                    known.append((places[job["id"]], [column for column in info["cols"] or () if column["state"] == 5]))
+
+    def has(self, table_id: int, commit_ts: int) -> bool:
+        """Whether the table is there at `commit_ts`."""
+        gone = self._gone.get(table_id, commit_ts)
+        return gone >= commit_ts or any(gone < at <= commit_ts for at, _ in self._known[table_id])
+
+    def columns(self, table_id: int, commit_ts: int) -> list[Json]:
+        """Those of the last definition at or before `commit_ts`."""
+        known = self._known[table_id]
+        found = [columns for at, columns in known if at <= commit_ts]
+        return found[-1] if found else known[0][1]
+
+
+def _infos_of(binlog: Json) -> Iterator[Json]:
+    if binlog.get("TableInfo"):
+        yield binlog["TableInfo"]
+    yield from binlog.get("MultipleTableInfos") or ()

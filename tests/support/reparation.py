@@ -1,0 +1,66 @@
+"""Runs of `binlake reparo` in tests: settings for a server, and the base that a capture's files belong to."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from support.mariadb import MariaDb
+
+from binlake.base.filestore import LocalStore
+from binlake.compare import compare_state, connect
+from binlake.compare.capture import Capture, StateAt
+from binlake.compare.state import Comparison
+from binlake.config.model import Target
+from binlake.reparo.restore import Restored, restore
+from binlake.reparo.settings import ReparoSettings
+from binlake.rules import Rules
+from binlake.target import Hook, Session
+from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.direct import DirectReplay
+from deploy.local.handwork import plan_handwork
+
+
+def settings_of(server: MariaDb, folder: Path, **values: object) -> ReparoSettings:
+    """Of files in `folder`, for `server`."""
+    place = {"host": server.host, "port": server.port, "user": server.user}
+    given = {key.replace("_", "-"): value for key, value in values.items()}
+    return ReparoSettings.model_validate({"data-dir": str(folder), "dest-type": server.name, "dest-db": place, **given})
+
+
+def run(server: MariaDb, folder: Path, hook: Hook | None = None, **values: object) -> Restored:
+    """One run."""
+    return restore(settings_of(server, folder, **values), LocalStore(folder), hook=hook)
+
+
+def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
+    """The source as it was at `commit_ts`, in an empty server: by the pipeline's functions, not by files."""
+    log = read_log(capture)
+    target = Target(db_type=server.name, host=server.host, port=server.port, user=server.user)
+    hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
+    with closing(Session(target)) as session:
+        replay = DirectReplay(
+            log,
+            session,
+            hands,
+            new_collation=bool(capture.meta.get("new_collation", True)),
+            rules=Rules(second_writes="once"),
+            dialect=server.name,
+        )
+        replay.advance(commit_ts)
+
+
+def compared(capture: Capture, state: StateAt, server: MariaDb) -> Comparison:
+    """The server beside what TiDB showed."""
+    connection = connect(server.host, server.port, server.user, server.password)
+    new_collation = bool(capture.meta.get("new_collation", True))
+    try:
+        return compare_state(
+            state,
+            connection,
+            dialect=server.name,
+            ignored=("tidb_binlog", "binlake_reparo"),
+            new_collation=new_collation,
+        )
+    finally:
+        connection.close()
