@@ -6,12 +6,14 @@ synced and renamed; an object store shows an object when its upload is complete.
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol
 
 from binlake.base.durable import sync_folder
 from binlake.errors import ConfigError, Permanent, Transient
@@ -19,6 +21,7 @@ from binlake.errors import ConfigError, Permanent, Transient
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
             "ContainerNotFound")  # fmt: skip
 """What errors of the stores hold that no waiting mends."""
+_PIECE = 4 << 20
 _BEING_WRITTEN = ".part"
 """Ending of a local file that is not whole yet; nobody reads it."""
 
@@ -40,6 +43,9 @@ class Store(Protocol):
 
     def put(self, path: str, content: bytes) -> None:
         """Write the file, in place of one that is there; the same call again changes nothing."""
+
+    def put_from(self, path: str, content: IO[bytes]) -> None:
+        """As `put`, the content from where it stands to its end, in pieces."""
 
     def get(self, path: str) -> bytes | None:
         """The content; None where there is no such file."""
@@ -71,12 +77,16 @@ class LocalStore:
 
     def put(self, path: str, content: bytes) -> None:
         """As Store.put."""
+        self.put_from(path, io.BytesIO(content))
+
+    def put_from(self, path: str, content: IO[bytes]) -> None:
+        """As Store.put_from."""
         target = self._root / path
         with self._errors(path):
             _make_folder(target.parent)
             beside = target.with_name(f"{target.name}{_BEING_WRITTEN}")
             with beside.open("wb") as file:
-                file.write(content)
+                shutil.copyfileobj(content, file, _PIECE)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(target)
@@ -140,8 +150,12 @@ class ObjectStore:
 
     def put(self, path: str, content: bytes) -> None:
         """As Store.put."""
+        self.put_from(path, io.BytesIO(content))
+
+    def put_from(self, path: str, content: IO[bytes]) -> None:
+        """As Store.put_from."""
         with self._errors(path), self._files.open_output_stream(f"{self._root}/{path}") as stream:
-            stream.write(content)
+            shutil.copyfileobj(content, stream, _PIECE)
 
     def get(self, path: str) -> bytes | None:
         """As Store.get."""

@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _KINDS = {pb.Insert: INSERT, pb.Update: UPDATE, pb.Delete: DELETE}
 _USE = re.compile(r"\s*use\s+(`(?:[^`]|``)+`|[^;`\s]+)\s*;\s*", re.IGNORECASE)
+_BINARY = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "bit"})
 _DATUM_ERRORS = (IndexError, ValueError, OverflowError)
 
 
@@ -48,7 +49,8 @@ class Place:
 class Column:
     """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
 
-    Temporal types, DECIMAL and JSON are texts, ENUM and SET their numbers, BIT a number (of older drainers bytes).
+    Temporal types, DECIMAL and JSON are texts (flag 2), ENUM and SET their numbers, BIT bytes (of some drainers a
+    number). A TIMESTAMP is in the zone of the drainer's machine, which a file does not tell; of Binlake in the feed's.
     `changed`: of an update the value behind it; None for other kinds.
     """
 
@@ -117,6 +119,18 @@ def value_of(datum: bytes) -> int | float | bytes | str | None:
         return json_text(datum, 1)[0] if datum[0] == d.JSON else plain_value(datum, 0)[0]
     except _DATUM_ERRORS as error:
         raise ValueError(f"a datum of {len(datum)} bytes cannot be read: {error}") from error
+
+
+def readable(column: Column, datum: bytes) -> int | float | bytes | str | None:
+    """The value of one of the column's datums: text but for binary types. Raises ValueError for a damaged one."""
+    value = value_of(datum)
+    if not isinstance(value, bytes) or column.mysql_type in _BINARY:
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        # As TiDB lets latin1 columns hold.
+        return value
 
 
 def file_records(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from binlake.base.sections.values import NameList, Section
-from binlake.config.protocols import AvroOptions, CsvOptions, Options, SlaveBinlogOptions
+from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions, SlaveBinlogOptions
 from binlake.config.sinkuri import SinkUri, parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.rows.schema.session import read_zone
@@ -47,6 +47,8 @@ CommitTs = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,19})?$")]
 
 
 _ASCII = 127
+_ONE_SEQUENCE = "binlog"
+"""The topic of all messages of binlog files."""
 
 
 class TopicRule(Section):
@@ -149,7 +151,11 @@ class Feed(Section):
                 "slave-binlog goes to one topic: that of the sink URI",
                 hint="write kafka://host:port/TOPIC?protocol=slave-binlog, and no dispatchers",
             )
-        # Files have a folder for each table.
+        if isinstance(self.sink.options, PbOptions):
+            if self.dispatchers:
+                raise ConfigError("pb is one sequence of files", hint="leave `dispatchers` away")
+            return Topics([], default=_ONE_SEQUENCE, shared=True)
+        # Other files have a folder for each table.
         shared = self.sink.storage is not None or not isinstance(self.sink.options, AvroOptions)
         default = (self.sink.topic if shared else "") or OWN_TOPICS
         rules = [Dispatcher(rule.matcher, rule.topic, rule.partition) for rule in self.dispatchers]

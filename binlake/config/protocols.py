@@ -96,7 +96,16 @@ class SlaveBinlogOptions:
     time_zone: str = "UTC"
 
 
-Options = AvroOptions | CanalJsonOptions | CsvOptions | OpenProtocolOptions | DebeziumOptions | SlaveBinlogOptions
+@dataclass(frozen=True)
+class PbOptions:
+    """`time_zone`: that TIMESTAMP values are shown in; the drainer took that of its machine."""
+
+    time_zone: str = "UTC"
+
+
+Options = (
+    AvroOptions | CanalJsonOptions | CsvOptions | OpenProtocolOptions | DebeziumOptions | SlaveBinlogOptions | PbOptions
+)
 """What decides the bytes of a protocol's messages."""
 
 
@@ -144,6 +153,10 @@ def _slave_binlog(_words: UriWords) -> SlaveBinlogOptions:
     return SlaveBinlogOptions()
 
 
+def _pb(_words: UriWords) -> PbOptions:
+    return PbOptions()
+
+
 _READERS: Mapping[str, Callable[[UriWords], Options]] = {
     "avro": _avro,
     "canal-json": _canal_json,
@@ -151,6 +164,7 @@ _READERS: Mapping[str, Callable[[UriWords], Options]] = {
     "open-protocol": _open_protocol,
     "debezium": _debezium,
     "slave-binlog": _slave_binlog,
+    "pb": _pb,
 }
 PROTOCOLS = tuple(_READERS)
 """What a feed can write."""

@@ -67,7 +67,7 @@ def parse_sink_uri(text: str) -> SinkUri:
     require_fits(protocol, parts.scheme)
     uri = SinkUri(protocol, read_options(protocol, words))
     if parts.scheme in STORAGE_SCHEMES:
-        uri = replace(uri, storage=read_storage(parts, words))
+        uri = replace(uri, storage=read_storage(parts, words, protocol))
     else:
         uri = replace(uri, kafka=_kafka(parts, words), topic=unquote(parts.path).strip("/"))
     words.require_all_read()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from binlake.base.filestore import StoreAddress
 from binlake.config.uriwords import UriWords, listed
@@ -26,14 +26,22 @@ _ACCESS: Mapping[str, tuple[str, ...]] = {
 }
 SCHEMES = tuple(_ACCESS)
 """What a sink of files can be reached by."""
-PROTOCOLS = ("avro", "canal-json", "csv")
-"""What files can be written in; the last one is for files alone."""
+FILES_ALONE = ("csv", "pb")
+"""Protocols that no Kafka topic has."""
+PROTOCOLS = ("avro", "canal-json", *FILES_ALONE)
+"""What files can be written in."""
+BINLOG_FILES = "pb"
+"""The protocol of TiDB's drainer: one sequence of binlog files, not a folder a table."""
+COMPRESSIONS = ("none", "gzip", "zstd")
+"""Of binlog files."""
 SECRETS = ("secret-access-key", "session-token", "account-key", "sas-token")
 """Parameters that pages and logs do not show."""
 DATE_SEPARATORS = ("none", "year", "month", "day")
 # TiCDC's defaults and limits.
 _FILE_SIZE, _LEAST_FILE_SIZE, _MOST_FILE_SIZE = 64 << 20, 1 << 20, 512 << 20
 _INDEX_WIDTH, _LEAST_INDEX_WIDTH = 20, 6
+_BINLOG_FILE_SIZE = 512 << 20
+"""The drainer's."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,14 @@ class Storage(StoreAddress):
     """A place for a feed's files.
 
     A file ends behind the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
+    `compression`, `retention_days` (0 = for ever): of binlog files.
     """
 
     file_size: int = _FILE_SIZE
     date_separator: str = "day"
     index_width: int = _INDEX_WIDTH
+    compression: str = "none"
+    retention_days: int = 0
 
 
 def require_fits(protocol: str, scheme: str) -> None:
@@ -56,21 +67,50 @@ def require_fits(protocol: str, scheme: str) -> None:
             where={"protocol": protocol},
             hint=f"use one of {listed(PROTOCOLS)}",
         )
-    if scheme not in _ACCESS and protocol == "csv":
-        raise ConfigError("csv is for files alone", hint="write file:///folder?protocol=csv, or take canal-json")
+    if scheme not in _ACCESS and protocol in FILES_ALONE:
+        other = "canal-json" if protocol == "csv" else "slave-binlog"
+        raise ConfigError(
+            f"{protocol} is for files alone", hint=f"write file:///folder?protocol={protocol}, or take {other}"
+        )
 
 
-def read_storage(parts: SplitResult, words: UriWords) -> Storage:
-    """The storage that a sink URI names. Raises ConfigError."""
-    given = {name: words.text(name) for name in _ACCESS[parts.scheme]}
+def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Storage:
+    """The storage that a sink URI names; `protocol`: that of the files. Raises ConfigError."""
+    address = read_address(parts, words)
+    place = (address.scheme, address.root, address.access)
+    if protocol == BINLOG_FILES:
+        return Storage(
+            *place,
+            words.number("file-size", _BINLOG_FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
+            compression=words.one_of("compression", COMPRESSIONS, "none"),
+            retention_days=words.number("retention-time", 0, least=0),
+        )
     return Storage(
-        parts.scheme,
-        _folder(parts) if parts.scheme == "file" else _bucket(parts),
-        {name: value for name, value in given.items() if value},
+        *place,
         words.number("file-size", _FILE_SIZE, least=_LEAST_FILE_SIZE, most=_MOST_FILE_SIZE),
         words.one_of("date-separator", DATE_SEPARATORS, "day"),
         words.number("file-index-width", _INDEX_WIDTH, least=_LEAST_INDEX_WIDTH, most=_INDEX_WIDTH),
     )
+
+
+def parse_address(text: str) -> StoreAddress:
+    """The folder or bucket that a URI names, with nothing but how it is reached. Raises ConfigError."""
+    parts = urlsplit(text)
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(
+            "a URI of files has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {listed(SCHEMES)}"
+        )
+    words = UriWords(parts)
+    address = read_address(parts, words)
+    words.require_all_read()
+    return address
+
+
+def read_address(parts: SplitResult, words: UriWords) -> StoreAddress:
+    """Where a URI points to. Raises ConfigError."""
+    given = {name: words.text(name) for name in _ACCESS[parts.scheme]}
+    root = _folder(parts) if parts.scheme == "file" else _bucket(parts)
+    return StoreAddress(parts.scheme, root, {name: value for name, value in given.items() if value})
 
 
 def _folder(parts: SplitResult) -> str:

@@ -9,6 +9,7 @@ from binlake.config.protocols import (
     DebeziumOptions,
     OpenProtocolOptions,
     Options,
+    PbOptions,
     SlaveBinlogOptions,
 )
 from binlake.feed.avro.format import AvroFormat
@@ -17,6 +18,7 @@ from binlake.feed.csvformat import CsvFormat
 from binlake.feed.debezium.format import DebeziumFormat
 from binlake.feed.formats import Format
 from binlake.feed.openprotocol import OpenProtocolFormat
+from binlake.feed.pbbinlog import PbBinlogFormat
 from binlake.feed.slavebinlog import SlaveBinlogFormat
 
 
@@ -35,3 +37,5 @@ def format_of(options: Options) -> Format:
             return DebeziumFormat(options)
         case SlaveBinlogOptions():
             return SlaveBinlogFormat(options)
+        case PbOptions():
+            return PbBinlogFormat(options)

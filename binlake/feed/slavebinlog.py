@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +16,6 @@ from binlake.base.lakecolumns import Message
 from binlake.config.protocols import SlaveBinlogOptions
 from binlake.feed.bytecolumns import (
     Array,
-    Ints,
     Part,
     bytes_of_hex,
     each_distinct,
@@ -27,18 +25,24 @@ from binlake.feed.bytecolumns import (
 )
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
 from binlake.feed.jsontext import as_binary
+from binlake.feed.protobuf import (
+    FIXED64,
+    VARINT,
+    ends_of_runs,
+    field,
+    join_runs,
+    number_field,
+    tag,
+    whole_transactions,
+)
 from binlake.feed.values import member_numbers, shown_images
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
 from binlake.wire import slave_binlog_pb2 as pb
 
-TRANSACTION = "transaction"
-"""`op` of a message."""
 _MUTATIONS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}
 _NULL = pb.Column(is_null=True).SerializeToString()
-_VARINT, _FIXED64, _BYTES = 0, 1, 2
-"""Protobuf's wire types."""
 
 
 class SlaveBinlogFormat(RowFormat):
@@ -54,12 +58,12 @@ class SlaveBinlogFormat(RowFormat):
     def encode(self, changes: Changes) -> Bodies:
         """Until `assemble`: the head of the table as key, the row's field of it as value."""
         table, op = changes.table, changes.op
-        mutation: list[Part] = [_tag(1, _VARINT) + bytes([_MUTATIONS[op]])]
-        mutation += _field(2, self._row(table, changes.last(table.row_columns)))
+        mutation: list[Part] = [tag(1, VARINT) + bytes([_MUTATIONS[op]])]
+        mutation += field(2, self._row(table, changes.last(table.row_columns)))
         if op == UPDATE:
-            mutation += _field(3, self._row(table, changes.before(table.row_columns)))
+            mutation += field(3, self._row(table, changes.before(table.row_columns)))
         head = pa.repeat(pa.scalar(table_head(table), pa.binary()), len(changes))
-        return Bodies(head, join_parts(_field(4, join_parts(mutation))))
+        return Bodies(head, join_parts(field(4, join_parts(mutation))))
 
     def assemble(self, messages: pa.Table) -> pa.Table:
         """A message a transaction, in the place of its last row."""
@@ -67,20 +71,16 @@ class SlaveBinlogFormat(RowFormat):
         keys, values = (messages.column(name).combine_chunks() for name in (Message.KEY, Message.VALUE))
         numbers = [np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS)]
         heads = np.asarray(keys.dictionary_encode().indices)
-        transaction = _ends(*numbers)
-        run = _ends(*numbers, heads)
-        tables = join_parts(_field(1, join_parts([keys.take(pa.array(run)), _joined(values, run)])))
+        transaction = ends_of_runs(*numbers)
+        run = ends_of_runs(*numbers, heads)
+        tables = join_parts(field(1, join_parts([keys.take(pa.array(run)), join_runs(values, run)])))
         # The run that each transaction ends with.
         last = np.searchsorted(run, transaction)
-        whole = messages.take(pa.array(transaction))
-        stamps = varints(np.asarray(whole.column(Message.COMMIT_TS)).view(np.uint64))
+        stamps = varints(numbers[0][transaction].view(np.uint64))
         binlogs = join_parts(
-            [_tag(1, _VARINT) + bytes([pb.DML]) + _tag(2, _VARINT), stamps, *_field(3, _joined(tables, last))]
+            [tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT), stamps, *field(3, join_runs(tables, last))]
         )
-        own = {Message.DB: "", Message.TABLE: "", Message.OP: TRANSACTION, Message.KEY: None}
-        for name, value in own.items():
-            whole = _with(whole, name, pa.array([value] * len(whole), whole.schema.field(name).type))
-        return _with(whole, Message.VALUE, binlogs)
+        return whole_transactions(messages, transaction, binlogs)
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """A message of its own, in the one partition."""
@@ -89,7 +89,7 @@ class SlaveBinlogFormat(RowFormat):
 
     def _row(self, table: TableDef, images: Any) -> Array:
         shown = shown_images(table.row_columns, images, self._options.time_zone)
-        fields = [_field(1, _column(column, shown[column.name])) for column in table.row_columns]
+        fields = [field(1, _column(column, shown[column.name])) for column in table.row_columns]
         return join_parts([part for field in fields for part in field])
 
 
@@ -121,47 +121,18 @@ def _value(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case _ if column.tp in t.INTEGERS:
             kind = pa.uint64() if column.unsigned else pa.int64()
-            return _number(3 if column.unsigned else 2, np.asarray(pc.cast(texts, kind)).view(np.uint64))
+            return number_field(3 if column.unsigned else 2, np.asarray(pc.cast(texts, kind)).view(np.uint64))
         case t.ENUM | t.SET:
-            return _number(3, np.asarray(member_numbers(column, texts)))
+            return number_field(3, np.asarray(member_numbers(column, texts)))
         case t.FLOAT | t.DOUBLE:
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
-            return [_tag(4, _FIXED64), fixed_numbers(np.asarray(pc.cast(texts, kind)).astype(np.float64), "<f8")]
+            return [tag(4, FIXED64), fixed_numbers(np.asarray(pc.cast(texts, kind)).astype(np.float64), "<f8")]
         case t.JSON:
-            return _field(5, as_binary(texts))
+            return field(5, as_binary(texts))
         case t.YEAR:
             # As the drainer prints it: a number.
-            return _field(6, each_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
+            return field(6, each_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
         case _ if column.is_binary:
-            return _field(5, bytes_of_hex(texts))
+            return field(5, bytes_of_hex(texts))
         case _:
-            return _field(6, as_binary(texts))
-
-
-def _number(number: int, values: npt.NDArray[np.uint64]) -> list[Part]:
-    return [_tag(number, _VARINT), varints(values)]
-
-
-def _field(number: int, values: Array) -> list[Part]:
-    """A field of bytes, texts or messages."""
-    return [_tag(number, _BYTES), varints(np.asarray(pc.binary_length(values)).astype(np.uint64)), values]
-
-
-def _tag(number: int, wire: int) -> bytes:
-    return bytes([number << 3 | wire])
-
-
-def _ends(*columns: npt.NDArray[Any]) -> Ints:
-    """The last row of each run of rows that agree in all `columns`."""
-    changes = [np.diff(column) != 0 for column in columns]
-    return np.append(np.flatnonzero(np.logical_or.reduce(changes)), len(columns[0]) - 1)
-
-
-def _joined(values: Array, ends: Ints) -> Array:
-    """The values up to each of `ends` as one."""
-    bounds = np.concatenate([[0], ends + 1]).astype(np.int32)
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), values), b"")
-
-
-def _with(messages: pa.Table, name: str, values: Array) -> pa.Table:
-    return messages.set_column(messages.schema.get_field_index(name), messages.schema.field(name), values)
+            return field(6, as_binary(texts))

@@ -17,6 +17,7 @@ from deltalake.transaction import RemoveAction
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
+from binlake.config.storage import BINLOG_FILES
 from binlake.feed.events import count_unsent, encode_ddls, encode_watermarks
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
@@ -127,8 +128,10 @@ def _encode(ctx: StageContext, feed: Feed, bounds: Bounds) -> EncodeManifest:
 
 
 def _tables(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str, object]]:
-    """The versions of the window's tables, for a feed that writes files."""
-    return [table.to_json() for table in versions_of(ctx, feed, window)] if feed.sink.storage is not None else []
+    """The versions of the window's tables, for a feed that writes a folder a table."""
+    if feed.sink.storage is None or feed.sink.protocol == BINLOG_FILES:
+        return []
+    return [table.to_json() for table in versions_of(ctx, feed, window)]
 
 
 def _events(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[pa.Table]:

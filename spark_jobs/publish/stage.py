@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from binlake.base.lakecolumns import Message
 from binlake.config.feed import Feed
+from binlake.config.storage import BINLOG_FILES, Storage
+from binlake.feed.files.binlogs import BinlogPublisher
 from binlake.feed.files.publisher import FilePublisher
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
@@ -73,9 +75,7 @@ def _sender(
         # Files have no fence.
         with (
             lake_lock(ctx.paths, f"{feed_lock(feed.name)}-publish"),
-            FilePublisher(
-                storage, feed.sink.protocol, writer_name(feed, name, life), terminator=feed.terminator
-            ) as files,
+            _file_publisher(feed, storage, writer_name(feed, name, life)) as files,
         ):
             yield lambda manifest: _publish_files(ctx.paths, manifest, files)
     elif any(manifest.messages for manifest in windows):
@@ -85,7 +85,13 @@ def _sender(
         yield lambda _: Sent()
 
 
-def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher) -> Sent:
+def _file_publisher(feed: Feed, storage: Storage, writer: str) -> FilePublisher | BinlogPublisher:
+    if feed.sink.protocol == BINLOG_FILES:
+        return BinlogPublisher(storage, writer)
+    return FilePublisher(storage, feed.sink.protocol, writer, terminator=feed.terminator)
+
+
+def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublisher | BinlogPublisher) -> Sent:
     sent = Sent()
 
     def read(after: Position | None) -> Iterator[pa.Table]:

@@ -61,6 +61,10 @@ def test_the_parameters_compose() -> None:
         ("file://relative?protocol=avro", "absolute folder"),
         ("s3:///prefix?protocol=avro", "names no bucket"),
         ("kafka://h:1/t?protocol=csv", "csv is for files alone"),
+        ("kafka://h:1/t?protocol=pb", "pb is for files alone"),
+        ("file:///p?protocol=pb&date-separator=day", "unknown parameters"),
+        ("file:///p?protocol=avro&retention-time=7", "unknown parameters"),
+        ("file:///p?protocol=pb&compression=lz4", "use one of none, gzip, zstd"),
         ("s3://b/p?protocol=avro&account-key=x", "unknown parameters"),
         ("s3://b/p?protocol=avro&flush-interval=5s", "unknown parameters"),
         ("file:///p?protocol=avro&file-size=1000", "at least 1048576 and at most 536870912"),
@@ -125,6 +129,13 @@ def test_a_file_sink_has_a_folder() -> None:
     storage = parse_sink_uri("file:///var/my%20feed?protocol=avro").storage
     assert storage is not None
     assert (storage.scheme, storage.root, storage.date_separator) == ("file", "/var/my feed", "day")
+
+
+# S0-08
+def test_binlog_files_roll_as_the_drainers() -> None:
+    storage = parse_sink_uri("file:///backup?protocol=pb&compression=zstd&retention-time=7").storage
+    assert storage is not None
+    assert (storage.file_size, storage.compression, storage.retention_days) == (512 << 20, "zstd", 7)
 
 
 def test_an_object_store_has_a_bucket_and_credentials_that_are_not_shown() -> None:

@@ -25,6 +25,7 @@ from support.canal import decode_canal
 from support.csvrows import canonical_text, split_csv
 from support.feedrows import Row, columns_of
 from support.openprotocol import decode_open, row_of_open
+from support.pbbinlog import rows_of_event
 from support.slavebinlog import row_of_slave
 
 from binlake.compare import read_expected_states
@@ -36,6 +37,7 @@ from binlake.config.protocols import (
     CsvOptions,
     OpenProtocolOptions,
     Options,
+    PbOptions,
     SlaveBinlogOptions,
 )
 from binlake.feed.avro.schema import legal_name
@@ -49,6 +51,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import Segments, WindowDefinitions
+from binlake.wire import pb_binlog_pb2 as binlogs
 from binlake.wire import slave_binlog_pb2 as pb
 from deploy.local.commitlog import RULES, read_log
 
@@ -188,6 +191,14 @@ def changes_of_slave(message: dict[str, Any], columns: dict[Name, Columns]) -> I
             yield Change(name, row if gone else old, None if gone else row)
 
 
+def changes_of_pb(message: dict[str, Any], columns: dict[Name, Columns]) -> Iterator[Change]:
+    binlog = binlogs.Binlog.FromString(message["value"])
+    assert binlog.commit_ts == message["commit_ts"]
+    for event in binlog.dml_data.events:
+        name = event.schema_name, event.table_name
+        yield Change(name, *rows_of_event(event, columns[name]))
+
+
 def changes_of_csv(message: dict[str, Any], columns: dict[Name, Columns]) -> Iterator[Change]:
     gone: Row | None = None
     for op, table, db, commit_ts, is_update, *values in split_csv(message["value"].decode()):
@@ -325,9 +336,10 @@ def test_the_replayed_canal_messages_equal_the_tables(name: str) -> None:
     [
         (OpenProtocolOptions(), changes_of_open),
         (SlaveBinlogOptions(), changes_of_slave),
+        (PbOptions(), changes_of_pb),
         (CsvOptions(commit_ts=True, old_value=True), changes_of_csv),
     ],
-    ids=["open-protocol", "slave-binlog", "csv"],
+    ids=["open-protocol", "slave-binlog", "pb", "csv"],
 )
 def test_other_protocols_replayed_equal_the_tables(name: str, options: Options, decode: Decode) -> None:
     assert compare_with_capture(name, options, ReplayConsumer(decode)) >= COUNTS[name][1]

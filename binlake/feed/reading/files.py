@@ -1,4 +1,4 @@
-"""Reads the files of a feed up to the checkpoint in `metadata`: each table in the order of its changes."""
+"""Reads the files of a feed up to its checkpoint: each table in the order of its changes, or binlog files in theirs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 import fastavro
 
 from binlake.base.filestore import Store
-from binlake.config.protocols import AvroOptions, CsvOptions, Options
+from binlake.config.protocols import AvroOptions, CsvOptions, Options, PbOptions
 from binlake.errors import Permanent, WireError
 from binlake.feed.files.layout import DataFile, data_file, index_number, index_path, table_folder
 from binlake.feed.files.publisher import read_checkpoint
+from binlake.feed.reading.binlogs import read_binlog_files
 from binlake.feed.reading.csvfile import csv_events
 from binlake.feed.reading.decoders import row_event
 from binlake.feed.reading.events import Event, Record
@@ -29,6 +30,9 @@ Wanted = Callable[[str, str], bool]
 
 def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event]:
     """The events of the tables that are wanted; `options`: of the protocol. Raises WireError, Permanent, Transient."""
+    if isinstance(options, PbOptions):
+        yield from read_binlog_files(store)
+        return
     checkpoint = read_checkpoint(store)
     if checkpoint is None:
         raise Permanent(

@@ -129,4 +129,4 @@ def test_what_is_none_of_the_protocol_is_refused(protocol: str, key: bytes | Non
 
 
 def test_every_protocol_of_a_topic_has_a_decoder() -> None:
-    assert {"avro", *PLAIN} == set(PROTOCOLS) - {"csv"}
+    assert {"avro", *PLAIN} == set(PROTOCOLS) - {"csv", "pb"}

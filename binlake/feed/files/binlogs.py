@@ -1,0 +1,257 @@
+"""Publishes a feed's windows as one sequence of binlog files, as TiDB's drainer writes them.
+
+Order of a window: its files, then the index with its hi. What is written follows from the window and the index alone,
+so a run that was killed between any two writes is done again to the same bytes under the same names. Readers who go by
+the index never see half a window; those who do not (the original's reparo) see a part of it that ends behind a
+transaction. One writer at a time: the caller holds the feed's lock.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import IO, Any, cast
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake import tso
+from binlake.base.filestore import Store, open_store
+from binlake.base.lakecolumns import Message
+from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, damage
+from binlake.binlogfile.index import PATH, Index, IndexedFile, read_index
+from binlake.binlogfile.names import Compression, file_name, files_among
+from binlake.config.storage import Storage
+from binlake.errors import Permanent
+from binlake.feed.bytecolumns import fixed_width, join_parts, parts_of
+from binlake.feed.events import DDL
+from binlake.feed.files.publisher import Read
+from binlake.feed.manifest import EncodeManifest
+from binlake.feed.position import Position
+from binlake.feed.protobuf import TRANSACTION, lengths_of
+
+JOIN_BYTES = 16 << 20
+"""A window goes on with the last file while that is smaller: it is written again whole, as object stores need it."""
+_IN_MEMORY = 64 << 20
+"""Of a file that is being made; what is more waits on the local disk."""
+_MEMBER_BYTES = 16 << 20
+"""What is compressed at once."""
+_DAY_MS = 86_400_000
+
+
+class BinlogPublisher:
+    """The one writer of `feed`'s binlog files."""
+
+    def __init__(
+        self, storage: Storage, feed: str, *, store: Store | None = None, join_bytes: int = JOIN_BYTES
+    ) -> None:
+        """`store`: where to, if not where `storage` says. Raises ConfigError."""
+        self._feed, self._store, self._join_bytes = feed, store or open_store(storage), join_bytes
+        self._size, self._retention_days = storage.file_size, storage.retention_days
+        self._compression = cast(Compression, storage.compression)
+        self._index: Index | None = None
+
+    def __enter__(self) -> BinlogPublisher:
+        """Read what is there. Raises Permanent where the files are another writer's, Transient."""
+        self._index = read_index(self._store)
+        owner = self._feed if self._index is None else self._index.feed
+        if self._index is None and files_among(self._store.list("")):
+            owner = "not Binlake's"
+        if owner != self._feed:
+            raise Permanent(
+                "the folder of a feed has files of another one",
+                where={"folder": self._store.shown, "feed": self._feed, "other": owner},
+                hint="give each feed a folder of its own; the files of a drainer stay readable where they are",
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing stays open between two windows."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The hi of the last window that is there; None at first."""
+        return None if self._index is None else self._index.hi
+
+    def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
+        """Write the window's files and show them; the number of its messages, 0 where it was there already.
+
+        Raises DamagedFile, Permanent, Transient.
+        """
+        if self._index is not None and self._index.hi >= manifest.hi:
+            return 0
+        before = self._index or self._take_folder(manifest.lo)
+        sent, files = 0, _Files(self._store, before.files, self._size, self._compression, self._join_bytes)
+        for part in read(Position.behind(before.hi)):
+            records = _Records.of(part)
+            files.add(records)
+            sent += len(records.commits)
+        # What a feed passed over is not held.
+        lo = before.lo if manifest.lo <= before.hi else manifest.lo
+        index = self._kept(Index(self._feed, lo, manifest.hi, files.close()))
+        self._store.put(PATH, index.to_json())
+        self._index = index
+        self._remove_others()
+        return sent
+
+    def _take_folder(self, lo: int) -> Index:
+        """The folder is this feed's from now on."""
+        index = Index(self._feed, lo, lo)
+        self._store.put(PATH, index.to_json())
+        return index
+
+    def _kept(self, index: Index) -> Index:
+        """Without the files that are older than the retention, by commits before the checkpoint; the newest stays."""
+        if not self._retention_days:
+            return index
+        end = tso.compose(max(tso.physical(index.hi) - self._retention_days * _DAY_MS, 0))
+        gone = next((place for place, file in enumerate(index.files) if file.last >= end), len(index.files))
+        gone = min(gone, max(len(index.files) - 1, 0))
+        lo = index.files[gone - 1].last if gone else index.lo
+        return replace(index, lo=max(index.lo, lo), files=index.files[gone:])
+
+    def _remove_others(self) -> None:
+        """Delete files past their retention, and what a try of another section wrote behind the last file."""
+        numbers = [file.file.index for file in self._index.files] if self._index is not None else []
+        for file in files_among(self._store.list("")):
+            # One with a number of the index is a copy that somebody made, or damage: readers name it.
+            if not numbers or not numbers[0] <= file.index <= numbers[-1]:
+                self._store.delete(file.name)
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records in commit order: their commit_ts, and their bytes with those that frame them."""
+
+    commits: Any
+    framed: Any
+
+    @classmethod
+    def of(cls, messages: pa.Table) -> _Records:
+        """Those of the transactions and DDL among `messages`."""
+        wanted = pc.is_in(messages.column(Message.OP).cast(pa.string()), pa.array([TRANSACTION, DDL]))
+        own = messages.filter(wanted).combine_chunks()
+        commits = np.asarray(own.column(Message.COMMIT_TS)).astype(np.int64)
+        payloads = own.column(Message.VALUE).combine_chunks() if own.num_rows else pa.array([], pa.binary())
+        return cls(commits, _framed(payloads))
+
+    def slice(self, start: int, end: int) -> _Records:
+        """Some of them."""
+        return _Records(self.commits[start:end], self.framed.slice(start, end - start))
+
+
+def _framed(payloads: Any) -> Any:
+    """The records of `payloads` (tidb-binlog 1.9)."""
+    rows = len(payloads)
+    heads = np.zeros(rows, [("magic", "<u4"), ("length", "<u8")])
+    heads["magic"], heads["length"] = MAGIC, lengths_of(payloads)
+    tails = np.array([google_crc32c.value(payload) for payload in payloads.to_pylist()], "<u4")
+    if not rows:
+        return payloads
+    return join_parts(
+        [
+            fixed_width(heads.view(np.uint8), HEAD.size, rows),
+            payloads,
+            fixed_width(tails.view(np.uint8), CRC.size, rows),
+        ]
+    )
+
+
+class _Files:
+    """The files of a window as they are made, behind `before`, the last of which is gone on with while it is small."""
+
+    def __init__(
+        self, store: Store, before: Iterable[IndexedFile], size: int, compression: Compression, join_bytes: int
+    ) -> None:
+        self._store, self._size, self._compression = store, size, compression
+        self._done = list(before)
+        self._next = self._done[-1].file.index + 1 if self._done else 0
+        self._join_bytes = min(join_bytes, size)
+        self._open: _OpenFile | None = None
+
+    def add(self, records: _Records) -> None:
+        """Write more records; a file ends behind the one with which it reaches the size."""
+        ends = np.cumsum(lengths_of(records.framed))
+        start, rows = 0, len(records.commits)
+        while start < rows:
+            file = self._open or self._begin(int(records.commits[start]))
+            written = int(ends[start - 1]) if start else 0
+            end = min(int(np.searchsorted(ends, written + self._size - file.plain)) + 1, rows)
+            file.add(records.slice(start, end), self._compression)
+            self._open = file
+            if file.plain >= self._size:
+                self._finish()
+            start = end
+
+    def close(self) -> tuple[IndexedFile, ...]:
+        """All files with those before the window; the last one may be gone on with."""
+        self._finish()
+        return tuple(self._done)
+
+    def _begin(self, commit_ts: int) -> _OpenFile:
+        last = self._done[-1] if self._done else None
+        if last is not None and last.size < self._join_bytes and last.file.compression == self._compression:
+            self._done.pop()
+            return _OpenFile.again(last, self._store)
+        name = file_name(self._next, commit_ts, self._compression)
+        self._next += 1
+        return _OpenFile(IndexedFile(name, commit_ts, commit_ts, 0, 0, 0))
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            self._done.append(self._open.put(self._store, self._compression))
+            self._open = None
+
+
+@dataclass
+class _OpenFile:
+    """A file that is being made. `plain`: its bytes before compression, as far as they are known.
+
+    What is compressed at once follows from the bytes of the window alone, not from the parts that they come in.
+    """
+
+    indexed: IndexedFile
+    plain: int = 0
+    pending: bytearray = field(default_factory=bytearray)
+    content: IO[bytes] = field(default_factory=lambda: tempfile.SpooledTemporaryFile(_IN_MEMORY))  # noqa: SIM115
+
+    @classmethod
+    def again(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
+        """A file that is there, to be gone on with. Raises DamagedFile where it is not what it was."""
+        content = (store.get(indexed.name) or b"")[: indexed.size]
+        if len(content) < indexed.size or google_crc32c.value(content) != indexed.crc:
+            raise damage("it is not what its index says", indexed.name, 0)
+        file = cls(indexed, len(content))
+        file.content.write(content)
+        return file
+
+    def add(self, records: _Records, compression: Compression) -> None:
+        """Behind what is there."""
+        bounds, data = parts_of(records.framed)
+        self.plain += int(bounds[-1])
+        self.pending += data.data
+        while len(self.pending) >= _MEMBER_BYTES:
+            self._write(compress(bytes(self.pending[:_MEMBER_BYTES]), compression))
+            del self.pending[:_MEMBER_BYTES]
+        count, last = self.indexed.records + len(records.commits), int(records.commits[-1])
+        self.indexed = replace(self.indexed, records=count, last=last)
+
+    def put(self, store: Store, compression: Compression) -> IndexedFile:
+        """Write it to its place."""
+        if self.pending:
+            self._write(compress(bytes(self.pending), compression))
+        with self.content as content:
+            content.seek(0)
+            store.put_from(self.indexed.name, content)
+        return self.indexed
+
+    def _write(self, content: bytes) -> None:
+        self.content.write(content)
+        crc = google_crc32c.extend(self.indexed.crc, content)
+        self.indexed = replace(self.indexed, size=self.indexed.size + len(content), crc=crc)

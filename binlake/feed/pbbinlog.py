@@ -1,0 +1,146 @@
+"""What TiDB's drainer writes to files (db-type = "file"): a `pb_binlog.Binlog` a transaction or DDL, in commit order.
+
+Rule: protobuf by columns, and the drainer's own forms of values: temporal types, DECIMAL and JSON as their texts, ENUM
+and SET as numbers, BIT as bytes, which every reparo reads. A DDL has the commit_ts from which rows have its
+definition, which is at or below its own (hazards R-18): so records never go back in time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.base.lakecolumns import Message
+from binlake.config.protocols import PbOptions
+from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, fixed_numbers, join_parts, varints
+from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
+from binlake.feed.jsontext import as_binary
+from binlake.feed.protobuf import (
+    BYTES,
+    VARINT,
+    ends_of_runs,
+    field,
+    join_runs,
+    lengths_of,
+    tag,
+    whole_transactions,
+)
+from binlake.feed.values import member_numbers, shown_images
+from binlake.rows.codec import datum as d
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import Action
+from binlake.window.definitions import LandedDdl
+from binlake.wire import pb_binlog_pb2 as pb
+
+_KINDS = {INSERT: pb.Insert, UPDATE: pb.Update, DELETE: pb.Delete}
+_SIGN = np.uint64(1 << 63)
+_VALUE, _CHANGED = 4, 5
+
+
+class PbBinlogFormat(RowFormat):
+    """The drainer's files; an update of the key is an update."""
+
+    splits_moves = False
+    one_partition = True
+    whole_transactions = True
+
+    def __init__(self, options: PbOptions) -> None:
+        self._options = options
+
+    def encode(self, changes: Changes) -> Bodies:
+        """Until `assemble`: no keys, the row's field of `DMLData` as value."""
+        table, op = changes.table, changes.op
+        head = pb.Event(schema_name=table.db, table_name=table.name, tp=_KINDS[op]).SerializeToString()
+        images = [changes.before(table.row_columns)] if op == UPDATE else []
+        images.append(changes.last(table.row_columns))
+        shown = [shown_images(table.row_columns, image, self._options.time_zone) for image in images]
+        event: list[Part] = [head]
+        for column in table.row_columns:
+            event += _column(column, [image[column.name] for image in shown])
+        return Bodies(pa.nulls(len(changes), pa.binary()), join_parts(field(1, _of_rows(event, len(changes)))))
+
+    def assemble(self, messages: pa.Table) -> pa.Table:
+        """A message a transaction, in the place of its last row."""
+        messages = messages.combine_chunks()
+        commits, starts = (np.asarray(messages.column(name)) for name in (Message.COMMIT_TS, Message.START_TS))
+        ends = ends_of_runs(commits, starts)
+        events = join_runs(messages.column(Message.VALUE).combine_chunks(), ends)
+        head = tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT)
+        binlogs = join_parts([head, varints(commits[ends].view(np.uint64)), *field(3, events)])
+        return whole_transactions(messages, ends, binlogs)
+
+    def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
+        """A record of its own."""
+        query = _text(ddl).encode("utf-8", "surrogateescape")
+        return Event(None, pb.Binlog(tp=pb.DDL, commit_ts=ddl.since, ddl_query=query).SerializeToString(), False)
+
+
+def _text(ddl: LandedDdl) -> str:
+    """With its database in front, but for CREATE DATABASE."""
+    sql = (ddl.sql or ddl.query).strip().rstrip(";").rstrip()
+    if ddl.action == Action.CREATE_SCHEMA or not ddl.db:
+        return f"{sql};"
+    quoted = ddl.db.replace("`", "``")
+    return f"use `{quoted}`; {sql};"
+
+
+def _of_rows(parts: list[Part], rows: int) -> Array:
+    """A table without columns has the same event for each row."""
+    return join_parts(parts) if len(parts) > 1 else pa.repeat(pa.scalar(parts[0], pa.binary()), rows)
+
+
+def _column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
+    """The field of each row's `Column`: one value, or those before and after an update."""
+    head = pb.Column(name=column.name, tp=bytes([column.tp]), mysql_type=column.type_name).SerializeToString()
+    datums = [_datums(column, texts) for texts in sides]
+    content: list[Part] = [head]
+    size = np.full(len(sides[0]), len(head), np.int64)
+    for number, datum in zip((_VALUE, _CHANGED), datums, strict=False):
+        lengths = lengths_of(datum)
+        prefix = varints(lengths.astype(np.uint64))
+        content += [tag(number, BYTES), prefix, datum]
+        size += 1 + lengths_of(prefix) + lengths
+    return [tag(4, BYTES), varints(size.astype(np.uint64)), *content]
+
+
+def _datums(column: ColumnInfo, texts: Array) -> Array:
+    """The datum of each value."""
+    if not texts.null_count:
+        return join_parts(_datum(column, texts))
+    valid = np.asarray(pc.is_valid(texts))
+    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
+    return pc.fill_null(join_parts(_datum(column, texts.drop_null())).take(places), bytes([d.NIL]))
+
+
+def _datum(column: ColumnInfo, texts: Array) -> list[Part]:
+    match column.tp:
+        case _ if column.tp in t.INTEGERS and column.unsigned:
+            return _unsigned(np.asarray(pc.cast(texts, pa.uint64())))
+        case _ if column.tp in t.INTEGERS or column.tp == t.YEAR:
+            return [bytes([d.VARINT]), varints(_zigzag(np.asarray(pc.cast(texts, pa.int64()))))]
+        case t.ENUM | t.SET:
+            return _unsigned(np.asarray(member_numbers(column, texts)))
+        case t.FLOAT | t.DOUBLE:
+            kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
+            return [bytes([d.FLOAT]), _comparable(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
+        case _:
+            values = bytes_of_hex(texts) if column.is_binary else as_binary(texts)
+            return [bytes([d.COMPACT]), varints(_zigzag(lengths_of(values))), values]
+
+
+def _unsigned(values: Any) -> list[Part]:
+    return [bytes([d.UVARINT]), varints(values)]
+
+
+def _zigzag(values: Any) -> Any:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _comparable(values: Any) -> Array:
+    """Eight bytes that compare as the numbers do."""
+    bits = values.view(np.uint64)
+    return fixed_numbers(np.where(bits & _SIGN, ~bits, bits | _SIGN), ">u8")

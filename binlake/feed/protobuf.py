@@ -1,0 +1,66 @@
+"""Protobuf by columns: what the formats that write it have in common.
+
+Rule: no Python object a value. A field's parts go to `join_parts`; runs of rows become one value each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.feed.bytecolumns import Array, Ints, Part, varints
+
+VARINT, FIXED64, BYTES = 0, 1, 2
+"""Protobuf's wire types."""
+TRANSACTION = "transaction"
+"""`op` of a message that is a whole transaction."""
+
+
+def tag(number: int, wire: int) -> bytes:
+    """What stands in front of a field."""
+    return bytes([number << 3 | wire])
+
+
+def number_field(number: int, values: npt.NDArray[np.uint64]) -> list[Part]:
+    """A field of varints."""
+    return [tag(number, VARINT), varints(values)]
+
+
+def field(number: int, values: Array) -> list[Part]:
+    """A field of bytes, texts or messages."""
+    return [tag(number, BYTES), varints(lengths_of(values).astype(np.uint64)), values]
+
+
+def lengths_of(values: Array) -> Ints:
+    """The bytes of each value, none NULL."""
+    lengths: Ints = np.asarray(pc.binary_length(values)).astype(np.int64)
+    return lengths
+
+
+def ends_of_runs(*columns: npt.NDArray[Any]) -> Ints:
+    """The last row of each run of rows that agree in all `columns`."""
+    changes = [np.diff(column) != 0 for column in columns]
+    return np.append(np.flatnonzero(np.logical_or.reduce(changes)), len(columns[0]) - 1)
+
+
+def join_runs(values: Array, ends: Ints) -> Array:
+    """The values up to each of `ends` as one."""
+    bounds = np.concatenate([[0], ends + 1]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), values), b"")
+
+
+def replaced(messages: pa.Table, name: str, values: Array) -> pa.Table:
+    """`messages` with other values in the column `name`."""
+    return messages.set_column(messages.schema.get_field_index(name), messages.schema.field(name), values)
+
+
+def whole_transactions(messages: pa.Table, ends: Ints, values: Array) -> pa.Table:
+    """The messages at `ends`, each standing for its transaction, with `values`: of no table and without a key."""
+    whole = messages.take(pa.array(ends))
+    for name, value in {"db": "", "table": "", "op": TRANSACTION, "key": None}.items():
+        whole = replaced(whole, name, pa.array([value] * len(whole), whole.schema.field(name).type))
+    return replaced(whole, "value", values)

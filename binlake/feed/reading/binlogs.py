@@ -1,0 +1,35 @@
+"""Reads binlog files as the events of a feed: a row change each, and DDL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from binlake.base.filestore import Store
+from binlake.binlogfile.framing import damage
+from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, Place, RowEvent, read_items, readable
+from binlake.feed.reading.events import Event
+
+_OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
+
+
+def read_binlog_files(store: Store) -> Iterator[Event]:
+    """All that is in the folder, in commit order. Raises Permanent, Transient."""
+    for item in read_items(store):
+        place = f"{item.place.file}@{item.place.offset}"
+        if isinstance(item, Ddl):
+            yield Event(place, item.commit_ts, item.db, "", "ddl", message={"sql": item.sql})
+        else:
+            for event in item.events:
+                yield _row_event(place, item.commit_ts, item.place, event)
+
+
+def _row_event(place: str, commit_ts: int, at: Place, event: RowEvent) -> Event:
+    try:
+        row = {column.name: readable(column, column.value) for column in event.columns}
+        changed: dict[str, Any] = {c.name: readable(c, c.changed) for c in event.columns if c.changed is not None}
+    except ValueError as error:
+        raise damage(str(error), at.file, at.offset) from error
+    update = event.kind == UPDATE
+    return Event(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
+                 row if update else None)  # fmt: skip
