@@ -41,6 +41,7 @@ def _text(column: ColumnInfo, mysql_type: str, datum: bytes) -> str | None:
         assert mysql_type in ("float", "double")
         return number_text(column, value)
     if mysql_type == "year":
+        assert isinstance(value, int)
         return f"{value:04}"
     assert isinstance(value, bytes)
     binary = column.tp == t.BIT or "blob" in mysql_type or "binary" in mysql_type
