@@ -172,6 +172,24 @@ class SchemaSnapshot:
     DEFINITION = "definition"
 
 
+class BaseChunk:
+    """Columns of `base_chunk`."""
+
+    TABLE_ID = "table_id"
+    DB = "db"
+    TABLE = "table"
+    LOW = "low"
+    HIGH = "high"
+    FIRST_TS = "first_ts"
+    LAST_TS = "last_ts"
+    ROWS = "rows"
+    TRANSACTIONS = "transactions"
+    BYTES = "bytes"
+    FOLD = "fold"
+    PARTS = "parts"
+    AT_MS = "at_ms"
+
+
 class MirrorVersion:
     """Columns of `mirror_version`."""
 

@@ -65,8 +65,19 @@ class SourceSql(Section):
 
     host: str = Field(description="host name or address")
     port: int = Field(4000, ge=1, le=65535, description="TCP port")
-    user: str = Field("root", description="user with SELECT on mysql.tidb_ddl_history and mysql.tidb_ddl_job")
+    user: str = Field(
+        "root",
+        description="user with SELECT on mysql.tidb_ddl_history and mysql.tidb_ddl_job;"
+        " for a full load, on all tables that are replicated",
+    )
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+
+
+class SourceSnapshot(Section):
+    """How `binlake bootstrap` reads the tables of a TiDB source, by `[source.sql]`."""
+
+    threads: int = Field(4, ge=1, le=64, description="connections that read rows side by side (dumpling: --threads)")
+    chunk_rows: int = Field(20_000, ge=1, le=1_000_000, description="rows of a chunk, which is read whole or again")
 
 
 class Source(Section):
@@ -101,6 +112,7 @@ class Source(Section):
     timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")
+    snapshot: SourceSnapshot = Field(SourceSnapshot())
 
     @property
     def expected_cluster(self) -> int:

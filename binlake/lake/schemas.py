@@ -67,6 +67,20 @@ class SchemaHistory:
         """Start the history with `state` at `lo`."""
         self._snapshots.append([*_snapshot_rows(lo, state), _snapshot_row(lo, _BEGUN, 0, "{}")])
 
+    def begin_base(self, lo: int, version: int) -> None:
+        """Start the history at `lo` without an object, of a schema version below that of a full load: `version`."""
+        self._changes.clear()
+        self._snapshots.clear()
+        self.begin(lo, SchemaState(version - 1))
+
+    def append_base(self, hi: int, changes: Sequence[tuple[int, DdlJob]], state: SchemaState) -> None:
+        """Add the objects that a full load makes, all of one version, and what they leave at `hi`: `state`.
+
+        That of the source knows more than they say: what was dropped lately, which id became which.
+        """
+        self._changes.append([_row(commit_ts, job) for commit_ts, job in changes])
+        self._snapshot(hi, state)
+
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
         self._changes.append([_row(commit_ts, job) for commit_ts, job in changes])

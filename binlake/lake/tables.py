@@ -13,6 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from binlake.base.lakecolumns import (
+    BaseChunk,
     Binlog,
     Change,
     Ddl,
@@ -328,8 +329,8 @@ WINDOW = _control(
     Column(
         Window.STAGE,
         "STRING",
-        "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, incident, forget,"
-        " release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
+        "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, base, incident,"
+        " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
     ),
     Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
     Column(
@@ -380,6 +381,24 @@ SCHEMA_SNAPSHOT = _control(
     Column(SchemaSnapshot.KIND, "STRING", "state, schema or table"),
     Column(SchemaSnapshot.OBJECT_ID, "BIGINT", "id at the source"),
     Column(SchemaSnapshot.DEFINITION, "STRING", "JSON of the object"),
+)
+
+BASE_CHUNK = _control(
+    "base_chunk",
+    "A range of a table that the full load of a TiDB source has read: its rows are in files of `binlog`",
+    Column(BaseChunk.TABLE_ID, "BIGINT", "table id at the source"),
+    _SOURCE_DB,
+    _SOURCE_TABLE,
+    Column(BaseChunk.LOW, "STRING", "literal of the key after which the range begins; empty for the first"),
+    Column(BaseChunk.HIGH, "STRING", "literal of its last key; empty for the last range"),
+    Column(BaseChunk.FIRST_TS, "BIGINT", "least commit_ts that its transactions may have"),
+    Column(BaseChunk.LAST_TS, "BIGINT", "greatest commit_ts that they may have"),
+    Column(BaseChunk.ROWS, "BIGINT", "rows of the range"),
+    Column(BaseChunk.TRANSACTIONS, "BIGINT", "transactions that carry them"),
+    Column(BaseChunk.BYTES, "BIGINT", "bytes of their payloads"),
+    Column(BaseChunk.FOLD, "STRING", "JSON: summary of the hashes of its rows in `binlog`, for the window's digest"),
+    Column(BaseChunk.PARTS, "STRING", "JSON: the files"),
+    Column(BaseChunk.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
 _VERSION_COLUMNS = (
@@ -438,4 +457,6 @@ VALIDATION = _control(
 )
 
 SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)
-CONTROL_TABLES = (WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY, VALIDATION)
+CONTROL_TABLES = (
+    WINDOW, PUMP_MEMBER, SCHEMA_CHANGE, SCHEMA_SNAPSHOT, MIRROR_VERSION, MIRROR_HEAD, VERIFY, VALIDATION, BASE_CHUNK,
+)  # fmt: skip

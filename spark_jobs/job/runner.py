@@ -95,6 +95,14 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
     return results.results()
 
 
+def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
+    """A window that something else has sealed, through merge and all sinks; errors as `run_window`."""
+    results = Gathered([run_stage("merge", ctx, bounds)])
+    for result in _Sinks(ctx).run(bounds):
+        results.add(result)
+    return results.results()
+
+
 def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """The stages of the lake itself, behind plan."""
     results: list[StageResult] = []

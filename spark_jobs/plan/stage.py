@@ -14,6 +14,7 @@ import structlog
 from binlake import tso
 from binlake.cluster.placement import Registry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
+from binlake.lake.baseload import BaseTable
 from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
 from binlake.target import read_checkpoint_ts
@@ -37,6 +38,9 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     if again is not None:
         return again
     require_same_start(ctx)
+    loading = _full_load(ctx)
+    if loading is not None:
+        return loading
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
         last = ctx.windows.last_landed()
@@ -72,6 +76,17 @@ def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None
         f"start_ts {start_ts} is below the landed ts {landed_ts} and no landed window has that start_ts and stop_ts",
         hint="pass the bounds of one landed window (see the DAG's page), or leave start_ts empty",
     )
+
+
+def _full_load(ctx: StageContext) -> StageResult | None:
+    """What holds plan back while a full load has not ended: what pumps give comes behind it."""
+    table = BaseTable(ctx.paths)
+    load = table.load()
+    if load is None or load.done:
+        return None
+    detail = {"reason": f"{table.describe(load)}; `binlake bootstrap` goes on with it"}
+    log.info("planned", state="waiting", lo=str(load.from_ts), hi=str(load.base_ts), reason=detail["reason"])
+    return StageResult("plan", "waiting", load.from_ts, load.from_ts, detail=detail)
 
 
 def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:

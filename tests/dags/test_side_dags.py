@@ -150,7 +150,7 @@ def test_a_replay_names_another_replication_never_a_path(run: Runner, folder: Pa
 def test_a_bootstrap_follows_the_load_and_says_what_came(run: Runner) -> None:
     load = {"source": "shard-1", "state": "done", "rows": 12_345, "tables": 2, "from_ts": LO, "commit_ts": HI}
     done = run({"bootstrap": [printed({"phase": "landed", "loads": [load]})]}, {"until": "landed"}, ".bootstrap")
-    assert (done.state, options(done)) == ("success", {"--until": "landed"})
+    assert (done.state, options(done)) == ("success", {"--until": "landed", "--run-id": done.run_id})
     assert done.note.startswith("bootstrap: 12,345 rows of 1 sources landed, base at ")
 
 
@@ -168,6 +168,15 @@ def test_a_restore_names_base_moment_and_target(run: Runner, folder: Path) -> No
     assert done.note.endswith("; known in part: shop.t")
     with pytest.raises(ParamValidationError):
         run({"restore": [printed(results)]}, {"base": "--to"}, ".restore")
+
+
+def test_a_load_by_sql_gets_its_moment_and_spark(run: Runner) -> None:  # S4-24
+    load = {"source": "tidb", "state": "done", "rows": 7, "tables": 1, "from_ts": LO, "commit_ts": HI}
+    sql = '[source.sql]\nhost = "127.0.0.1"'
+    script = {"bootstrap": [printed({"phase": "landed", "loads": [load]})]}
+    done = run(script, {"until": "landed", "at": HI}, ".bootstrap", airflow=sql)
+    own = {"--until": "landed", "--at": HI, "--master": "local[1]", "--run-id": done.run_id}
+    assert (done.state, options(done)) == ("success", own)
 
 
 def test_a_rebuild_that_comes_out_different_fails_the_run(run: Runner) -> None:

@@ -26,6 +26,7 @@ COLUMNS = {
     tables.MIRROR_HEAD: lakecolumns.MirrorHead,
     tables.VERIFY: lakecolumns.Verify,
     tables.VALIDATION: lakecolumns.Validation,
+    tables.BASE_CHUNK: lakecolumns.BaseChunk,
 }
 
 

@@ -41,6 +41,10 @@ class RowWriter:
         self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), row_text_writer(c)) for c in columns]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
+        # Of a key that is the table's order in TiDB; its values stand in the row, too, from where they are read.
+        common = table.primary_key if table.is_common_handle else ()
+        names = [c.name for c in columns]
+        self._common = [(names.index(name), self._parts[names.index(name)][1]) for name in common]
 
     def write(self, rows: Sequence[bytes]) -> list[bytes]:
         """The bytes of an insert for each row, in their order."""
@@ -54,6 +58,8 @@ class RowWriter:
         return b"".join(parts)
 
     def _handle_of(self, values: Sequence[bytes | None]) -> bytes:
+        if self._common:
+            return b"".join(write(values[at] or b"") for at, write in self._common)
         if self._handle is None:
             self.next_handle += 1
             return d.write_int(self.next_handle - 1)

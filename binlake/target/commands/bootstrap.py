@@ -1,12 +1,11 @@
-"""`binlake bootstrap`: follows the full load of a feeder's sources until the lake and the target have the base.
+"""Follows the full load of a feeder's sources until the lake and the target have the base.
 
-The feeder loads by itself at its first start, and windows carry the load like any other change: this command writes
+The feeder loads by itself at its first start, and windows carry the load like any other change: following it writes
 nothing. It shows how far it is, and refuses a lake that begins behind the load: its base would never come.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,19 +13,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
-from binlake.base.arguments import add_output
 from binlake.cluster.source.tidb import StatusPort
-from binlake.config.load import load_replication
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, WireError
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.rpc import Tls
 from binlake.target.apply.position import read_checkpoint_ts
-
-log = structlog.get_logger()
 
 STATUS_PATH = "/feeder"
 LOADED, LANDED, APPLIED = "loaded", "landed", "applied"
@@ -61,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How far it is: `phase` is `loading`, `loaded`, `landed` or `applied`."""
+    """How far a full load is: `phase` is `loading`, `loaded`, `landed` or `applied`."""
 
     phase: str
     loads: tuple[Load, ...]
@@ -85,35 +78,6 @@ class Bootstrap:
         loads = [{**vars(one), "from_ts": str(one.from_ts), "commit_ts": str(one.commit_ts)} for one in self.loads]
         shown = {"landed_ts": self.landed_ts, "applied_ts": self.applied_ts}
         return {"phase": self.phase, "loads": loads, **{k: None if v is None else str(v) for k, v in shown.items()}}
-
-
-class BootstrapCommand:
-    """The command; needs the feeder, and windows that run by their schedule or by hand."""
-
-    name = "bootstrap"
-    help = "follow the full load of a feeder's sources until the lake and the target have it"
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The replication, and how far to follow."""
-        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
-        parser.add_argument(
-            "--until",
-            choices=(LOADED, LANDED, APPLIED),
-            help="loaded: the pumps have it; landed: the lake; applied: the target (default, where there is one)",
-        )
-        add_output(parser)
-
-    def run(self, args: argparse.Namespace) -> int:
-        """0 when the base is there."""
-        replication = load_replication(args.replication)
-        until = args.until or (APPLIED if replication.target is not None else LANDED)
-        if until == APPLIED:
-            replication.sql_target()
-        shown = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
-        done = follow_bootstrap(replication, until, shown)
-        if args.output == "json":
-            print(json.dumps(done.to_dict()))
-        return 0
 
 
 def follow_bootstrap(
@@ -145,9 +109,10 @@ def read_loads(page: str | None) -> tuple[Load, ...]:
     source cannot be loaded."""
     if page is None:
         raise ConfigError(
-            "source.status-url is no feeder's: only a feeder loads its sources", hint="for a TiDB source load the"
-            " target by its own tools, and say so: binlake checkpoint set --base"
-        )  # fmt: skip
+            "source.status-url is no feeder's, and there is no [source.sql] by which a TiDB source can be read",
+            hint="add a section [source.sql] with a TiDB server of the source; or load the target by its own tools,"
+            " and say so: binlake checkpoint set --base",
+        )
     try:
         sources: Sequence[Mapping[str, Any]] = json.loads(page)["sources"]
         for one in sources:
@@ -196,7 +161,3 @@ def _load_of(source: Mapping[str, Any]) -> Load:
         from_ts=int(load.get("from_ts", 0)),
         commit_ts=int(load.get("commit_ts", 0)),
     )
-
-
-def _log_progress(state: Bootstrap) -> None:
-    log.info("bootstrap", phase=state.phase, text=state.text)

@@ -51,15 +51,17 @@ def _bootstrap_dag(file: ReplicationFile) -> DAG:
     with new_dag(
         file,
         "bootstrap",
-        summary=f"Follow the full load of the sources of {file.replication.name} until its sinks have it",
-        doc="The feeder loads its MySQL and MariaDB sources at its first start; "
-        f"`{file.replication.name}` carries the rows on, window by window: it must be unpaused. The task's log shows "
-        "the rows and tables read so far. It writes nothing: run it again as often as you like.",
+        summary=f"Full load of the sources of {file.replication.name}, until its sinks have it",
+        doc="A TiDB source is read by SQL as of one commit_ts, and its rows become the first windows; "
+        f"`{file.replication.name}` waits until they are sealed. The feeder loads its MySQL and MariaDB sources by "
+        f"itself at its first start: then this follows it, and `{file.replication.name}`, which must be unpaused, "
+        "carries the rows on. Its log shows the rows and tables read so far. Run again, it goes on where it was.",
         params={
             "until": Param(
                 reached[-1], type="string", enum=reached, title="until",
                 description="loaded: the pumps have it; landed: the lake; applied: the target",
             ),
+            "at": moment_param("at", "a TiDB source: as of this moment, which the pumps' log must reach back to"),
         },
         schedule=None,
     ) as dag:  # fmt: skip

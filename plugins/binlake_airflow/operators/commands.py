@@ -164,13 +164,22 @@ class RecoverOperator(CommandOperator):
 
 
 class BootstrapOperator(CommandOperator):
-    """Follows the full load of a feeder's sources; its progress is in the task's log."""
+    """Loads a TiDB source, or follows the full load of a feeder's sources; its progress is in the task's log.
+
+    A run that is cleared goes on with the load where it was.
+    """
 
     command = "bootstrap"
 
+    def uses_spark(self, context: Context) -> bool:
+        """The windows of a load by SQL go through all stages, some of which ask for it."""
+        del context
+        return self.settings().source.sql is not None
+
     def words(self, context: Context) -> Sequence[str]:
-        """How far to follow."""
-        return ["--until", context["params"]["until"]]
+        """How far, and as of when."""
+        at = parse_moment(context["params"].get("at"))
+        return ["--until", context["params"]["until"], "--run-id", context["run_id"], *(["--at", at] if at else [])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The loads, with a note."""

@@ -1,0 +1,69 @@
+"""Keeps TiKV's GC away from a snapshot while it is read: a service safe point at PD, renewed as long as it is held.
+
+A process that dies leaves it behind for `HOLD_S` at most. A placement driver without TiKV has no GC to keep away.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import structlog
+
+from binlake.cluster.source.regions import RegionClient
+from binlake.config.model import Source
+from binlake.errors import LostRange, SourceUnavailable
+from binlake.rpc import Tls
+
+log = structlog.get_logger(__name__)
+
+HOLD_S = 600
+_RENEW_S = HOLD_S / 4
+
+
+@contextmanager
+def hold_gc(source: Source, service: str, ts: int, renew_s: float = _RENEW_S) -> Iterator[None]:
+    """Rows as of `ts` stay readable inside the context. Raises LostRange when GC has passed it, SourceUnavailable."""
+    tls = Tls.of(*source.security.files())
+    with closing(RegionClient(list(source.pd_urls), source.timeout_s, tls)) as regions:
+        if not regions.has_tikv():
+            log.info("gc_not_held", reason="this placement driver has no TiKV", commit_ts=str(ts))
+            yield
+            return
+        _hold(regions, service, ts)
+        over = threading.Event()
+        renewing = threading.Thread(target=_renew, args=(regions, service, ts, renew_s, over), name="gc-hold")
+        renewing.start()
+        try:
+            yield
+        finally:
+            over.set()
+            renewing.join()
+            _release(regions, service)
+
+
+def _hold(regions: RegionClient, service: str, ts: int) -> None:
+    least = regions.hold_gc(service, ts, HOLD_S)
+    if least > ts:
+        raise LostRange(
+            "TiKV's GC has passed the snapshot: rows of that time may be gone",
+            where={"commit_ts": ts, "safe_point": least},
+            hint="raise tidb_gc_life_time; start the load again with a new lake folder and a present snapshot",
+        )
+
+
+def _renew(regions: RegionClient, service: str, ts: int, renew_s: float, over: threading.Event) -> None:
+    while not over.wait(renew_s):
+        try:
+            _hold(regions, service, ts)
+        except (SourceUnavailable, LostRange) as error:
+            # Held for some minutes more; if GC does pass it, TiDB refuses the next read by name.
+            log.warning("gc_hold_not_renewed", commit_ts=str(ts), error=str(error))
+
+
+def _release(regions: RegionClient, service: str) -> None:
+    try:
+        regions.hold_gc(service, 0, 0)
+    except SourceUnavailable as error:
+        log.warning("gc_hold_left_to_expire", seconds=HOLD_S, error=str(error))

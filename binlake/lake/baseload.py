@@ -1,0 +1,128 @@
+"""The full load of a TiDB source in a lake: where it stands, and each range of a table that is read.
+
+A range is there whole or not at all: its row of `base_chunk` names the files with its transactions. The load itself is
+two events of the table `window`, stage `base`: `started` with what it goes by until its end, then `done`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from binlake.base.lakecolumns import BaseChunk
+from binlake.base.rowhash import Fold
+from binlake.errors import DamagedManifest
+from binlake.lake.control import ControlTable
+from binlake.lake.parts import Part
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import BASE_CHUNK
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+STAGE = "base"
+
+
+@dataclass(frozen=True)
+class BaseLoad:
+    """A load: its transactions have commit_ts in (`from_ts`, `base_ts`], and show the source as of `base_ts`.
+
+    `rows_estimated`, `tables`: what it had before it at its begin.
+    """
+
+    from_ts: int
+    base_ts: int
+    schema_version: int
+    chunk_rows: int
+    tables: int
+    rows_estimated: int
+    done: bool = False
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of a table, exclusive `low` to `high` (literals, "" = no bound), and the files with its transactions.
+
+    They have commit_ts from `first_ts` to `last_ts`, not each of which need be used.
+    """
+
+    table_id: int
+    db: str
+    table: str
+    low: str
+    high: str
+    first_ts: int
+    last_ts: int
+    rows: int
+    transactions: int
+    bytes: int
+    fold: Fold
+    parts: tuple[Part, ...]
+
+
+class BaseTable:
+    """Reads and extends what a lake knows of its full load."""
+
+    def __init__(self, paths: LakePaths) -> None:
+        self._chunks = ControlTable(paths.table(BASE_CHUNK.name), BASE_CHUNK)
+        self._windows = WindowLog(paths)
+
+    def load(self) -> BaseLoad | None:
+        """The load of this lake; None where it has none. Raises DamagedManifest."""
+        event = self._windows.last_event((STAGE,))
+        if event is None:
+            return None
+        try:
+            detail = json.loads(event["detail"])
+            facts = {name: int(detail[name]) for name in ("schema_version", "chunk_rows", "tables", "rows_estimated")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedManifest(
+                f"the event of the full load cannot be read: {error!r}", hint="restore the table `window`"
+            ) from error
+        done = event["state"] == "done"
+        return BaseLoad(event["lo"], event["hi"], **facts, done=done, rows=event["rows"])
+
+    def record(self, load: BaseLoad, run_id: str, seconds: float = 0.0) -> None:
+        """That `load` has begun, or is done; durable when it returns."""
+        state = "done" if load.done else "started"
+        detail = {name: getattr(load, name) for name in ("schema_version", "chunk_rows", "tables", "rows_estimated")}
+        event = WindowEvent(STAGE, load.from_ts, load.base_ts, state, load.rows, seconds, run_id, detail=detail)
+        self._windows.record(event)
+
+    def clear(self) -> None:
+        """Forget the ranges of a load that did not begin."""
+        self._chunks.clear()
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Note that `chunks` are read; durable when it returns."""
+        self._chunks.append([_row(chunk) for chunk in chunks])
+
+    def chunks(self) -> list[Chunk]:
+        """The ranges that are read, in the order of their commit_ts."""
+        return sorted(map(_chunk, self._chunks.rows()), key=lambda chunk: chunk.first_ts)
+
+    def rows_read(self) -> int:
+        """Rows of the ranges that are read."""
+        return sum(row[BaseChunk.ROWS] for row in self._chunks.rows((BaseChunk.ROWS,)))
+
+    def describe(self, load: BaseLoad) -> str:
+        """How far `load` is, for people."""
+        rows = self.rows_read()
+        share = f"{100 * rows // max(load.rows_estimated, rows, 1)} %"
+        return f"full load as of {load.base_ts}: {rows:,} of about {load.rows_estimated:,} rows read ({share})"
+
+
+def _row(chunk: Chunk) -> dict[str, Any]:
+    values = {name: getattr(chunk, name) for name in BASE_CHUNK.column_names() if hasattr(chunk, name)}
+    fold = json.dumps([str(number) for number in asdict(chunk.fold).values()])
+    parts = json.dumps([asdict(part) for part in chunk.parts])
+    return {**values, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts, BaseChunk.AT_MS: time.time_ns() // 1_000_000}
+
+
+def _chunk(row: dict[str, Any]) -> Chunk:
+    fold = Fold(*map(int, json.loads(row[BaseChunk.FOLD])))
+    parts = tuple(Part(**part) for part in json.loads(row[BaseChunk.PARTS]))
+    plain = {name: value for name, value in row.items() if name != BaseChunk.AT_MS}
+    return Chunk(**{**plain, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts})

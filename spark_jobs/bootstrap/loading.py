@@ -1,0 +1,193 @@
+"""The full load of a TiDB source: begun once, then read range by range until all is sealed; may be run again any time.
+
+The drainer entry is registered before the snapshot's commit_ts is taken: pumps keep what comes behind it, and the first
+window of theirs begins there. Until the load is done, plan proposes none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from binlake.cluster.source.gchold import hold_gc
+from binlake.errors import CheckpointConflict, ConfigError
+from binlake.lake.baseload import BaseLoad, BaseTable
+from binlake.lake.lock import lake_lock
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowEvent
+from binlake.mysqlbinlog.tablerows.link import ask
+from binlake.pipeline import BY_NAME
+from binlake.target import read_checkpoint_ts
+from binlake.window.membership import gather_members
+from binlake.window.remembered import RememberedMember
+from spark_jobs.bootstrap.ranges import Ranges
+from spark_jobs.bootstrap.readers import Readers
+from spark_jobs.bootstrap.sealing import Sealer
+from spark_jobs.bootstrap.source import SnapshotSource
+from spark_jobs.bootstrap.structures import DefinitionsDiffer, Structures, read_structures
+from spark_jobs.job.cluster import Cluster, open_cluster
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import ensure_tables
+
+log = structlog.get_logger(__name__)
+
+ROOM = 1 << 36
+"""commit_ts that are kept for the load, below that of its snapshot: 262 seconds of a source's time."""
+_TRIES = 30
+_AGAIN_S = 1.0  # behind a snapshot whose DDL is not in the history yet
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a load is."""
+
+    load: BaseLoad
+    rows: int
+    tables_read: int
+
+
+@dataclass
+class Loader:
+    """Loads the source of `ctx`.
+
+    `show` is given the progress, `sealed` each window of the load; `pause` waits until a later snapshot is taken.
+    """
+
+    ctx: StageContext
+    show: Callable[[Progress], None]
+    sealed: Callable[[Bounds], None] = lambda _: None
+    pause: Callable[[float], None] = time.sleep
+    _began: float = field(default_factory=time.monotonic)
+
+    def load(self, at_ts: int | None = None) -> BaseLoad:
+        """Go on with the load of this lake, or begin it: as of `at_ts`, else the source's present.
+
+        Raises ConfigError, CheckpointConflict, DefinitionsDiffer, SourceUnavailable, SourceRefused, LostRange.
+        """
+        ctx = self.ctx
+        table = BaseTable(ctx.paths)
+        with lake_lock(ctx.paths, BY_NAME["land"].lock):
+            known = table.load()
+            if known is not None and known.done:
+                return known
+            with open_cluster(ctx.replication) as cluster:
+                if known is None:
+                    self._require_new(cluster)
+                    cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.tso())
+                load, structures = self._opened(cluster, known, at_ts)
+                with hold_gc(ctx.replication.source, f"binlake-load-{ctx.replication.name}", load.base_ts):
+                    done = self._read_all(table, cluster, load, structures)
+                self._remember_members(cluster, done)
+                table.record(done, ctx.run_id, time.monotonic() - self._began)
+                cluster.registry.publish_drainer(ctx.drainer_id, done.base_ts)
+        log.info("base_loaded", base_ts=str(done.base_ts), rows=done.rows, tables=done.tables)
+        return done
+
+    def _require_new(self, cluster: Cluster) -> None:
+        ctx = self.ctx
+        started = ctx.windows.start_ts()
+        if started is not None:
+            raise CheckpointConflict(
+                "this lake has begun without a full load, which would come behind its windows",
+                where={"lake_starts": started},
+                hint="give the replication a new lake folder, and a target without a checkpoint",
+            )
+        checkpoint = read_checkpoint_ts(ctx.replication, cluster.cluster_id)
+        if checkpoint is not None:
+            raise CheckpointConflict(
+                "the target has a checkpoint: it holds a base already, and this one would be older or another",
+                where={"checkpoint": checkpoint},
+                hint="run windows: they begin at the checkpoint; or load into an empty target",
+            )
+
+    def _opened(self, cluster: Cluster, known: BaseLoad | None, at_ts: int | None) -> tuple[BaseLoad, Structures]:
+        """The load and what it reads, both of one snapshot; a new load is on record."""
+        if known is not None:
+            if at_ts not in (None, known.base_ts):
+                raise ConfigError(
+                    "this lake's load has begun with another snapshot",
+                    where={"base_ts": known.base_ts, "asked": at_ts},
+                    hint="leave --at out: the load goes on; or give the replication a new lake folder",
+                )
+            return known, self._structures(cluster, known.base_ts)
+        for left in reversed(range(_TRIES)):
+            base_ts = cluster.pd.tso() if at_ts is None else at_ts
+            try:
+                structures = self._structures(cluster, base_ts)
+            except DefinitionsDiffer as error:
+                if at_ts is not None or not left:
+                    raise
+                log.info("snapshot_again", reason=str(error))
+                self.pause(_AGAIN_S)
+            else:
+                return self._begun(base_ts, structures), structures
+        raise AssertionError("the last try returns or raises")
+
+    def _structures(self, cluster: Cluster, base_ts: int) -> Structures:
+        with SnapshotSource.of(self.ctx.replication, base_ts).session() as link:
+            found = read_structures(cluster.source, link, base_ts, self.ctx.rules)
+        if found.left_out:
+            log.warning("views_and_sequences_left_out", names=found.left_out[:20], count=len(found.left_out))
+        return found
+
+    def _begun(self, base_ts: int, structures: Structures) -> BaseLoad:
+        ctx = self.ctx
+        estimated = sum(table.estimated for table in structures.tables)
+        rows = ctx.replication.source.snapshot.chunk_rows
+        load = BaseLoad(base_ts - ROOM, base_ts, structures.state.version, rows, len(structures.tables), estimated)
+        ensure_tables(ctx.paths)
+        table = BaseTable(ctx.paths)
+        table.clear()
+        SchemaHistory(ctx.paths).begin_base(load.from_ts, load.schema_version)
+        table.record(load, ctx.run_id)
+        return load
+
+    def _read_all(self, table: BaseTable, cluster: Cluster, load: BaseLoad, structures: Structures) -> BaseLoad:
+        ctx = self.ctx
+        sealer = Sealer(ctx, cluster.cluster_id, load, self.sealed)
+        if ctx.windows.start_ts() is None:
+            detail = {"initial_commit_ts": ctx.replication.initial_commit_ts}
+            ctx.windows.record(
+                WindowEvent("start", load.from_ts, load.from_ts, "done", run_id=ctx.run_id, detail=detail)
+            )
+        if sealer.lo == load.from_ts:
+            sealer.seal_structures(structures)
+        else:
+            self._require_same_rules()
+        chunks = table.chunks()
+        source = SnapshotSource.of(ctx.replication, load.base_ts)
+        with source.session() as link:
+            row_id = "_tidb_rowid" if "tidb" in str(ask(link, "SELECT VERSION()")[0][0]).lower() else ""
+        ranges = Ranges(load, structures.tables, sealer.lo + 1, chunks, row_id)
+        rows = sum(chunk.rows for chunk in chunks)
+        sealer.add([chunk for chunk in chunks if chunk.first_ts > sealer.lo], ranges.complete_below())
+        self.show(Progress(load, rows, ranges.tables_read))
+        with Readers(source, ranges, load.schema_version, ctx) as readers:
+            for read in readers.results():
+                table.add([chunk for _, chunk in read])
+                for given, chunk in read:
+                    ranges.end(given)
+                    rows += chunk.rows
+                sealer.add([chunk for _, chunk in read], ranges.complete_below())
+                self.show(Progress(load, rows, ranges.tables_read))
+        sealer.finish()
+        return replace(load, done=True, rows=rows)
+
+    def _require_same_rules(self) -> None:
+        first = self.ctx.windows.landed()[0]
+        manifest = self.ctx.windows.manifest(*first)
+        if manifest is not None and manifest.config_hash != self.ctx.replication.data_hash():
+            raise ConfigError(
+                "filters or routes have changed since the load began",
+                hint="set them back until the load is done; or give the replication a new lake folder",
+            )
+
+    def _remember_members(self, cluster: Cluster, load: BaseLoad) -> None:
+        """The pumps that hold what comes behind the load: none of them can go unnoticed from here on."""
+        members = gather_members(cluster.registry.pumps(), self.ctx.members.known(), load.base_ts, cluster.probe)
+        self.ctx.members.remember(
+            [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, load.base_ts) for m in members]
+        )

@@ -1,0 +1,111 @@
+"""Gives the ranges of all tables out to readers, one after the other, each with commit_ts of its own.
+
+A range that was read before is passed over by its bounds. Ranges are given out in the order of their commit_ts, so that
+everything below the first one that is being read is there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.errors import Permanent
+from binlake.lake.baseload import BaseLoad
+from binlake.lake.baseload import Chunk as ReadChunk
+from binlake.mysqlbinlog.tablerows.chunks import Chunks
+from binlake.mysqlbinlog.tablerows.link import Link
+from spark_jobs.bootstrap.structures import SourceTable
+
+WHOLE_ROOM = 1 << 24
+"""The commit_ts of a table that is one range: so many transactions of 1 MiB."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of `table` to be read: `where` is its condition; its transactions have `first_ts` to `last_ts`."""
+
+    table: SourceTable
+    where: str
+    low: str
+    high: str
+    first_ts: int
+    last_ts: int
+
+
+class Ranges:
+    """The ranges of `tables`, which `known` ones are not among. Thread-safe.
+
+    `row_id`: as in `Chunks`, for tables without a key of their own.
+    """
+
+    def __init__(
+        self, load: BaseLoad, tables: Sequence[SourceTable], first_ts: int, known: Sequence[ReadChunk], row_id: str
+    ) -> None:
+        self._load = load
+        self._lock = threading.Lock()
+        self._next_ts = max([first_ts, *(chunk.last_ts + 1 for chunk in known)])
+        self._known = {(chunk.table_id, chunk.low): chunk for chunk in known}
+        # The greatest first: a small one fills the gap at the end.
+        ordered = sorted(tables, key=lambda table: table.estimated, reverse=True)
+        self._left = [(table, _chunks_of(table, load.chunk_rows, row_id)) for table in ordered]
+        self._chunks = {table.definition.id: chunks for table, chunks in self._left}
+        self._open: set[int] = set()
+        self._unread: dict[int, int] = {}
+        self.tables_read = 0
+
+    def take(self, link: Link) -> Range | None:
+        """The next range, its bound as `link` sees it; None when all are given out. Raises Permanent."""
+        with self._lock:
+            while self._left:
+                table, chunks = self._left[0]
+                found = self._next_of(table, chunks, link)
+                if found is not None:
+                    return found
+                self._left.pop(0)
+                self._note_if_read(table.definition.id)
+            return None
+
+    def end(self, given: Range) -> None:
+        """`given` is read, and noted."""
+        with self._lock:
+            self._open.discard(given.first_ts)
+            table_id = given.table.definition.id
+            self._chunks[table_id].ranges.finish(given.low, given.high, 0)
+            self._unread[table_id] -= 1
+            if all(table.definition.id != table_id for table, _ in self._left):
+                self._note_if_read(table_id)
+
+    def complete_below(self) -> int:
+        """All ranges with commit_ts below this one are read."""
+        with self._lock:
+            return min(self._open, default=self._next_ts)
+
+    def _note_if_read(self, table_id: int) -> None:
+        self.tables_read += not self._unread.get(table_id, 0)
+
+    def _next_of(self, table: SourceTable, chunks: Chunks, link: Link) -> Range | None:
+        table_id = table.definition.id
+        while (before := self._known.pop((table_id, chunks.low), None)) is not None:
+            chunks.pass_over(before.high)
+            chunks.ranges.finish(before.low, before.high, 0)
+        chunk = chunks.take(link)
+        if chunk is None:
+            return None
+        first = self._next_ts
+        # A transaction has a row at least.
+        self._next_ts += self._load.chunk_rows if chunks.is_cut else WHOLE_ROOM
+        if self._next_ts > self._load.base_ts:
+            raise Permanent(
+                "the tables have more ranges than commit_ts were kept for them",
+                where={"table": ".".join(table.name), "chunk_rows": self._load.chunk_rows},
+                hint="load with a smaller source.snapshot.chunk-rows into a new lake folder, or fewer tables at once",
+            )
+        self._open.add(first)
+        self._unread[table_id] = self._unread.get(table_id, 0) + 1
+        return Range(table, chunk.where, chunk.low, chunk.high, first, self._next_ts - 1)
+
+
+def _chunks_of(table: SourceTable, rows: int, row_id: str) -> Chunks:
+    own = table.definition.pk_is_handle or table.definition.is_common_handle
+    return Chunks(table.name, table.definition, rows, "" if own else row_id)

@@ -1,0 +1,121 @@
+"""Reads one range of a table into files of `binlog`: complete transactions of inserts, as a pump would have given them.
+
+The files are no part of the table until the window that holds them is sealed. One function, called wherever the files
+can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from binlake import tso
+from binlake.base import rowhash
+from binlake.base.lakecolumns import Binlog
+from binlake.base.rowhash import Fold
+from binlake.errors import Permanent
+from binlake.lake.baseload import Chunk
+from binlake.lake.parts import write_parts
+from binlake.lake.tables import BINLOG, arrow_schema
+from binlake.mysqlbinlog.tablerows.link import Link
+from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, select_columns, split_rows
+from binlake.mysqlbinlog.tablerows.textrows import query_rows
+from binlake.rows.codec.encode import commit_binlog, prewrite_value
+from binlake.statements.literal import qualified
+from binlake.wire import binlog_pb2 as pb
+from spark_jobs.bootstrap.ranges import Range
+from spark_jobs.tables.landed import DIGEST_COLUMNS
+
+PUMP = "full load"
+"""In the place of a pump's node id."""
+MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
+"""Of one transaction: what one of the source that is not large has."""
+_BATCH_BYTES = 32 << 20
+_SCHEMA = arrow_schema(BINLOG.schema())
+
+
+@dataclass
+class _Counted:
+    """What was written of a range so far."""
+
+    rows: int = 0
+    transactions: int = 0
+    bytes: int = 0
+    folds: list[Fold] = field(default_factory=list)
+
+
+def read_range(link: Link, given: Range, version: int, folder: str) -> Chunk:
+    """Write the rows of `given` below `folder`, the table `binlog`, with the schema version `version`.
+
+    Raises pymysql's errors, SourceUnavailable, Permanent, OSError; then no file is left.
+    """
+    counted = _Counted()
+    parts = write_parts(folder, BINLOG, _batches(link, given, version, counted))
+    definition = given.table.definition
+    return Chunk(
+        definition.id, definition.db, definition.name, given.low, given.high, given.first_ts, given.last_ts,
+        counted.rows, counted.transactions, counted.bytes, rowhash.merge_folds(counted.folds), tuple(parts),
+    )  # fmt: skip
+
+
+def binlog_table(rows: list[tuple[int, int, bytes]], kind: str, version: int) -> pa.Table:
+    """Rows of `binlog` from (commit_ts, job id, payload), each a whole transaction or DDL."""
+    count = len(rows)
+    columns = {
+        Binlog.COMMIT_TS: [ts for ts, _, _ in rows],
+        Binlog.START_TS: [ts - 1 for ts, _, _ in rows],
+        Binlog.CHUNK: [0] * count,
+        Binlog.COMMIT_DATE: [tso.to_datetime(ts).date() for ts, _, _ in rows],
+        Binlog.PUMP: [PUMP] * count,
+        Binlog.KIND: [kind] * count,
+        Binlog.SCHEMA_VERSION: [version] * count,
+        Binlog.JOB_ID: [job_id for _, job_id, _ in rows],
+        Binlog.SCHEMA_STATE: [5 if job_id else 0 for _, job_id, _ in rows],
+        Binlog.PAYLOAD: [payload for _, _, payload in rows],
+    }
+    return pa.Table.from_arrays([pa.array(columns[kind.name], kind.type) for kind in _SCHEMA], schema=_SCHEMA)
+
+
+def _batches(link: Link, given: Range, version: int, counted: _Counted) -> Iterator[pa.Table]:
+    gathered: list[tuple[int, int, bytes]] = []
+    size = 0
+    for commit_ts, payload in _transactions(link, given, version, counted):
+        gathered.append((commit_ts, 0, payload))
+        size += len(payload)
+        if size >= _BATCH_BYTES:
+            yield _counted_table(gathered, version, counted)
+            gathered, size = [], 0
+    if gathered:
+        yield _counted_table(gathered, version, counted)
+
+
+def _counted_table(rows: list[tuple[int, int, bytes]], version: int, counted: _Counted) -> pa.Table:
+    table = binlog_table(rows, "dml", version)
+    counted.transactions += len(rows)
+    counted.bytes += sum(len(payload) for _, _, payload in rows)
+    counted.folds.append(rowhash.fold(rowhash.row_hashes(table, DIGEST_COLUMNS)))
+    return table
+
+
+def _transactions(link: Link, given: Range, version: int, counted: _Counted) -> Iterator[tuple[int, bytes]]:
+    """(commit_ts, payload) of each transaction of the range."""
+    definition, commit_ts = given.table.definition, given.first_ts
+    writer = RowWriter(definition)
+    where = f" WHERE {given.where}" if given.where else ""
+    query = f"SELECT {select_columns(definition)} FROM {qualified(*given.table.name)}{where}"
+    for packets in query_rows(link, query):
+        rows = writer.write(packets)
+        counted.rows += len(rows)
+        for part in split_rows(rows, MOST_ROWS, MOST_BYTES):
+            if commit_ts > given.last_ts:
+                raise Permanent(
+                    "a range has more transactions than commit_ts were kept for it",
+                    where={"table": ".".join(given.table.name)},
+                    hint="give the table a primary key of one kind that SQL orders, or load it by other means",
+                )
+            mutation = pb.TableMutation(table_id=definition.id, inserted_rows=part, sequence=[pb.Insert] * len(part))
+            value = prewrite_value(version, [mutation])
+            yield commit_ts, commit_binlog(commit_ts - 1, commit_ts, b"", value)
+            commit_ts += 1

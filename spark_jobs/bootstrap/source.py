@@ -1,0 +1,106 @@
+"""Sessions at a TiDB server that see its tables as of one commit_ts (`tidb_snapshot`), definitions and rows alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pymysql
+from pymysql import err
+from pymysql.constants import ER
+
+from binlake.config.model import Replication, SourceSql
+from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
+from binlake.mysqlbinlog.tablerows.link import Link, ask
+from binlake.rpc import Tls
+
+_READ_TIMEOUT_S = 600  # of one answer: the bound of a range may be far
+_SETTINGS = (
+    "SET NAMES utf8mb4",
+    "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, wait_timeout = 86400",
+)
+_GC_TOO_EARLY = 8055
+"""TiDB: the snapshot is older than the GC safe point."""
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_NO_ACCESS = frozenset(
+    {
+        ER.ACCESS_DENIED_ERROR,
+        ER.DBACCESS_DENIED_ERROR,
+        ER.TABLEACCESS_DENIED_ERROR,
+        ER.COLUMNACCESS_DENIED_ERROR,
+        ER.SPECIFIC_ACCESS_DENIED_ERROR,
+    }
+)
+
+
+@dataclass(frozen=True)
+class SnapshotSource:
+    """The server of `[source.sql]`, as of commit_ts `ts`."""
+
+    sql: SourceSql
+    ts: int
+    tls: Tls | None = None
+
+    @classmethod
+    def of(cls, replication: Replication, ts: int) -> SnapshotSource:
+        """That of `replication`. Raises ConfigError where it has none."""
+        source = replication.source
+        if source.sql is None:
+            raise ConfigError(
+                "a full load of a TiDB source reads its tables by SQL, and this replication does not say where",
+                where={"replication": replication.name},
+                hint="add a section [source.sql]: host, port and a user with SELECT on the tables",
+            )
+        return cls(source.sql, ts, Tls.of(*source.security.files()))
+
+    @contextmanager
+    def session(self) -> Iterator[Link]:
+        """A session that sees the snapshot; errors of the server inside the context become Binlake's.
+
+        Raises SourceUnavailable, SourceRefused, LostRange.
+        """
+        link: Link | None = None
+        try:
+            link = self._connect()
+            for statement in (*_SETTINGS, f"SET SESSION tidb_snapshot = '{self.ts}'"):
+                ask(link, statement)
+            yield link
+        except err.MySQLError as error:
+            raise self._translated(error) from error
+        finally:
+            if link is not None and link.open:
+                # Not `close`: it would wait for the rows of a query that is cut short.
+                link._force_close()  # type: ignore[attr-defined]
+
+    def _connect(self) -> Link:
+        sql = self.sql
+        plain = self.tls is None and sql.host in _LOOPBACK
+        return pymysql.connect(
+            host=sql.host, port=sql.port, user=sql.user, password=sql.password, charset="utf8mb4", autocommit=True,
+            connect_timeout=10, read_timeout=_READ_TIMEOUT_S, ssl_disabled=plain or None,
+            ssl=self.tls.http_context() if self.tls else None,
+        )  # fmt: skip
+
+    def _translated(self, error: err.MySQLError) -> BinlakeError:
+        code, text = (error.args[0] if error.args else 0), str(error.args[-1:])
+        where = {"server": f"{self.sql.host}:{self.sql.port}", "commit_ts": self.ts}
+        if code == ER.UNKNOWN_SYSTEM_VARIABLE:
+            return SourceRefused(
+                "the server of [source.sql] has no tidb_snapshot: it is no TiDB",
+                where=where,
+                hint="name a TiDB server of the source cluster; a MySQL or MariaDB source is loaded by its feeder",
+            )
+        if code == _GC_TOO_EARLY:
+            return LostRange(
+                f"the snapshot can no longer be read: {text}",
+                where=where,
+                hint="raise tidb_gc_life_time, give the replication a new lake folder and load again",
+            )
+        if code in _NO_ACCESS:
+            return SourceRefused(
+                f"the source refuses the load: {code} {text}",
+                where=where,
+                hint="the user of [source.sql] needs SELECT and SHOW VIEW on all tables that are replicated",
+            )
+        return SourceUnavailable(f"the source broke the load off: {code} {text}", where=where)

@@ -1,0 +1,151 @@
+"""What the tables of a TiDB source were at one commit_ts: by its DDL history, and by SQL as of that time.
+
+Rows are written by the history's definitions, and read with those of the snapshot: they must be the same. They are not
+where a DDL ended just before the snapshot, and its job is not in the history yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from binlake.cluster.source import TidbSource
+from binlake.errors import Transient
+from binlake.mysqlbinlog.definitions.described import is_of_users
+from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
+from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
+from binlake.rows.schema.forms import job_json
+from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.spool import JobSpool
+from binlake.rules import Rules
+from binlake.statements.literal import qualified, quote_name
+
+_COLUMNS = (
+    "SELECT c.table_schema, c.table_name, c.column_name, c.data_type, c.column_type FROM information_schema.columns c"
+    " JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name"
+    " WHERE t.table_type = 'BASE TABLE' ORDER BY c.table_schema, c.table_name, c.ordinal_position"
+)
+_ROWS = "SELECT table_schema, table_name, table_rows FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
+_WORDS = {"longtext": "json", "integer": "int", "numeric": "decimal"}
+"""Words of one kind of column: a JSON is told as a text by servers that keep it as one."""
+
+Shape = tuple[tuple[str, str, bool], ...]
+"""(name, word of the type, whether it is unsigned) of each column, in order."""
+
+
+class DefinitionsDiffer(Transient):
+    """The history and the snapshot do not show the same tables: a later snapshot does, when DDL has ended."""
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """A table to load; `create`: the statement that makes it, `estimated`: the server's guess of its rows."""
+
+    definition: TableDef
+    create: str
+    estimated: int
+
+    @property
+    def name(self) -> Name:
+        """(database, table) at the source."""
+        return self.definition.db, self.definition.name
+
+
+@dataclass(frozen=True)
+class Structures:
+    """All of the source at a commit_ts (`state`), and what of it is loaded; a database with the statement for it.
+
+    `left_out`: views and sequences, which the target gets by hand.
+    """
+
+    state: SchemaState
+    databases: tuple[tuple[DbInfo, str], ...]
+    tables: tuple[SourceTable, ...]
+    left_out: tuple[str, ...]
+
+    def jobs(self, from_ts: int) -> list[tuple[int, DdlJob]]:
+        """(commit_ts, job) of the DDL that makes them, from `from_ts` + 1 on.
+
+        A job has the id of its object, which TiDB gives to no job, and the version of the snapshot.
+        """
+        parts = [(Action.CREATE_SCHEMA, db, None, create) for db, create in self.databases]
+        of_table = {db.id: db for db, _ in self.databases}
+        made = [(Action.CREATE_TABLE, of_table[t.definition.db_id], t.definition, t.create) for t in self.tables]
+        return [(ts, self._job(ts, *part)) for ts, part in enumerate([*parts, *made], from_ts + 1)]
+
+    def _job(self, ts: int, action: Action, db: DbInfo, table: TableDef | None, create: str) -> DdlJob:
+        own = (table.id, table.name) if table is not None else (0, "")
+        raw = job_json(
+            own[0] or db.id, action, create, schema=(db.id, db.name), table=own, version=self.state.version,
+            start_ts=ts - 1, finished_ts=ts, db_info=None if table is not None else dict(db.raw),
+            table_info=None if table is None else dict(table.raw),
+        )  # fmt: skip
+        # The session that told `create` had this zone: moments in it are of this one.
+        return DdlJob.from_dict({**raw, "reorg_meta": {"location": {"name": "UTC", "offset": 0}}})
+
+
+def read_structures(source: TidbSource, link: Link, ts: int, rules: Rules) -> Structures:
+    """What `link`, which sees the source as of `ts`, has. Raises DefinitionsDiffer, SourceUnavailable, SchemaError."""
+    state = _state_at(source, ts)
+    kept = [table for table in state.tables() if rules.keeps(table.db, table.name)]
+    tables = [table for table in kept if table.kind == "table"]
+    _compare(tables, _shapes(link), rules)
+    guesses = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
+    found = tuple(
+        SourceTable(table, _create_table(link, table), guesses.get((table.db, table.name), 0)) for table in tables
+    )
+    needed = {table.db_id for table in tables}
+    databases = [db for db in state.databases() if db.id in needed or rules.keeps(db.name, "")]
+    return Structures(
+        state,
+        tuple((db, _create_database(link, db)) for db in databases),
+        found,
+        tuple(f"{table.db}.{table.name}" for table in kept if table.kind != "table"),
+    )
+
+
+def _state_at(source: TidbSource, ts: int) -> SchemaState:
+    with JobSpool() as spool:
+        spool.fill(source.ddl_jobs(0))
+        return SchemaState().fold(takewhile(lambda placed: placed[0] <= ts, spool.ordered()))
+
+
+def _compare(tables: Sequence[TableDef], shown: dict[Name, Shape], rules: Rules) -> None:
+    known = {fold_pair((table.db, table.name)): _shape_of(table) for table in tables}
+    seen = {fold_pair(name): shape for name, shape in shown.items() if is_of_users(name[0]) and rules.keeps(*name)}
+    for name in sorted(known.keys() | seen.keys()):
+        if known.get(name) != seen.get(name):
+            raise DefinitionsDiffer(
+                "a table is not the same in the DDL history and in the snapshot",
+                where={"table": ".".join(name), "history": _text(known.get(name)), "snapshot": _text(seen.get(name))},
+                hint="wait until its DDL has ended (ADMIN SHOW DDL JOBS), then load again",
+            )
+
+
+def _text(shape: Shape | None) -> str:
+    return "no such table" if shape is None else ", ".join(f"{name} {word}" for name, word, _ in shape)
+
+
+def _shape_of(table: TableDef) -> Shape:
+    return tuple((c.name.lower(), _word(c.type_name), "unsigned" in c.type_text) for c in table.columns)
+
+
+def _shapes(link: Link) -> dict[Name, Shape]:
+    found: dict[Name, list[tuple[str, str, bool]]] = {}
+    for db, table, column, word, kind in ask(link, _COLUMNS):
+        is_unsigned = "unsigned" in str(kind).lower()
+        found.setdefault((db, table), []).append((column.lower(), _word(str(word).lower()), is_unsigned))
+    return {name: tuple(columns) for name, columns in found.items()}
+
+
+def _word(word: str) -> str:
+    return _WORDS.get(word, word)
+
+
+def _create_table(link: Link, table: TableDef) -> str:
+    return str(ask(link, f"SHOW CREATE TABLE {qualified(table.db, table.name)}")[0][1])
+
+
+def _create_database(link: Link, db: DbInfo) -> str:
+    return str(ask(link, f"SHOW CREATE DATABASE {quote_name(db.name)}")[0][1])

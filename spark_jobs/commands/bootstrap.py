@@ -1,0 +1,133 @@
+"""`binlake bootstrap`: the full load of a replication's source, until the lake and the target have the base.
+
+A feeder loads its sources by itself: then this follows it and writes nothing. The tables of a TiDB source are read by
+SQL and become the first windows of the lake. Run again, it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+
+from binlake.base.arguments import add_output
+from binlake.cluster.source.tidb import StatusPort
+from binlake.config import Replication, load_replication
+from binlake.errors import ConfigError
+from binlake.lake.baseload import BaseLoad
+from binlake.rpc import Tls
+from binlake.target import read_checkpoint_ts
+from binlake.target.commands.bootstrap import (
+    APPLIED,
+    LANDED,
+    LOADED,
+    STATUS_PATH,
+    Bootstrap,
+    Load,
+    follow_bootstrap,
+)
+from spark_jobs.bootstrap.loading import Loader, Progress
+from spark_jobs.job.arguments import add_where, parse_moment
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.opening import context_of
+from spark_jobs.job.runner import run_landed
+
+log = structlog.get_logger()
+
+TIDB = "tidb"
+"""The name of the one source of a load by SQL."""
+
+
+class BootstrapCommand:
+    """The command."""
+
+    name = "bootstrap"
+    help = "load all rows of the source, or follow the feeder that does, until the lake and the target have them"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The replication, how far, and for a TiDB source the snapshot."""
+        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        parser.add_argument(
+            "--until",
+            choices=(LOADED, LANDED, APPLIED),
+            help="loaded: the pumps have it; landed: the lake; applied: the target (default, where there is one)",
+        )
+        parser.add_argument(
+            "--at",
+            type=parse_moment,
+            metavar="TS",
+            help="a TiDB source: load it as of this commit_ts or time, which the pumps' log must reach back to"
+            " (default: now)",
+        )
+        parser.add_argument("--run-id", default="", help="name of this run in the table `window`")
+        add_where(parser)
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """0 when the base is there."""
+        replication = load_replication(args.replication)
+        until = args.until or (APPLIED if replication.target is not None else LANDED)
+        if until == APPLIED:
+            replication.sql_target()
+        show = _log_progress if args.output == "json" else lambda state: print(state.text, flush=True)
+        if not (args.remote or args.master or args.without_spark):
+            args.master = "local[*]"
+        if replication.source.sql is None or _has_feeder(replication):
+            if args.at is not None:
+                raise ConfigError("--at is for a TiDB source", hint="a feeder loads its sources as they are")
+            done = follow_bootstrap(replication, until, show)
+        else:
+            done = load_tidb(context_of(replication, "bootstrap", args, args.run_id), until, show, args.at)
+        if args.output == "json":
+            print(json.dumps(done.to_dict()))
+        return 0
+
+
+def load_tidb(ctx: StageContext, until: str, show: Callable[[Bootstrap], None], at_ts: int | None = None) -> Bootstrap:
+    """Load the source of `ctx` by SQL; with `until` applied each window of it goes through all stages at once.
+
+    Raises BinlakeError.
+    """
+    shown: list[Bootstrap] = []
+
+    def show_progress(progress: Progress) -> None:
+        state = Bootstrap("loading", (_load_of(progress.load, progress.rows, progress.tables_read),))
+        if not shown or shown[-1] != state:
+            shown[:] = [state]
+            show(state)
+
+    def apply(bounds: Bounds) -> None:
+        run_landed(ctx, bounds)
+
+    load = Loader(ctx, show_progress, apply if until == APPLIED else lambda _: None).load(at_ts)
+    if until == APPLIED and (_applied_ts(ctx) or 0) < load.base_ts:
+        # An attempt that died behind a seal, or one that stopped at the lake.
+        run_landed(ctx, Bounds(*ctx.windows.landed()[-1]))
+    phase = APPLIED if until == APPLIED else LANDED
+    done = Bootstrap(phase, (_load_of(load, load.rows, load.tables),), ctx.windows.landed_ts(), _applied_ts(ctx))
+    show(done)
+    return done
+
+
+def _applied_ts(ctx: StageContext) -> int | None:
+    manifest = ctx.windows.last_landed()
+    return None if manifest is None else read_checkpoint_ts(ctx.replication, manifest.cluster_id)
+
+
+def _load_of(load: BaseLoad, rows: int, tables_read: int) -> Load:
+    state = "done" if load.done else "reading"
+    estimated = max(load.rows_estimated, rows)
+    return Load(TIDB, state, rows, estimated, load.tables, tables_read, load.from_ts, load.base_ts)
+
+
+def _has_feeder(replication: Replication) -> bool:
+    source = replication.source
+    with closing(StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.files()))) as port:
+        return port.find(STATUS_PATH) is not None
+
+
+def _log_progress(state: Bootstrap) -> None:
+    log.info("bootstrap", phase=state.phase, text=state.text)
