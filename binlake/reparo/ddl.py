@@ -116,10 +116,15 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect) -> Target
     try:
         mapped = map_ddl(routed, dialect)
     except TargetRefused as error:
-        raise TargetRefused(error.message, where=error.where, hint=_HINT) from error
+        raise refused(error) from error
     return TargetDdl(
         _at_its_time(ddl, mapped.sql), mapped.reason, names, _after(ddl, names), ddl.kind is Kind.TRUNCATE_TABLE
     )
+
+
+def refused(error: TargetRefused) -> TargetRefused:
+    """`error` of a DDL, with what can be done about it here."""
+    return TargetRefused(error.message, where=error.where, hint=_HINT)
 
 
 def _home(ddl: FileDdl, tables: TargetTables) -> str:

@@ -17,8 +17,8 @@ from binlake.binlogfile.index import read_index
 from binlake.binlogfile.reading import Item, read_items, require_covered
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
-from binlake.errors import CheckpointConflict
-from binlake.reparo.ddl import FileDdl, TargetDdl, map_file_ddl
+from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.reparo.ddl import FileDdl, TargetDdl, map_file_ddl, refused
 from binlake.reparo.definitions import TargetTables
 from binlake.reparo.rows import read_rows
 from binlake.reparo.settings import ReparoSettings
@@ -141,7 +141,11 @@ class _Run:
             self._tables.forget()
         else:
             source = self._rows(task, window, position)
-        result = apply_window(self._target, source.manifest(), source, hook=self._hook)
+        try:
+            result = apply_window(self._target, source.manifest(), source, hook=self._hook)
+        except TargetRefused as error:
+            # What finalize hints at is not to be had here.
+            raise error if window.ddl is None else refused(error) from error
         self._count(window, source, result, restored)
 
     def _task(self, position: Position) -> Task:

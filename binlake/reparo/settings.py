@@ -32,6 +32,7 @@ class DestDb(Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user")
     password: str = Field("", repr=False, description="password")
+    name: str = Field("", description="taken and not used, as by the original")
 
 
 class ReparoSettings(Section):

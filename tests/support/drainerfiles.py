@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,51 @@ def _infos_of(binlog: Json) -> Iterator[Json]:
     if binlog.get("TableInfo"):
         yield binlog["TableInfo"]
     yield from binlog.get("MultipleTableInfos") or ()
+
+
+def column_of(name: str, tp: int, *, flag: int = 0, charset: str = "utf8mb4", elems: Sequence[str] = ()) -> Json:
+    """A column as a TableInfo has it."""
+    return {"name": {"O": name}, "type": {"Tp": tp, "Flag": flag, "Charset": charset, "Elems": list(elems)}}
+
+
+@dataclass
+class Story:
+    """Made-up transactions and DDL of the tables app.t(id, v) and app.log(line), which has no key; ts count up."""
+
+    ts: int = 1000
+    written: list[Written] = dataclass_field(default_factory=list)
+
+    def put(self, *rows: tuple[int, str, str | None]) -> Story:
+        """INSERT (old value empty), UPDATE or DELETE (new value None) of app.t, one transaction."""
+        return self._add(*(self._row(*row) for row in rows))
+
+    def log(self, *lines: str) -> Story:
+        """INSERTs into app.log."""
+        return self._add(*(event_bytes("app", "log", "I", [column_bytes(_LINE, line)]) for line in lines))
+
+    def unlog(self, line: str) -> Story:
+        """DELETE of one of the equal rows."""
+        return self._add(event_bytes("app", "log", "D", [column_bytes(_LINE, line)]))
+
+    def ddl(self, query: str, db: str = "app") -> Story:
+        """A DDL."""
+        self.ts += 10
+        self.written.append(Written(self.ts, ddl_bytes(self.ts, db, query)))
+        return self
+
+    def _row(self, key: int, old: str, new: str | None) -> bytes:
+        number = str(key)
+        if not old:
+            return event_bytes("app", "t", "I", [column_bytes(_ID, number), column_bytes(_V, new)])
+        if new is None:
+            return event_bytes("app", "t", "D", [column_bytes(_ID, number), column_bytes(_V, old)])
+        columns = [column_bytes(_ID, number, number, update=True), column_bytes(_V, old, new, update=True)]
+        return event_bytes("app", "t", "U", columns)
+
+    def _add(self, *events: bytes) -> Story:
+        self.ts += 10
+        self.written.append(Written(self.ts, transaction_bytes(self.ts, events)))
+        return self
+
+
+_ID, _V, _LINE = column_of("id", 8), column_of("v", 15), column_of("line", 15)

@@ -1,0 +1,187 @@
+"""Exactly once, whatever dies and whenever; and what stands in the way is named before anything is written."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.drainerfiles import Story, record, write_files
+from support.mariadb import MariaDb, execute, rows
+from support.reparation import run
+from support.windows import Crash, at, ended, signal_me
+
+from binlake.errors import BinlakeError, CheckpointConflict, Permanent, SchemaError, TargetRefused
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
+
+END = [(2, "B", 5), (3, "c", 5), (4, "d", 5)]
+LINES = ["one", "three", "two", "two"]
+
+
+def story() -> Story:
+    """Rows with and without a key, on both sides of a DDL that must not run twice."""
+    found = Story().put((1, "", "a"), (2, "", "b")).log("one", "two", "two").put((3, "", "c"))
+    found.ddl("ALTER TABLE `t` ADD COLUMN `w` INT DEFAULT 5")
+    return found.put((1, "a", None), (2, "b", "B")).unlog("two").log("three", "two").put((4, "", "d"))
+
+
+@pytest.fixture
+def folder(empty_server: MariaDb, tmp_path: Path) -> Path:
+    """The files of the story; the server has the base."""
+    execute(
+        empty_server,
+        "CREATE DATABASE app CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))",
+        "CREATE TABLE app.log (line VARCHAR(40))",
+    )
+    write_files(tmp_path, story().written, 100)
+    return tmp_path
+
+
+def assert_whole(server: MariaDb) -> None:
+    assert rows(server, "SELECT id, v, w FROM app.t ORDER BY id") == END
+    assert [line for (line,) in rows(server, "SELECT line FROM app.log ORDER BY line")] == LINES
+    text = rows(server, "SELECT checkPoint FROM binlake_reparo.checkpoint")[0][0]
+    assert text == f'{{"consistent":true,"commitTS":{story().ts},"ts-map":{{}}}}'
+
+
+def run_in_child(server: MariaDb, folder: Path, hook: Callable[[str], None]) -> int:
+    """A run in a forked process; how it ended."""
+    pid = os.fork()
+    if not pid:
+        code = 3
+        try:
+            run(server, folder, hook, window_rows=3)
+            code = 0
+        except BinlakeError:
+            code = 1
+        finally:
+            os._exit(code)
+    return ended(pid)
+
+
+STEPS = [
+    *(("opened", number) for number in (1, 2, 3, 4)),
+    *(("batch", number) for number in (1, 2, 4, 5)),
+    *(("before_commit", number) for number in (1, 3, 5, 7)),
+    *(("after_commit", number) for number in (1, 2, 6, 8)),
+    *(("intent", 1), ("ddl_executed", 1), ("ddl_done", 1)),
+    ("closed", 2),
+]
+
+
+@pytest.mark.parametrize(("step", "number"), STEPS)
+def test_a_killed_run_is_continued_exactly(empty_server: MariaDb, folder: Path, step: str, number: int) -> None:
+    # S0-01, R-17: kill -9 at 20 places; the keyless table is exact and the DDL runs once
+    assert run_in_child(empty_server, folder, at(step, number, signal_me(signal.SIGKILL))) == -signal.SIGKILL
+    run(empty_server, folder, window_rows=3)
+    assert_whole(empty_server)
+    assert run(empty_server, folder).state == "already"
+
+
+def test_a_window_left_open_goes_on_in_another_form_of_windows(empty_server: MariaDb, folder: Path) -> None:
+    # the second run takes more rows together: the open window keeps the end that it was opened with
+    with pytest.raises(Crash):
+        run(empty_server, folder, at("batch", 4, crash), window_rows=3)
+    run(empty_server, folder, window_rows=1000)
+    assert_whole(empty_server)
+
+
+def crash() -> None:
+    raise Crash
+
+
+def test_other_content_does_not_go_on_in_an_open_window(empty_server: MariaDb, folder: Path) -> None:
+    with pytest.raises(Crash):
+        run(empty_server, folder, at("opened", 1, crash))
+    write_files(folder, Story().put((1, "", "other")).written)
+    for other in folder.glob("binlog-*[1-9]-*"):
+        other.unlink()
+    with pytest.raises(CheckpointConflict, match="make another one"):
+        run(empty_server, folder)
+    assert rows(empty_server, "SELECT * FROM app.t") == []
+
+
+def cut(files: list[Path]) -> None:
+    files[2].write_bytes(files[2].read_bytes()[:-3])
+
+
+def damage(files: list[Path]) -> None:
+    content = bytearray(files[2].read_bytes())
+    content[-8] ^= 1
+    files[2].write_bytes(content)
+
+
+def remove(files: list[Path]) -> None:
+    files[2].unlink()
+
+
+def double(files: list[Path]) -> None:
+    files[2].with_name(files[2].name.replace("20240101", "20240202")).write_bytes(files[2].read_bytes())
+
+
+@pytest.mark.parametrize("harm", [cut, damage, remove, double])
+def test_files_that_are_not_whole_are_named_and_nothing_is_written(
+    empty_server: MariaDb, folder: Path, harm: Callable[[list[Path]], None]
+) -> None:  # S3-13: it fails before the target is touched, and the message has the place
+    files = sorted(folder.glob("binlog-*"))
+    assert len(files) > 3
+    harm(files)
+    with pytest.raises(Permanent, match=files[2].name if harm is not remove else "missing=2"):
+        run(empty_server, folder, window_rows=1)
+    assert rows(empty_server, "SELECT * FROM app.t") == []
+    assert (
+        rows(empty_server, "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE 'binlake%'")
+        == []
+    )
+
+
+def test_the_end_of_a_file_that_is_being_written_is_the_end_if_that_is_said(
+    empty_server: MariaDb, folder: Path
+) -> None:
+    last = sorted(folder.glob("binlog-*"))[-1]
+    last.write_bytes(last.read_bytes() + record(b"more")[:-2])
+    with pytest.raises(Permanent, match=last.name):
+        run(empty_server, folder)
+    run(empty_server, folder, torn_end=True)
+    assert_whole(empty_server)
+
+
+def test_a_later_end_goes_on_behind_an_earlier_one(empty_server: MariaDb, folder: Path) -> None:
+    # both ends included: 1010 is in the first range
+    assert run(empty_server, folder, start_tso=1010, stop_tso=1010).rows == 2
+    assert run(empty_server, folder, stop_tso=1020).rows == 3
+    run(empty_server, folder)
+    assert_whole(empty_server)
+
+
+def test_a_gap_between_two_runs_is_refused(empty_server: MariaDb, folder: Path) -> None:
+    run(empty_server, folder, stop_tso=1010)
+    with pytest.raises(CheckpointConflict, match="ended before the start"):
+        run(empty_server, folder, start_tso=1030)
+    # another base, another name
+    assert run(empty_server, folder, start_tso=1030, stop_tso=1030, name="other").rows == 1
+
+
+def test_a_base_of_another_place_is_refused(empty_server: MariaDb, folder: Path) -> None:
+    execute(empty_server, "ALTER TABLE app.t DROP COLUMN v")
+    with pytest.raises(SchemaError, match="column=v commit_ts=1010"):
+        run(empty_server, folder)
+    execute(empty_server, "DROP TABLE app.t")
+    with pytest.raises(SchemaError, match=r"table=app\.t commit_ts=1010"):
+        run(empty_server, folder)
+
+
+def test_a_table_that_is_left_out_is_not_missed(empty_server: MariaDb, folder: Path) -> None:
+    execute(empty_server, "DROP TABLE app.t")
+    run(empty_server, folder, replicate_ignore_table=[{"db-name": "~^a", "tbl-name": "T"}])
+    assert [line for (line,) in rows(empty_server, "SELECT line FROM app.log ORDER BY line")] == LINES
+
+
+def test_a_ddl_that_the_base_has_already_stops_and_says_so(empty_server: MariaDb, folder: Path) -> None:
+    execute(empty_server, "ALTER TABLE app.t ADD COLUMN w INT DEFAULT 5")
+    with pytest.raises(TargetRefused, match="Duplicate column"):
+        run(empty_server, folder)
