@@ -11,9 +11,10 @@ import numpy as np
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
 from binlake.mysqlbinlog.rowimage.lanes import ROOM, Ints
+from binlake.mysqlbinlog.rowimage.pieces import Rows
 from binlake.mysqlbinlog.rowimage.plain import encode_rows
 from binlake.mysqlbinlog.rowimage.shape import Shape
-from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, Rows, encode_together
+from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, encode_together
 from binlake.mysqlbinlog.rowimage.walker import walker_of
 
 FEWEST = 64
@@ -22,8 +23,10 @@ _ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 4 << 20
 """Of a piece of work, so that its columns stay in the processor's caches."""
 _PLAIN_ERRORS = (CutShort, ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, struct.error)
 
+INSERT_SEQUENCE = b"\x38\x00"
+"""The entry of a TableMutation's `sequence` for an insert."""
 _LISTS = {
-    RowKind.INSERT: (0x12, 0, b"\x38\x00"),
+    RowKind.INSERT: (0x12, 0, INSERT_SEQUENCE),
     RowKind.UPDATE: (0x1A, 1, b"\x38\x01"),
     RowKind.PARTIAL_UPDATE: (0x1A, 1, b"\x38\x01"),
     RowKind.DELETE: (0x32, 2, b"\x38\x04"),

@@ -8,18 +8,26 @@ value by value. Whoever calls takes the plain way for rows that this one cannot 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from binlake.mysqlbinlog.model import RowKind
 from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
 from binlake.mysqlbinlog.rowimage.columns import LaneReader, comparable_floats, lane_reader_of
-from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, varints, words_of, zigzag
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, zigzag
+from binlake.mysqlbinlog.rowimage.pieces import (
+    FRAME,
+    NUMBER_ROOM,
+    TEXT_ROOM,
+    Output,
+    Rows,
+    Values,
+    joined,
+    put_text,
+)
 from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, datum_writer
 from binlake.mysqlbinlog.rowimage.shape import LoggedColumn, Shape
 from binlake.mysqlbinlog.texts import has_ascii
@@ -28,7 +36,6 @@ from binlake.rows.schema import mysqltypes as t
 
 MOST_COLUMN_ID = 1 << 20
 """Column ids below it leave room for a flag and a DECIMAL's layout in a word."""
-_FRAME, _NUMBER_ROOM, _TEXT_ROOM = 8, 20, 40
 _KNOWN_PLANS = 256
 
 
@@ -36,64 +43,7 @@ class CutShort(Exception):
     """Rows do not end where their columns do."""
 
 
-class Values(NamedTuple):
-    """A column's values: where each begins, its length where that is logged, and which are NULL (None: none is)."""
-
-    at: Ints
-    size: Ints | None
-    null: Bools | None
-
-
-@dataclass
-class Rows:
-    """Rows of one shape in `data`, which has room behind it: where they begin and end; `words`: of `data`."""
-
-    data: Bytes
-    words: NDArray[Any]
-    starts: Ints
-    ends: Ints
-
-    @classmethod
-    def of(cls, data: bytes, starts: Ints, ends: Ints) -> Rows:
-        """`data` ends with ROOM bytes of no row."""
-        held = np.frombuffer(data, np.uint8)
-        return cls(held, words_of(held), starts, ends)
-
-    def between(self, first: int, last: int) -> Rows:
-        """Some of the rows."""
-        return Rows(self.data, self.words, self.starts[first:last], self.ends[first:last])
-
-
-@dataclass
-class _Output:
-    """What is written so far: `pieces`, in their order, are (source, starts, ends); a row's `offset` in the sink."""
-
-    rows: Rows
-    sink: Sink
-    pieces: list[tuple[int, Ints, Ints]] = field(default_factory=list)
-    made: list[bytes] = field(default_factory=list)
-    offset: int = 0
-    begun: Ints | None = None
-
-    def begin(self, offset: int) -> None:
-        """A piece of the sink begins at `offset` of each row."""
-        self.offset, self.begun = offset, self.sink.move(offset)
-
-    def end(self) -> None:
-        """It ends where the rows are written now."""
-        assert self.begun is not None
-        self.pieces.append((_SINK, self.begun, self.sink.at))
-
-    def text(self, source: int, starts: Ints, ends: Ints) -> None:
-        """A piece of another source is next."""
-        self.end()
-        self.pieces.append((source, starts, ends))
-
-
-_DATA, _SINK = 0, -1
-"""Sources of pieces: the rows' own bytes, what was made for a column (from 1 on), the sink."""
-
-_Writer = Callable[[_Output, Values], None]
+_Writer = Callable[[Output, Values], None]
 
 
 class _Column(NamedTuple):
@@ -121,8 +71,8 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
     """
     plan = _plan_of(shape)
     values = _values(shape, rows)
-    out = _Output(rows, Sink(len(rows.starts), plan.stride))
-    out.begin(_FRAME)
+    out = Output(rows, Sink(len(rows.starts), plan.stride))
+    out.begin(FRAME)
     if shape.kind is RowKind.INSERT:
         _put_handle(out, plan, values[0], numbers)
     for columns, found in zip(plan.images, values, strict=True):
@@ -133,17 +83,17 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
             else:
                 out.offset += column.room
     out.end()
-    return _joined(out, tag)
+    return joined(out, tag)
 
 
-def _put_handle(out: _Output, plan: _Plan, values: list[Values], numbers: Ints) -> None:
+def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -> None:
     if plan.key:
         place, read = plan.key
         if values[place].null is not None:
             raise CutShort("a key is NULL")
         numbers = read(out.rows.words, values[place].at)
     out.sink.put_number(b"\x08", b"\x00", zigzag(numbers), None)
-    out.offset += _NUMBER_ROOM
+    out.offset += NUMBER_ROOM
     if not plan.images[0]:
         # A row of nothing but its handle.
         out.sink.put(np.uint64(0), 1)
@@ -182,45 +132,6 @@ def _nulls(data: Bytes, at: Ints, columns: int) -> list[Bools | None]:
     return found
 
 
-def _joined(out: _Output, tag: int) -> tuple[memoryview, Ints]:
-    size: Ints = sum((end - start for _, start, end in out.pieces), np.zeros(1, np.int64))
-    frames = varints(size.view(np.uint64))
-    bytes_of_frame = np.asarray(frames.size + 1, np.int64)
-    # Right before the first piece, so that both are one.
-    source, first, end = out.pieces[0]
-    out.sink.words[first - _FRAME] = (frames.low << np.uint64(8) | np.uint64(tag)) << (
-        (_FRAME - bytes_of_frame) << 3
-    ).view(np.uint64)
-    out.pieces[0] = (source, first - bytes_of_frame, end)
-    return _copied(out), (size + bytes_of_frame).cumsum()
-
-
-def _copied(out: _Output) -> memoryview:
-    """All pieces, row by row: every second value between neighbours of `bounds` is one of them."""
-    count, low, high = len(out.rows.starts), int(out.rows.starts[0]), int(out.rows.ends[-1])
-    blocks = [out.rows.data[low:high], *(np.frombuffer(made, np.uint8) for made in out.made), out.sink.data]
-    bases = np.cumsum([0, *map(len, blocks)])
-    bounds: list[Ints] = []
-    order = np.empty((count, len(out.pieces)), np.int64)
-    done = 0
-    for source, base in zip((*range(len(blocks) - 1), _SINK), bases, strict=False):
-        places = [n for n, piece in enumerate(out.pieces) if piece[0] == source]
-        if not places:
-            continue
-        block = np.empty((count, len(places), 2), np.int64)
-        shift = int(base) - (low if source == _DATA else 0)
-        for column, place in enumerate(places):
-            _, start, end = out.pieces[place]
-            block[:, column, 0], block[:, column, 1] = start + shift, end + shift
-            order[:, place] = np.arange(done + 2 * column, done + 2 * count * len(places), 2 * len(places))
-        bounds.append(block.ravel())
-        done += block.size
-    offsets = np.concatenate(bounds)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.concatenate(blocks))]
-    pieces = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    return memoryview(pieces.take(pa.array(order.ravel())).buffers()[2] or b"")
-
-
 @lru_cache(_KNOWN_PLANS)
 def _plan_of(shape: Shape) -> _Plan:
     key = None
@@ -237,8 +148,8 @@ def _plan_of(shape: Shape) -> _Plan:
             if column.is_written:
                 columns.append(_column(place, column))
         images.append(tuple(columns))
-    stride = _FRAME + 2 * _NUMBER_ROOM + sum(column.room for columns in images for column in columns)
-    return _Plan(tuple(images), key, stride + _TEXT_ROOM)
+    stride = FRAME + 2 * NUMBER_ROOM + sum(column.room for columns in images for column in columns)
+    return _Plan(tuple(images), key, stride + TEXT_ROOM)
 
 
 def _column(place: int, column: LoggedColumn) -> _Column:
@@ -247,20 +158,20 @@ def _column(place: int, column: LoggedColumn) -> _Column:
     if info.tp == t.NEWDECIMAL:
         return _Column(place, _decimals(head, column), len(head) + 3 + layout.size + 8, False)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(place, _floats(head, layout.size), _NUMBER_ROOM, False)
+        return _Column(place, _floats(head, layout.size), NUMBER_ROOM, False)
     if info.tp in t.STRINGS or info.tp == t.JSON:
-        return _Column(place, _text_writer(head, column), _TEXT_ROOM, True)
+        return _Column(place, _text_writer(head, column), TEXT_ROOM, True)
     signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
     read = lane_reader_of(layout, info.unsigned)
     if read is None:
-        return _Column(place, _made(head, column), _TEXT_ROOM, True)
-    return _Column(place, _numbers(head, read, signed), _NUMBER_ROOM, False)
+        return _Column(place, _made(head, column), TEXT_ROOM, True)
+    return _Column(place, _numbers(head, read, signed), NUMBER_ROOM, False)
 
 
 def _numbers(head: bytes, read: LaneReader, signed: bool) -> _Writer:
     full, null_head = head + (b"\x08" if signed else b"\x09"), head + b"\x00"
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         found = read(out.rows.words, values.at)
         if values.null is not None:
             found = np.where(values.null, 0, found)
@@ -272,7 +183,7 @@ def _numbers(head: bytes, read: LaneReader, signed: bool) -> _Writer:
 def _floats(head: bytes, size: int) -> _Writer:
     full, null_head = head + b"\x05", head + b"\x00"
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         word = comparable_floats(out.rows.words, values.at, size)
         out.sink.put_words(full, null_head, [word], 8, values.null)
 
@@ -283,7 +194,7 @@ def _decimals(head: bytes, column: LoggedColumn) -> _Writer:
     layout = column.layout
     full, null_head = head + bytes((d.DECIMAL, layout.first, layout.second)), head + b"\x00"
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         words = [out.rows.words[values.at + n] for n in range(0, layout.size, 8)]
         out.sink.put_words(full, null_head, words, layout.size, values.null)
 
@@ -303,15 +214,7 @@ def _text_writer(head: bytes, column: LoggedColumn) -> _Writer:
 
 
 def _direct(head: bytes) -> _Writer:
-    """Texts that are copied as they are."""
-    full, null_head = head + b"\x02", head + b"\x00"
-
-    def write(out: _Output, values: Values) -> None:
-        assert values.size is not None
-        out.sink.put_number(full, null_head, (values.size << 1).view(np.uint64), values.null)
-        out.text(_DATA, values.at, values.at + values.size)
-
-    return write
+    return lambda out, values: put_text(out, head, values)
 
 
 def _made(head: bytes, column: LoggedColumn) -> _Writer:
@@ -320,7 +223,7 @@ def _made(head: bytes, column: LoggedColumn) -> _Writer:
     size = column.layout.size
     word = np.uint64(int.from_bytes(head, "little"))
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         made = _datums(write_datum, out.rows.data, values, size)
         ends = np.fromiter(map(len, made), np.int64, len(made)).cumsum()
         out.made.append(b"".join(made))
@@ -344,7 +247,7 @@ def _datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> 
 def _padded(width: int, direct: _Writer, made: _Writer) -> _Writer:
     """BINARY: its zeros at the end are not logged."""
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         assert values.size is not None
         whole = values.size == width
         if values.null is not None:
@@ -357,7 +260,7 @@ def _padded(width: int, direct: _Writer, made: _Writer) -> _Writer:
 def _ascii_first(direct: _Writer, made: _Writer) -> _Writer:
     """Texts that are UTF-8 already when all of them are ASCII."""
 
-    def write(out: _Output, values: Values) -> None:
+    def write(out: Output, values: Values) -> None:
         (direct if _is_ascii(out.rows.data, values) else made)(out, values)
 
     return write

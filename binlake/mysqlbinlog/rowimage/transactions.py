@@ -14,7 +14,7 @@ import numpy as np
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
-from binlake.mysqlbinlog.rowimage.groups import Entries, Group
+from binlake.mysqlbinlog.rowimage.groups import INSERT_SEQUENCE, Entries, Group
 from binlake.mysqlbinlog.rowimage.shape import Shape, shape_of
 from binlake.rows.schema.info import TableDef
 
@@ -46,6 +46,12 @@ def encode_transactions(
     parts = _encoded(found, bounds)
     version = _VERSION + write_uvarint(schema_version)
     return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
+
+
+def value_of_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
+    """A serialised PrewriteValue of `rows` inserts, which `entries` holds as its list of them does."""
+    part = Entries(table_id, 0, entries, INSERT_SEQUENCE * rows)
+    return _value(_VERSION + write_uvarint(schema_version), [part])
 
 
 class _Shapes:

@@ -18,7 +18,7 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import quote_name
 
-_AS_NUMBER = frozenset({t.ENUM, t.SET, t.BIT})
+AS_NUMBER = frozenset({t.ENUM, t.SET, t.BIT})
 _NIL = bytes((d.NIL,))
 _SECONDS = len("YYYY-MM-DD HH:MM:SS")
 
@@ -81,7 +81,7 @@ def split_rows(rows: Sequence[bytes], most_rows: int, most_bytes: int) -> Iterat
 
 def _expression(column: ColumnInfo) -> str:
     name = quote_name(column.name)
-    if column.tp in _AS_NUMBER:
+    if column.tp in AS_NUMBER:
         return f"CAST({name} AS UNSIGNED)"
     return f"{name} + 0e0" if column.tp == t.FLOAT else name
 
@@ -90,7 +90,7 @@ def row_text_writer(column: ColumnInfo) -> Write:
     """Gives the datum of a text that `select_columns` asked for."""
     if column.tp in t.STRINGS:
         return d.write_bytes
-    if column.tp in _AS_NUMBER or (column.tp in t.INTEGERS and column.unsigned):
+    if column.tp in AS_NUMBER or (column.tp in t.INTEGERS and column.unsigned):
         return lambda text: d.write_uint(int(text))
     if column.tp in t.INTEGERS or column.tp == t.YEAR:
         return lambda text: d.write_int(int(text))
@@ -116,7 +116,8 @@ def _decimal_writer(precision: int, scale: int) -> Write:
 
     def write(text: bytes) -> bytes:
         negative = text[:1] == b"-"
-        digits = text.lstrip(b"-").replace(b".", b"").rjust(precision, b"0")
+        # A server shows a zero in front of the point also where the type has no such digit.
+        digits = text.lstrip(b"-").replace(b".", b"").rjust(precision, b"0")[-precision:]
         number = 0
         for first, end, width in slices:
             number = number << 8 * width | int(digits[first:end])

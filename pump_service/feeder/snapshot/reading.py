@@ -16,14 +16,15 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import Transient
+from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.mysqlbinlog.tablerows.ranges import Ranges
-from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, select_columns, split_rows
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, in_blocks
+from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import qualified
-from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot
 from pump_service.feeder.snapshot.progress import Progress
@@ -155,16 +156,11 @@ class SnapshotReader:
         self._hand_over(replace(last, is_last=True))
 
     def _values_of(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
-        writer = RowWriter(table.definition)
-        for packets in query_rows(link, chunk_query(table, chunk)):
-            rows = writer.write(packets)
-            for part in split_rows(rows, self._most_rows, MOST_BYTES):
-                yield Value(table.name, len(part), self._encoded(table, part), chunk)
-            self._progress.add_rows(table.name, len(rows))
-
-    def _encoded(self, table: SourceTable, rows: Sequence[bytes]) -> bytes:
-        mutation = pb.TableMutation(table_id=table.definition.id, inserted_rows=rows, sequence=[pb.Insert] * len(rows))
-        return pb.PrewriteValue(schema_version=self._version, mutations=[mutation]).SerializeToString()
+        writer, table_id = BlockWriter(table.definition), table.definition.id
+        for packets in in_blocks(query_rows(link, chunk_query(table, chunk))):
+            for rows, entries in writer.write(packets).parts(self._most_rows, MOST_BYTES):
+                yield Value(table.name, rows, value_of_inserts(self._version, table_id, entries, rows), chunk)
+            self._progress.add_rows(table.name, len(packets))
 
     def _hand_over(self, item: Value | BaseException | None) -> None:
         while not self._stopped.is_set():

@@ -12,7 +12,7 @@ from support import tabledefs as d
 from support.mariadb import MariaDb, MySql, execute
 from support.snapshots import images, opened, reader_of
 
-from binlake.mysqlbinlog.tablerows.rowtexts import row_text_writer
+from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, row_text_writer
 from binlake.rows.codec.datum import write_uint
 from binlake.rows.codec.decimals import write_decimal
 from binlake.rows.codec.temporal import pack_moment
@@ -30,6 +30,7 @@ TYPES: list[Typed] = [
     ("BIGINT UNSIGNED", d.col("c", t.LONGLONG, unsigned=True), ["0", "18446744073709551615"]),
     ("INT(8) ZEROFILL", d.col("c", t.LONG, unsigned=True), ["42"]),
     ("DECIMAL(30,10)", d.col("c", t.NEWDECIMAL, flen=30, decimal=10), ["-12345678901234567890.0123456789", "0"]),
+    ("DECIMAL(3,3)", d.col("c", t.NEWDECIMAL, flen=3, decimal=3), ["0.067", "-0.5"]),
     ("BIT(64)", d.col("c", t.BIT, flen=64), ["18446744073709551615", "5"]),
     ("YEAR", d.col("c", t.YEAR), ["0", "2155"]),
     ("DATE", d.col("c", t.DATE), ["'0000-00-00'", "'2024-00-31'", "'9999-12-31'"]),
@@ -48,6 +49,14 @@ TYPES: list[Typed] = [
 JSON: Typed = ("JSON", d.col("c", t.JSON), ["""'{"b": [1, 1.5, null, "x"], "a": true}'""", "'[]'"])
 
 
+@pytest.fixture(params=["together", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are written in blocks, however few, or by the plain writer."""
+    if request.param == "together":
+        monkeypatch.setattr("binlake.mysqlbinlog.tablerows.rowblocks._FEWEST", 1)
+        monkeypatch.setattr(RowWriter, "write", None)
+
+
 @pytest.fixture(params=["mariadb_source", "mysql"])
 def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """A server of each family with an empty database."""
@@ -58,6 +67,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 
 @pytest.mark.mariadb
+@pytest.mark.usefixtures("way")
 def test_the_value_of_each_type_is_the_one_that_the_source_shows(source: MariaDb) -> None:
     types = [*TYPES, *[JSON] * isinstance(source, MySql)]
     columns = [{**definition, "name": {"O": f"c{n}", "L": f"c{n}"}} for n, (_, definition, _) in enumerate(types)]
@@ -98,6 +108,7 @@ def _shown(link: Link, row: int, types: Sequence[Typed]) -> dict[str, str | None
 
 
 @pytest.mark.mariadb
+@pytest.mark.usefixtures("way")
 def test_floats_are_exact(source: MariaDb) -> None:
     """The server's own text of a FLOAT has six digits."""
     table = d.table("t", d.col("f", t.FLOAT), d.col("g", t.DOUBLE), db=DB)

@@ -1,0 +1,206 @@
+"""Many rows of a SELECT at once: the bytes that `rowtexts.RowWriter` gives, column by column.
+
+Where a row does not have the form that a server gives it, the plain writer takes all rows of its block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from binlake.base.varint import write_uvarint
+from binlake.mysqlbinlog.rowimage.columns import comparable_floats
+from binlake.mysqlbinlog.rowimage.lanes import Ints, Sink, zigzag
+from binlake.mysqlbinlog.rowimage.pieces import (
+    FRAME,
+    NUMBER_ROOM,
+    TEXT_ROOM,
+    Output,
+    Rows,
+    Values,
+    joined,
+    put_text,
+)
+from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
+from binlake.mysqlbinlog.tablerows import textlanes
+from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, row_text_writer
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+
+BLOCK_ROWS, BLOCK_BYTES = 4096, 1 << 20
+"""Of the rows that are written together: their columns stay in the processor's caches."""
+_FEWEST = 64
+"""Rows that are worth numpy's calls."""
+_INSERTED = 0x12
+"""Protobuf's tag of TableMutation.inserted_rows."""
+_PLAIN_ERRORS = (CutShort, ValueError, IndexError, OverflowError, struct.error)
+
+_Write = Callable[[Output, Values], None]
+
+
+class Entries(NamedTuple):
+    """Rows as entries of a TableMutation's list of inserts, lengths in front, and where each ends."""
+
+    data: memoryview | bytes
+    ends: Ints
+
+    def parts(self, most_rows: int, most_bytes: int) -> Iterator[tuple[int, memoryview | bytes]]:
+        """(rows, entries) of parts of at most so many rows and bytes; a longer row is alone."""
+        first, begin, count = 0, 0, len(self.ends)
+        while first < count:
+            by_bytes = int(np.searchsorted(self.ends, begin + most_bytes, "right"))
+            last = max(min(first + most_rows, by_bytes), first + 1)
+            end = int(self.ends[last - 1])
+            yield last - first, self.data[begin:end]
+            first, begin = last, end
+
+
+def in_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """The same packets, as many at a time as are written together."""
+    block, size = list[bytes](), 0
+    for some in packets:
+        block += some
+        size += sum(map(len, some))
+        if len(block) >= BLOCK_ROWS or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+class _Column(NamedTuple):
+    """How a column is written; `room`: the most bytes that it takes in the sink; `cuts`: a text, a piece of its own."""
+
+    write: _Write
+    room: int
+    cuts: bool
+
+
+class BlockWriter:
+    """Inserts of `table` from the packets of its rows."""
+
+    def __init__(self, table: TableDef) -> None:
+        self._plain = RowWriter(table)
+        columns = table.row_columns
+        keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
+        self._handle = keys[0] if keys else None
+        self._fits = all(0 < column.id < MOST_COLUMN_ID for column in columns) and bool(columns)
+        self._columns = [_column(column) for column in columns] if self._fits else []
+        self._stride = FRAME + NUMBER_ROOM + sum(column.room for column in self._columns) + TEXT_ROOM
+
+    def write(self, packets: list[bytes]) -> Entries:
+        """The rows in their order."""
+        if self._fits and len(packets) >= _FEWEST:
+            try:
+                return self._together(packets)
+            except _PLAIN_ERRORS:
+                # Says what is wrong with which row, or knows better.
+                pass
+        rows = self._plain.write(packets)
+        entries = [bytes((_INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
+        return Entries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
+
+    def _together(self, packets: list[bytes]) -> Entries:
+        data, words, starts, ends = textlanes.padded(packets)
+        texts = textlanes.text_values(words, starts, ends, len(self._columns))
+        out = Output(Rows(data, words, starts, ends), Sink(len(packets), self._stride))
+        out.begin(FRAME)
+        out.sink.put_number(b"\x08", b"\x00", zigzag(self._handles(out, texts)), None)
+        out.offset += NUMBER_ROOM
+        for column, values in zip(self._columns, texts, strict=True):
+            column.write(out, values)
+            if column.cuts:
+                out.begin(out.offset + column.room)
+            else:
+                out.offset += column.room
+        out.end()
+        if self._handle is None:
+            self._plain.next_handle += len(packets)
+        return Entries(*joined(out, _INSERTED))
+
+    def _handles(self, out: Output, texts: list[Values]) -> Ints:
+        if self._handle is not None:
+            return textlanes.integers(out.rows.words, texts[self._handle])
+        first = self._plain.next_handle
+        return np.arange(first, first + len(out.rows.starts), dtype=np.int64)
+
+
+def _column(column: ColumnInfo) -> _Column:
+    head = d.write_int(column.id)
+    if column.tp in t.STRINGS:
+        return _Column(lambda out, values: put_text(out, head, values), TEXT_ROOM, True)
+    if column.tp == t.JSON:
+        return _Column(_made(head, column), TEXT_ROOM, True)
+    if column.tp == t.NEWDECIMAL:
+        precision, scale = decimal_layout(column)
+        room = len(head) + 3 + d.decimal_size(precision, scale) + 8
+        return _Column(_decimals(head, precision, scale), room, False)
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return _Column(_floats(head), NUMBER_ROOM, False)
+    return _Column(_numbers(head, column), NUMBER_ROOM, False)
+
+
+def _numbers(head: bytes, column: ColumnInfo) -> _Write:
+    is_signed = column.tp in (t.YEAR, t.DURATION) or (column.tp in t.INTEGERS and not column.unsigned)
+    read = _reader(column)
+    full, null_head = head + (b"\x08" if is_signed else b"\x09"), head + b"\x00"
+
+    def write(out: Output, values: Values) -> None:
+        found = read(out.rows.words, values)
+        if values.null is not None:
+            found = np.where(values.null, 0, found)
+        out.sink.put_number(full, null_head, zigzag(found) if is_signed else found.view(np.uint64), values.null)
+
+    return write
+
+
+def _reader(column: ColumnInfo) -> textlanes.NumberReader:
+    if column.tp in t.INTEGERS | AS_NUMBER or column.tp == t.YEAR:
+        return textlanes.integers
+    return textlanes.durations(column) if column.tp == t.DURATION else textlanes.moments(column)
+
+
+def _floats(head: bytes) -> _Write:
+    full, null_head = head + b"\x05", head + b"\x00"
+
+    def write(out: Output, values: Values) -> None:
+        bits = textlanes.doubles(out.rows.data, values)
+        word = comparable_floats(bits, np.arange(len(bits)), 8)
+        out.sink.put_words(full, null_head, [word], 8, values.null)
+
+    return write
+
+
+def _decimals(head: bytes, precision: int, scale: int) -> _Write:
+    full, null_head = head + bytes((d.DECIMAL, precision, scale)), head + b"\x00"
+    size = d.decimal_size(precision, scale)
+
+    def write(out: Output, values: Values) -> None:
+        words = textlanes.decimal_words(out.rows.words, values, precision, scale)
+        out.sink.put_words(full, null_head, words, size, values.null)
+
+    return write
+
+
+def _made(head: bytes, column: ColumnInfo) -> _Write:
+    """Values that the plain writer makes."""
+    write_datum = row_text_writer(column)
+    word = np.uint64(int.from_bytes(head, "little"))
+
+    def write(out: Output, values: Values) -> None:
+        assert values.size is not None
+        data = out.rows.data
+        nulls = values.null.tolist() if values.null is not None else [False] * len(values.at)
+        spans = zip(nulls, values.at.tolist(), (values.at + values.size).tolist(), strict=True)
+        made = [b"\x00" if null else write_datum(data[start:end].tobytes()) for null, start, end in spans]
+        ends = np.fromiter(map(len, made), np.int64, len(made)).cumsum()
+        out.made.append(b"".join(made))
+        out.sink.put(word, len(head))
+        out.text(len(out.made), np.concatenate((np.zeros(1, np.int64), ends[:-1])), ends)
+
+    return write

@@ -1,0 +1,217 @@
+"""Numbers and times of many texts at once: what `rowtexts` reads one by one, from words of the texts' bytes.
+
+Texts are a server's own, in its one form for each type; what has another length than that form raises CutShort, and the
+plain writer decides. There are FRONT bytes in front of the first text, and `lanes.ROOM` behind the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Uints, words_of
+from binlake.mysqlbinlog.rowimage.pieces import Values
+from binlake.mysqlbinlog.rowimage.together import CutShort
+from binlake.rows.codec import datum as d
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+
+FRONT = 24
+"""A number is read as the words that end with it."""
+Words = NDArray[Any]
+NumberReader = Callable[[Words, Values], Ints]
+"""(words, texts) -> numbers; unsigned ones as the signed ones of the same bits; where a text is NULL any number."""
+
+_MOST_DIGITS = 20
+_DATE, _SECONDS = len("YYYY-MM-DD"), len("YYYY-MM-DD HH:MM:SS")
+_MINUS = np.uint64(ord("-"))
+
+
+def digits(words: Words, first: Ints, end: Ints) -> Uints:
+    """The number of each text of at most 8 digits; 0 of an empty one."""
+    size = end - first
+    spare = np.minimum(64 - (size << 3), 56).view(np.uint64)
+    word = (words[end - 8] >> spare) << spare
+    word &= np.uint64(0x0F0F0F0F0F0F0F0F)
+    # Neighbours come together: pairs, fours, all eight.
+    word = word * np.uint64(10 << 8 | 1) >> np.uint64(8)
+    word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 << 16 | 1) >> np.uint64(16)
+    word = (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10_000 << 32 | 1) >> np.uint64(32)
+    found: Uints = word if int(size.min()) else np.where(size == 0, np.uint64(0), word)
+    return found
+
+
+def integers(words: Words, values: Values) -> Ints:
+    """Whole numbers, also above the signed ones."""
+    first, negative = _unsigned_part(words, values)
+    end = values.at + _sizes(values)
+    longest = int((end - first).max())
+    if longest > _MOST_DIGITS:
+        raise CutShort("a whole number has too many digits")
+    found = digits(words, np.maximum(first, end - 8), end)
+    for power in (8, 16):
+        if longest > power:
+            high = np.maximum(first, end - power)
+            found = found + digits(words, np.maximum(first, end - power - 8), high) * np.uint64(10**power)
+    numbers: Ints = found.view(np.int64)
+    return np.where(negative, -numbers, numbers) if negative.any() else numbers
+
+
+def moments(column: ColumnInfo) -> NumberReader:
+    """TiDB's packed time of DATE, DATETIME and TIMESTAMP."""
+    fsp = max(column.decimal, 0) if column.tp in t.MOMENTS else 0
+    is_date = column.tp in t.DATES
+    whole = _DATE if is_date else _SECONDS + (fsp + 1 if fsp else 0)
+
+    def read(words: Words, values: Values) -> Ints:
+        _require_size(values, whole)
+        at = values.at
+        year = digits(words, at, at + 4).view(np.int64)
+        packed = (year * 13 + _pair(words, at + 5)) << 5 | _pair(words, at + 8)
+        packed <<= 17
+        if not is_date:
+            packed |= _pair(words, at + 11) << 12 | _pair(words, at + 14) << 6 | _pair(words, at + 17)
+        return packed << 24 | _micro(words, at + whole, fsp)
+
+    return read
+
+
+def durations(column: ColumnInfo) -> NumberReader:
+    """Nanoseconds of TIME."""
+    fsp = max(column.decimal, 0)
+    tail = len(":MM:SS") + (fsp + 1 if fsp else 0)
+
+    def read(words: Words, values: Values) -> Ints:
+        first, negative = _unsigned_part(words, values)
+        end = values.at + _sizes(values)
+        colon = end - tail
+        hours_size = colon - first if values.null is None else np.where(values.null, 2, colon - first)
+        if int(hours_size.min()) < 1 or int(hours_size.max()) > 8:
+            raise CutShort("a time has another form")
+        hours = digits(words, colon - hours_size, colon).view(np.int64)
+        seconds = (hours * 60 + _pair(words, colon + 1)) * 60 + _pair(words, colon + 4)
+        nanos = (seconds * 1_000_000 + _micro(words, end, fsp)) * 1000
+        return np.where(negative, -nanos, nanos)
+
+    return read
+
+
+def decimal_words(words: Words, values: Values, precision: int, scale: int) -> list[Uints]:
+    """The body of TiDB's DECIMAL, 8 bytes a word."""
+    size = d.decimal_size(precision, scale)
+    first, negative = _unsigned_part(words, values)
+    point = values.at + _sizes(values) - (scale + 1 if scale else 0)
+    whole = precision - scale
+    if values.null is not None:
+        # So that the places of a NULL's digits are in order: none of them is read.
+        first = np.where(values.null, point, first)
+    if int((point - first).min()) < 0 or int((point - first).max()) > max(whole, 1):
+        raise CutShort("a DECIMAL has another form")
+    body = np.zeros((len(values.at), -(-size // 8) * 8), np.uint8)
+    at, done = 0, 0
+    for width, count in d.decimal_groups(precision, scale):
+        low = point - whole + done + (1 if done >= whole else 0)
+        number = _group(words, np.maximum(low, first), low + count)
+        body[:, at : at + width] = number.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - width :]
+        at, done = at + width, done + count
+    flipped = negative & body.any(1)
+    if flipped.any():
+        body[flipped, :size] ^= 0xFF
+    body[:, 0] ^= 0x80
+    found = body.view("<u8")
+    return [np.ascontiguousarray(found[:, n]) for n in range(found.shape[1])]
+
+
+def doubles(data: Bytes, values: Values) -> Uints:
+    """The bits of each DOUBLE."""
+    at, size = values.at, _sizes(values)
+    if values.null is not None:
+        if values.null.all():
+            return np.zeros(len(at), np.uint64)
+        some = int(np.argmin(values.null))
+        at, size = np.where(values.null, at[some], at), np.where(values.null, size[some], size)
+    bounds = np.stack((at, at + size), 1).ravel()
+    pieces = pa.Array.from_buffers(pa.large_utf8(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    texts = pieces.take(pa.array(np.arange(0, len(bounds), 2)))
+    found: Uints = texts.cast(pa.float64()).to_numpy().view(np.uint64)
+    return found
+
+
+def text_values(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Values]:
+    """The texts of rows as the protocol has them, column by column. Raises CutShort."""
+    at, found = starts, list[Values]()
+    for _ in range(columns):
+        word = words[at]
+        lead = word & np.uint64(0xFF)
+        if int(lead.max()) < _NULL:
+            size: Ints = lead.view(np.int64)
+            place, null = at + 1, None
+        else:
+            is_null: Bools = lead == _NULL
+            prefix, size = _PREFIX[lead], (word >> np.uint64(8) & _MASK[lead]).view(np.int64)
+            size = np.where(lead < _NULL, lead.view(np.int64), size)
+            place, null = at + prefix, is_null if is_null.any() else None
+        found.append(Values(place, size, null))
+        at = place + size
+    if not np.array_equal(at, ends):
+        raise CutShort("rows do not end where their columns do")
+    return found
+
+
+_NULL = 0xFB
+_PREFIX: Ints = np.ones(256, np.int64)
+_PREFIX[0xFC:0xFF] = (3, 4, 9)
+_MASK: Uints = np.zeros(256, np.uint64)
+_MASK[0xFC:0xFF] = (0xFFFF, 0xFFFFFF, 0x00FFFFFFFFFFFFFF)
+
+
+def padded(packets: list[bytes]) -> tuple[Bytes, Words, Ints, Ints]:
+    """(bytes, their words, where each packet begins, where it ends)."""
+    sizes = np.fromiter(map(len, packets), np.int64, len(packets))
+    ends = sizes.cumsum() + FRONT
+    data = np.frombuffer(b"".join([bytes(FRONT), *packets, bytes(ROOM_BEHIND)]), np.uint8)
+    return data, words_of(data), ends - sizes, ends
+
+
+ROOM_BEHIND = 64
+
+
+def _unsigned_part(words: Words, values: Values) -> tuple[Ints, Bools]:
+    """(where the digits begin, which are negative)."""
+    negative: Bools = (words[values.at] & np.uint64(0xFF)) == _MINUS
+    if values.null is not None:
+        negative &= ~values.null
+    return values.at + negative, negative
+
+
+def _sizes(values: Values) -> Ints:
+    assert values.size is not None
+    return values.size
+
+
+def _require_size(values: Values, size: int) -> None:
+    wrong = _sizes(values) != size
+    if values.null is not None:
+        wrong &= ~values.null
+    if wrong.any():
+        raise CutShort("a time has another form")
+
+
+def _pair(words: Words, at: Ints) -> Ints:
+    word = words[at].view(np.int64)
+    return (word & 0xF) * 10 + (word >> 8 & 0xF)
+
+
+def _micro(words: Words, end: Ints, fsp: int) -> Ints | int:
+    return digits(words, end - fsp, end).view(np.int64) * 10 ** (6 - fsp) if fsp else 0
+
+
+def _group(words: Words, first: Ints, end: Ints) -> Uints:
+    """The number of at most nine digits; none where `first` is not below `end`."""
+    first = np.minimum(first, end)
+    high = np.maximum(first, end - 8)
+    return digits(words, high, end) + digits(words, first, high) * np.uint64(10**8)
