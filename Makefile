@@ -9,9 +9,9 @@ PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
-# On two cores: half of the time servers start or leases and deadlines are waited for; three leave a fifth of them idle.
+# On two cores: much of the time servers start or leases and deadlines are waited for; four leave some of them idle.
 # A file's tests stay together, and so do files that share what is dear (tests/support/sharing.py); the dearest come first.
-BESIDE := -n 4 --dist loadfile --no-loadscope-reorder
+BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
 QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
@@ -32,7 +32,9 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and their logs, into one MariaDB, compared; KEEP=1
 	@$(PYTHON) -m deploy.local.demo_mysql $(if $(KEEP),--keep)
 
-test: setup-tests lint  ## Install, lint, and all tests
+# What only the tests need is fetched and unpacked beside the type checker, which has one of two cores.
+test: setup  ## Install, lint, and all tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line setup-tests lint
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
 
 test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute

@@ -19,12 +19,12 @@ from support import selection
 from support.bytecode import keep_bytecode
 from support.examples import draw_few, examples
 from support.leftovers import leftovers, mark_session
-from support.mariadb import MariaDb, MySql, mariadb_in_memory, mysql_in_memory
 
 from deploy.local.process import Child
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from support.mariadb import MariaDb, MySql
     from support.shop import Shop
 
     from deploy.local.apicurio import Apicurio
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from deploy.local.s3 import S3
 
 # The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
-_SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# To verify the bytecode of some 15,000 classes at each start is a tenth of it.
+_SHORT_LIVED_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 # To generate and compile a class for each query over a few rows is a sixth of the CPU of Spark's tests. Where Spark is
 # started as it is deployed (demo, submitted jobs, cluster, Connect server) it generates them.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -188,6 +191,8 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
     """A running MariaDB of this test session; tests make and drop databases of their own."""
+    from support.mariadb import mariadb_in_memory
+
     with mariadb_in_memory() as server:
         yield server
 
@@ -202,6 +207,8 @@ def empty_mariadb(mariadb: MariaDb) -> MariaDb:
 @pytest.fixture(scope="session")
 def second_mariadb() -> Iterator[MariaDb]:
     """Another server: a source that answers SQL, or a second target."""
+    from support.mariadb import mariadb_in_memory
+
     with mariadb_in_memory() as server:
         yield server
 
@@ -209,6 +216,8 @@ def second_mariadb() -> Iterator[MariaDb]:
 @pytest.fixture(scope="session")
 def mariadb_source() -> Iterator[MariaDb]:
     """A running MariaDB that writes row binlogs; tests make and drop databases of their own, and purge no log."""
+    from support.mariadb import MariaDb, mariadb_in_memory
+
     with mariadb_in_memory(MariaDb.source_options()) as server:
         yield server
 
@@ -216,6 +225,8 @@ def mariadb_source() -> Iterator[MariaDb]:
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[MySql]:
     """A running MySQL that writes row binlogs with GTIDs. Rules as of `mariadb_source`."""
+    from support.mariadb import MySql, mysql_in_memory
+
     with mysql_in_memory(MySql.source_options(2)) as server:
         yield server
 
@@ -223,6 +234,8 @@ def mysql() -> Iterator[MySql]:
 @pytest.fixture(scope="session")
 def mysql_target() -> Iterator[MySql]:
     """A running MySQL for tests of targets, which wipe it."""
+    from support.mariadb import mysql_in_memory
+
     # TLS takes 4 ms of CPU a connection, and they make thousands.
     with mysql_in_memory(("--tls-version=",)) as server:
         yield server

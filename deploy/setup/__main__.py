@@ -14,6 +14,7 @@ from itertools import islice
 from deploy.setup import (
     apicurio,
     axe,
+    bytecode,
     chromium,
     compose,
     etcd,
@@ -38,6 +39,7 @@ _MOTO: Part = ("moto", lambda: str(moto.install()))
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
+_BYTECODE: Part = ("bytecode", bytecode.compile_once)
 _MYSQL: Part = ("mysql", lambda: " ".join(mysql.install()))
 _H2TOOLS: tuple[Part, ...] = (
     ("nghttp2", lambda: str(h2tools.install_nghttp2())),
@@ -58,7 +60,8 @@ def main(arguments: list[str]) -> int:
         _CHAINS
         if "--without-tests" in arguments
         else (
-            *_CHAINS,
+            (*_CHAINS[0], _BYTECODE),
+            *_CHAINS[1:],
             (_ETCD,),
             (_KAFKA,),
             (_APICURIO,),

@@ -42,7 +42,7 @@ def sync(venv: Path = VENV) -> str:
     """`.venv` with exactly what the lock says; does nothing when it is so already. Raises SetupError."""
     uv = install_uv()
     with only_one("venv"):
-        wanted = _digest()
+        wanted = digest()
         if _STAMP.exists() and _STAMP.read_text() == wanted and (venv / "bin" / "python").exists():
             return f"{venv}, as the lock says"
         say("packages", f"installing what uv.lock says into {venv}")
@@ -58,7 +58,8 @@ def sync(venv: Path = VENV) -> str:
         return str(venv)
 
 
-def _digest() -> str:
+def digest() -> str:
+    """Of all that says what is installed."""
     files = (REPOSITORY / "uv.lock", REPOSITORY / "pyproject.toml")
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

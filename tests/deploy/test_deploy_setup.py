@@ -222,10 +222,23 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    names = ("java", "packages", "jars", "etcd", "kafka", "apicurio", "moto", "compose", "postgres", "mysql")
+    names = (
+        "java",
+        "packages",
+        "bytecode",
+        "jars",
+        "etcd",
+        "kafka",
+        "apicurio",
+        "moto",
+        "compose",
+        "postgres",
+        "mysql",
+    )
     parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
+    monkeypatch.setattr(setup, "_BYTECODE", parts["bytecode"])
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
     monkeypatch.setattr(setup, "_KAFKA", parts["kafka"])
     monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])
@@ -238,7 +251,7 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready: uv failed"]
-    others = set(names) - {"packages"}
+    others = set(names) - {"packages", "bytecode"}
     assert {line.split(":")[0] for line in said.out.splitlines()} == others
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0

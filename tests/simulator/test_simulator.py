@@ -15,9 +15,10 @@ from simulator.world import run
 
 pytestmark = pytest.mark.long
 
-PARTS, SEEDS = 4, 56
+PARTS, SEEDS = 2, 28
 _TESTS = Path(__file__).resolve().parents[1]
-_SCENARIO_SEEDS = 2
+# Of each kind of fault by itself: in `make test`, in `make soak`.
+_SCENARIO_SEEDS, _SOAKED_SEEDS = 1, 100
 
 
 def failures(seeds: range, scenario: str = "") -> list[str]:
@@ -36,6 +37,14 @@ def test_nothing_is_lost_doubled_or_invented_whatever_fails(part: int) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_each_kind_of_fault_by_itself(name: str) -> None:
     found = failures(range(_SCENARIO_SEEDS), name)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_many_more_seeds_of_each_kind_of_fault(name: str) -> None:
+    found = failures(range(_SCENARIO_SEEDS, _SOAKED_SEEDS), name)
     assert not found, "\n".join(found)
 
 

@@ -161,15 +161,16 @@ def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: Attacked
 
 
 def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: Path) -> None:
-    size = 128 << 20
+    mib = 64
+    size = mib << 20
     with attacked_pump(tmp_path) as pump:
         pump.store_one(size)
-        with pump.raw(window=0) as peer, pump.costs("20 pullers without a window, one binlog of 128 MiB") as cost:
+        with pump.raw(window=0) as peer, pump.costs(f"20 pullers without a window, one binlog of {mib} MiB") as cost:
             peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 41, 2)))
             with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
                 assert any(len(message) > size for message in stream)  # it comes to who takes it
             assert pump.answers()
-    assert cost.mib < 6 * 128  # what is sent, and one that is being read: three copies each
+    assert cost.mib < 6 * mib  # what is sent, and one that is being read: three copies each
     assert cost.cpu_s < 6
 
 
