@@ -330,7 +330,8 @@ WINDOW = _control(
         Window.STAGE,
         "STRING",
         "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, base, incident,"
-        " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, failure",
+        " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, validation,"
+        " failure",
     ),
     Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
     Column(

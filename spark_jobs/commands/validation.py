@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,14 +17,15 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
-from binlake.lake.windowlog import WindowLog
+from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.validation.ledger import LOCK, Entry, Ledger, Status
-from binlake.repair.validation.run import STAGE
+from binlake.repair.validation.run import SPOKEN, STAGE, list_errors
 
 _SHOWN: dict[str, tuple[Status, ...]] = {
     "new": ("new",), "ignored": ("ignored",), "resolved": ("resolved",), "pending": ("pending",),
     "all": ("new", "ignored", "resolved"),
 }  # fmt: skip
+_SAID = {"ignore": "ignored", "resolve": "resolved", "clear": "cleared"}
 _SAMPLE = 60
 
 
@@ -73,7 +75,21 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
         else:
             changed = ledger.mark(numbers, "ignored" if action == "ignore" else "resolved")
         ledger.save()
+        _record(WindowLog(paths), ledger, action, changed)
     return changed
+
+
+def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[Entry]) -> None:
+    """What a person said of errors is an event: nothing leaves the ledger unseen."""
+    reached = windows.reached(STAGE) or 0
+    detail = {
+        "numbers": [entry.number for entry in changed], "pending": ledger.count("pending"),
+        "errors": ledger.count("new"), "ignored": ledger.count("ignored"), "listed": list_errors(ledger),
+    }  # fmt: skip
+    run_id = f"validation-{uuid.uuid4().hex[:12]}"
+    windows.record(
+        WindowEvent(SPOKEN, reached, reached, _SAID[action], len(changed), run_id=run_id, sink="sql", detail=detail)
+    )
 
 
 def status_of(replication: Replication) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from support import alert_rules
 from support.dag_runs import BLOCKED, FEED, LO, LOWERED, Runner, answer, failure, window_of_feeds
 
 from binlake import tso
+from binlake_airflow.telemetry import metrics
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -90,6 +91,14 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
     assert recorder.seen["binlake.orders.land.rows"] == ("incr", 3)
     run({"plan": [BLOCKED]})
     assert recorder.seen["binlake.orders.blocked"] == ("gauge", 1)
+    detail = {"found": 1, "errors": 3, "pending": 2, "listed": [], "compared": 5}
+    validated = {"stage": "validate", "state": "done", "lo": LO, "hi": LOWERED, "rows": 5, "seconds": 0.1,
+                 "detail": detail}  # fmt: skip
+    metrics.emit("orders", validated)
+    # A run that knows nothing says nothing.
+    metrics.emit("orders", {**validated, "state": "postponed", "detail": {"errors": 0}})
+    assert recorder.seen["binlake.orders.validation_errors"] == ("gauge", 3)
+    assert recorder.seen["binlake.orders.validation_pending"] == ("gauge", 2)
     # Airflow's prefix stands before each name.
     exported = [alert_rules.exported(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
     # As the exporter shows a timing.

@@ -155,6 +155,25 @@ def test_what_verify_found_last_is_told_until_it_is_repaired_or_found_equal(log:
     assert (view["state"], view["verified"]["repaired_since"]) == ("running", True)
 
 
+def test_rows_that_validation_found_are_told_until_a_person_or_a_run_has_settled_them(log: WindowLog) -> None:
+    assert seen(log)["validated"] is None
+    listed = [{"number": 1, "table": "d.t", "key": "#12", "kind": "missing", "columns": [], "against": "lake",
+               "window": "1-2", "times": 1}]  # fmt: skip
+    detail = {"errors": 2, "pending": 3, "ignored": 1, "listed": listed, "tables": {"d.log": "it has no key"}}
+    log.record(WindowEvent("validate", T0 + 9, T0 + 10, "done", 50, run_id="v", sink="sql", detail=detail))
+    text = "validation found 2 rows that differ, of d.t: `binlake validation show`"
+    assert first(seen(log)) == ("attention", text)
+    # A run that could not look leaves them, and says so.
+    log.record(WindowEvent("validate", T0 + 10, T0 + 10, "postponed", sink="sql", detail={"reason": "a lock"}))
+    view = seen(log)
+    assert first(view) == ("attention", text)
+    shown = view["validated"]
+    assert (shown["state"], shown["reason"], shown["pending"], shown["listed"]) == ("postponed", "a lock", 3, listed)
+    log.record(WindowEvent("validation", T0 + 10, T0 + 10, "ignored", 2, detail={"errors": 0, "ignored": 3}))
+    view = seen(log)
+    assert (view["state"], view["validated"]["ignored"]) == ("running", 3)
+
+
 def test_a_schedule_that_begins_no_run_stands(log: WindowLog) -> None:
     due = log.events()[-1]["at_ms"] - 600_000
     assert first(seen(log, dag(due_ms=due, active=())))[0] == "standing"

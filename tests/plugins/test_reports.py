@@ -139,6 +139,24 @@ def test_a_green_run_tells_of_tables_that_are_not_the_sources(
     assert len(told) == 2
 
 
+def test_rows_that_validation_finds_are_told_once(
+    task: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(metrics, "send", lambda *_: None)
+    monkeypatch.setattr(reports.alerts, "notify", lambda rule, given: told.append((rule, given["binlake"])))
+    task.settings().airflow.on_failure = "somebody"
+    detail = {"found": 2, "errors": 5, "listed": [{"table": "d.b"}, {"table": "d.a"}, {"table": "d.b"}]}
+    validated = {**DONE, "stage": "validate"}
+    reports.report_stages(task, [validated | {"detail": detail}], [], context)
+    expected = {"replication": "orders", "what": "validation", "errors": 5, "tables": ["d.a", "d.b"]}
+    assert told == [("somebody", expected)]
+    # The same errors behind the next window, and a run that was postponed.
+    reports.report_stages(task, [validated | {"detail": {**detail, "found": 0}}], [], context)
+    reports.report_stages(task, [validated | {"state": "postponed", "detail": {"reason": "a lock"}}], [], context)
+    assert len(told) == 1
+
+
 TS = "470583292723200001"
 
 

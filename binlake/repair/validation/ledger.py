@@ -82,6 +82,10 @@ class Ledger:
         found = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
         return sorted(found, key=lambda entry: (not entry.number, entry.number, entry.place))
 
+    def new_errors(self) -> list[Entry]:
+        """Those that nobody has ignored or resolved, by number."""
+        return [entry for entry in self.entries() if entry.status == "new"]
+
     def get(self, place: Place) -> Entry | None:
         """The entry of `place`."""
         return self._entries.get(place)

@@ -19,6 +19,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.audit.audit import Audit
+from binlake.base.redaction import key_in_log
 from binlake.config import Replication
 from binlake.errors import BinlakeError
 from binlake.lake.lock import lake_lock
@@ -49,6 +50,9 @@ log = structlog.get_logger(__name__)
 
 STAGE = "validate"
 State = Literal["done", "postponed"]
+SPOKEN = "validation"
+"""The stage of events in which a person changed the ledger; their detail has the counts that a run's has."""
+_LISTED = 20
 _NO_KEY = "it has no key"
 _MOVED = "its key became another among the changes"
 
@@ -59,7 +63,8 @@ class Validated:
 
     `compared`: rows; `against_source`: those of them that were compared with the source, too; `found`, `settled`:
     errors that are new, and that are over; `pending`, `errors`, `ignored`: in the ledger now; `dropped`: rows that it
-    had no room for; `tables`: why rows of some were not compared; `why`: why it was postponed, or the source not asked.
+    had no room for; `tables`: why rows of some were not compared; `listed`: some of the errors, by marks of their keys;
+    `why`: why it was postponed, or the source not asked.
     """
 
     lo: int
@@ -75,6 +80,7 @@ class Validated:
     dropped: int = 0
     passed_over: bool = False
     tables: dict[str, str] = field(default_factory=dict)
+    listed: list[dict[str, Any]] = field(default_factory=list)
     why: str = ""
     seconds: float = 0.0
 
@@ -93,6 +99,10 @@ def validate(replication: Replication, lo: int, hi: int, run_id: str) -> Validat
     except BinlakeError as error:
         log.warning("validation_postponed", error=str(error))
         done = Validated(lo, hi, "postponed", why=str(error))
+    except Exception as error:
+        # The window is done: a comparison that fails is reported, and does not fail the run.
+        log.exception("validation_failed")
+        done = Validated(lo, hi, "postponed", why=f"{type(error).__name__}: {error}")
     done.seconds = time.monotonic() - began
     windows.record(
         WindowEvent(
@@ -144,8 +154,9 @@ class _Run:
                 for one in work:
                     self._compare(one, None if isinstance(source, str) else source)
             self._ledger.save()
-        for status, name in (("pending", "pending"), ("new", "errors"), ("ignored", "ignored")):
-            setattr(done, name, self._ledger.count(status))  # type: ignore[arg-type]
+        ledger = self._ledger
+        done.pending, done.errors, done.ignored = ledger.count("pending"), ledger.count("new"), ledger.count("ignored")
+        done.listed = list_errors(self._ledger)
         tell = log.error if done.found else log.info
         tell("validated", rows=done.compared, found=done.found, pending=done.pending, errors=done.errors)
         return done
@@ -325,6 +336,15 @@ class _Run:
             text = key_text(list(key))
             if text not in wrong:
                 self._done.settled += self._ledger.settle((against, *work.table.name, text))
+
+
+def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
+    """The first errors that are new, for logs and pages: nothing of a row but a mark of its key."""
+    return [
+        {"number": one.number, "table": f"{one.db}.{one.table}", "key": key_in_log(one.key), "kind": one.kind,
+         "columns": list(one.differing), "against": one.against, "window": one.window, "times": one.times}
+        for one in ledger.new_errors()[:_LISTED]
+    ]  # fmt: skip
 
 
 def _proof_of(entry: Entry | None) -> Proof | None:

@@ -68,7 +68,7 @@ def health_view(
 
     `status` is that of status_view, `feeds` that of feeds_view: what a feed has is worth attention, and no more.
     """
-    applying, verified = _window_being_applied(log), _last_verify(log)
+    applying, verified, validated = _window_being_applied(log), _last_verify(log), _last_validation(log)
     own_tasks = frozenset(stage.task for stage in replication.stages() if stage.feed)
     problems = [
         *_dag_problems(around.dags, now_ms),
@@ -79,6 +79,7 @@ def health_view(
         *_unreachable_of_feeds(replication, around.reach),
         *_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
         *_difference_problems(verified, log, status),
+        *_validation_problems(validated),
     ]
     problems.sort(key=lambda problem: STATES.index(problem.state))
     usual = "empty" if status["landed"] is None else "running"
@@ -87,6 +88,7 @@ def health_view(
         "problems": [problem.to_dict() for problem in problems],
         "applying": applying and {**applying, "since": utc_text(applying["at_ms"])},
         "verified": verified,
+        "validated": validated,
         "reach": {**around.reach, "pd": around.nodes["reachable"]},
         "paused": sorted(kind for kind, dag in around.dags.items() if dag.paused),
     }
@@ -272,3 +274,39 @@ def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status
             text = "a table differs after a DDL that changed its rows: see the notices"
             problems.append(Problem("attention", text, event["at_ms"], event["run_id"]))
     return problems
+
+
+_VALIDATION = ("validate", "validation")
+"""Runs of continuous validation, and what a person said of its errors."""
+
+
+def _last_validation(log: Events) -> dict[str, Any] | None:
+    """What continuous validation knows: counts of the ledger, some errors, when that was, why a run was postponed."""
+    known = log.last_events(_VALIDATION, 1, ("done", "ignored", "resolved", "cleared"))
+    last = log.last_events(("validate",), 1)
+    if not last:
+        return None
+    detail = json.loads(known[0]["detail"] or "{}") if known else {}
+    event = known[0] if known else last[0]
+    run = json.loads(last[0]["detail"] or "{}")
+    return {
+        **{name: detail.get(name, 0) for name in ("errors", "pending", "ignored")},
+        "listed": detail.get("listed", []),
+        "state": last[0]["state"],
+        "reason": run.get("reason", ""),
+        "tables": run.get("tables", {}),
+        "rows": last[0]["rows"],
+        "hi": ts_view(last[0]["hi"]),
+        "at": utc_text(last[0]["at_ms"]),
+        "at_ms": event["at_ms"],
+        "run_id": event["run_id"],
+    }
+
+
+def _validation_problems(validated: Mapping[str, Any] | None) -> list[Problem]:
+    """Rows that differ at the target, until they are right or a person has ignored or resolved them."""
+    if validated is None or not validated["errors"]:
+        return []
+    tables = ", ".join(sorted({str(one["table"]) for one in validated["listed"]}))
+    text = f"validation found {validated['errors']} rows that differ, of {tables}: `binlake validation show`"
+    return [Problem("attention", text, validated["at_ms"], validated["run_id"])]

@@ -23,7 +23,8 @@ _NOTICES = 10
 _ASIDE_EVENTS = 200
 # Late transactions, pumps given up, windows given up, transactions left out, injections that never run, rows that were
 # set by hand, tables that were set aside or came back.
-_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", asides.STAGE)
+_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", "emit", "validation",
+          asides.STAGE)  # fmt: skip
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 # The stage whose end shows how far a sink is.

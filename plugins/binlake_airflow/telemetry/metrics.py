@@ -3,9 +3,9 @@
 Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
 them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
 `.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
-`.set_aside` (tables of the target that are). Of each stage the timing `.<stage>.seconds` and the counter
-`.<stage>.rows`. Of each feed below `binlake.<replication>.feed.<feed>`: gauges `.state` (FEED_STATES), `.lag_seconds`,
-`.timestamp_seconds`; counters `.messages`, `.bytes`.
+`.set_aside` (tables of the target that are); `.validation_errors`, `.validation_pending` (rows). Of each stage the
+timing `.<stage>.seconds` and the counter `.<stage>.rows`. Of each feed below `binlake.<replication>.feed.<feed>`:
+gauges `.state` (FEED_STATES), `.lag_seconds`, `.timestamp_seconds`; counters `.messages`, `.bytes`.
 Sending them never fails a task, whose work is done.
 """
 
@@ -77,6 +77,8 @@ def emit(replication: str, result: Result) -> None:
         _emit_plan(replication, result)
     elif feed_of_result(result):
         _emit_feed(replication, result)
+    elif stage == "validate":
+        _emit_validation(name, result, tags)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _emit_position(name, stage, result["hi"], tags)
         if stage == "finalize":
@@ -126,6 +128,13 @@ def _emit_plan(replication: str, result: Result) -> None:
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
         _emit_position(name, "land", result["lo"], tags)
+
+
+def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:
+    """A run that was postponed knows nothing of the ledger."""
+    if result["state"] == "done":
+        for count in ("errors", "pending"):
+            stats.gauge(f"{name}.validation_{count}", int(result["detail"][count]), tags=tags)
 
 
 def _emit_feed(replication: str, result: Result) -> None:

@@ -140,6 +140,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_lag(settings, result, context)
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
+            _warn_of_validation(settings, result, context)
             _warn_of_feed(settings, result, context)
         except Exception:
             # The window is done; a lag that cannot be notified must not make it run again.
@@ -167,6 +168,15 @@ def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str,
         if tables:
             details = {"replication": settings.name, "what": what, "tables": list(tables)}
             alerts.notify(rule, {**context, "binlake": details})
+
+
+def _warn_of_validation(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """The run is green, but rows of the target differ that did not before."""
+    rule, detail = settings.airflow.on_failure, result["detail"]
+    if rule is not None and result["stage"] == "validate" and detail.get("found"):
+        tables = sorted({one["table"] for one in detail["listed"]})
+        details = {"replication": settings.name, "what": "validation", "errors": detail["errors"], "tables": tables}
+        alerts.notify(rule, {**context, "binlake": details})
 
 
 def _warn_of_feed(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:

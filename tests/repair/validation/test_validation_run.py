@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.mariadb import execute
+from support.mariadb import MariaDb, execute
 from support.shop import Shop
-from support.tinylake import set_checkpoint
+from support.tinylake import replication_toml, set_checkpoint
 from support.workload import integer
 
+from binlake.base.redaction import show_row_values
+from binlake.cli import run as main
 from binlake.config import Replication
+from binlake.config.model import Target
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.validation import Validated, validate
+from binlake.repair.validation import Validated, sources, validate
+from binlake.repair.validation import run as run_of_validation
 from binlake.repair.validation.ledger import LOCK, Entry, Ledger
+from binlake.repair.verify.snapshot import source_snapshot
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -28,13 +36,15 @@ class Watched:
         self.shop, self.lake = shop, shop.lake
         self.options = {"mode": "full", **options}
         self.windows = WindowLog(self.lake.paths)
+        self.source: dict[str, Any] = {}
         self.run()
 
     def run(self, **options: Any) -> Validated:
-        validation = {**self.options, **options}
-        lake = self.lake.replication
+        sections = {name: value for name, value in options.items() if name == "filters"}
+        validation = {**self.options, **{name: value for name, value in options.items() if name not in sections}}
         # As a file would be read: with its aliases.
-        raw = lake.model_dump(mode="json", by_alias=True) | {"validation": validation}
+        raw = self.lake.replication.model_dump(mode="json", by_alias=True) | {"validation": validation, **sections}
+        raw["source"] |= self.source
         return validate(Replication.model_validate(raw), 0, self.lake.hi, "run")
 
     def window(self, *, mirrored: bool = True) -> None:
@@ -58,6 +68,13 @@ class Watched:
 
     def errors(self) -> list[tuple[str, str, str, str]]:
         return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).entries()]
+
+
+@pytest.fixture
+def hidden() -> Iterator[None]:
+    """A command that shows values leaves the process as it was."""
+    yield
+    show_row_values(False)
 
 
 @pytest.fixture
@@ -225,3 +242,88 @@ def test_entries_come_back_as_they_were(watched: Watched) -> None:
     assert again.settle(("source", "d", "t", "a")) is False
     assert again.settle(("lake", "d", "t", "a")) is True
     assert [again.count(status) for status in ("pending", "new", "resolved")] == [1, 0, 1]
+
+
+@pytest.mark.usefixtures("hidden")
+def test_the_command_shows_errors_and_takes_what_a_person_says(
+    watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "demo.toml"
+    file.write_text(replication_toml(watched.lake.replication))
+
+    def said(action: str, *more: str) -> Any:
+        assert main(["validation", action, "--replication", str(file), *more, "--output", "json"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    watched.window()
+    execute(watched.shop.server, "UPDATE shop.item SET n = 77 WHERE id = 9002", "DELETE FROM shop.item WHERE id = 9001")
+    watched.run()
+    shown = said("show")
+    assert [(one["number"], one["table"], one["kind"], one["columns"], one["times"]) for one in shown] == [
+        (1, "shop.item", "missing", [], 1), (2, "shop.item", "different", ["n"], 1),
+    ]  # fmt: skip
+    # Not a terminal: what is printed may be a log.
+    assert all(one["key"].startswith("#") and "found" not in one for one in shown)
+    status = said("status")
+    assert (status["new"], status["pending"], status["last"]["compared"]) == (2, 0, 3)
+    assert [one["status"] for one in said("ignore", "--error", "1")] == ["ignored"]
+    assert [one["status"] for one in said("resolve", "--all")] == ["resolved"]
+    assert (said("show"), len(said("show", "--status", "all"))) == ([], 2)
+    assert [one["number"] for one in said("clear", "--all")] == [1, 2]
+    assert said("show", "--status", "all") == []
+    assert main(["validation", "ignore", "--replication", str(file), "--error", "9"]) == 1
+    assert "binlake validation show" in capsys.readouterr().err
+    events = watched.windows.events(stage="validation")
+    assert [(event["state"], json.loads(event["detail"])["numbers"]) for event in events] == [
+        ("ignored", [1]), ("resolved", [2]), ("cleared", [1, 2]),
+    ]  # fmt: skip
+    # In a terminal, or where the replication shows values, they are there.
+    watched.run()
+    file.write_text("show-row-values = true\n" + replication_toml(watched.lake.replication))
+    execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
+    watched.change(9002, n=6)
+    watched.lake.land()
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    watched.run()
+    (shown,) = said("show")
+    assert (shown["key"], shown["expected"]["n"], shown["found"]["n"]) == ('["9002"]', "6", "78")
+
+
+def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
+    watched: Watched, second_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A MariaDB that stands still in the place of a TiDB with `tidb_snapshot`."""
+    second_mariadb.wipe()
+    watched.window()
+    watched.shop.fill(second_mariadb)
+    sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
+    watched.source = {"sql": sql}
+    done = watched.run()
+    assert (done.against_source, "cannot be read as of a commit_ts" in done.why) == (0, True)
+    watched.change(9002, n=6)
+    watched.apply()
+    execute(second_mariadb, "UPDATE shop.item SET n = 9 WHERE id = 9002")
+    monkeypatch.setattr(sources, "source_snapshot", partial(_stands_still, source_snapshot))
+    done = watched.run()
+    assert (done.against_source, done.found, done.why) == (1, 1, "")
+    (error,) = Ledger(watched.lake.paths).entries()
+    assert (error.against, error.kind, error.differing) == ("source", "different", ("n",))
+    execute(second_mariadb, "UPDATE shop.item SET n = 6 WHERE id = 9002")
+    assert watched.run().settled == 1
+    # Rows that a rule leaves out are not the source's.
+    assert "filters" in watched.run(filters=[{"schema-pattern": "*", "events": ["delete"], "action": "Ignore"}]).why
+
+
+def _stands_still(read: Any, source: Target, ts: int, *, stands_still: bool) -> Any:
+    del stands_still
+    return read(source, ts, stands_still=True)
+
+
+def test_a_fault_of_the_comparison_fails_no_window(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> object:
+        raise KeyError("a type that nobody knows")
+
+    watched.window()
+    monkeypatch.setattr(run_of_validation, "read_lake_rows", broken)
+    done = watched.run()
+    assert (done.state, "a type that nobody knows" in done.why) == ("postponed", True)
