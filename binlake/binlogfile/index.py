@@ -7,6 +7,7 @@ which names alone cannot show, is seen. A folder without an index is one of the 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A file: `first` and `last` commit_ts, `size` in bytes, `records`, and the CRC-32C of all its bytes."""
+    """A file: `first` and `last` commit_ts, `size` in bytes, `records`, `crc` as `checksum` of all its bytes."""
 
     name: str
     first: int
@@ -67,6 +68,14 @@ class Index:
             return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_file, rest)))
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(str(error)) from error
+
+
+def checksum(data: bytes, before: int = 0) -> int:
+    """The CRC-32 (IEEE) of `data` behind bytes that have `before`.
+
+    Not the CRC-32C of the records: what stands in front of its own checksum adds nothing to one of the same polynomial.
+    """
+    return zlib.crc32(data, before)
 
 
 def read_index(store: Store) -> Index | None:

@@ -142,6 +142,13 @@ def file_records(
         yield from read_records(source, file.name, file.compression, torn_end=torn_end)
 
 
+def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
+    """The commit_ts that a file begins with; None for an empty one. Raises DamagedFile, Transient."""
+    for record in file_records(store, file, torn_end=True):
+        return parse_item(record, file.name).commit_ts
+    return None
+
+
 def parse_item(record: Record, name: str) -> Item:
     """The item of a record of the file `name`. Raises DamagedFile."""
     place = Place(name, record.offset)
@@ -210,9 +217,7 @@ class _Reader:
     def _first_ts(self, file: BinlogFile) -> int | None:
         if file.name in self._indexed:
             return self._indexed[file.name].first
-        for record in file_records(self._store, file, torn_end=True):
-            return parse_item(record, file.name).commit_ts
-        return None
+        return first_commit_ts(self._store, file)
 
 
 def _indexed_files(index: Index, there: Sequence[BinlogFile]) -> list[BinlogFile]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from binlake.base.filestore import StoreAddress
@@ -93,8 +94,10 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
     )
 
 
-def parse_address(text: str) -> StoreAddress:
-    """The folder or bucket that a URI names, with nothing but how it is reached. Raises ConfigError."""
+def parse_place(text: str) -> StoreAddress:
+    """A folder, or a URI of one or of a bucket with nothing but how it is reached. Raises ConfigError."""
+    if "://" not in text:
+        return StoreAddress("file", str(Path(text).expanduser().absolute()))
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise ConfigError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.arguments import add_output, read_moment
 from binlake.base.filestore import open_store
 from binlake.base.terminal import escape_invisible
 from binlake.config import load_replication
@@ -43,9 +43,9 @@ class FeedCommand:
         read.add_argument("--schema-registry", metavar="URL", help="where the schemas of messages in Avro are")
         read.add_argument("--table", metavar="DB.TABLE", help="only this table; needed for a feed's topic")
         read.add_argument(
-            "--from", dest="lo", type=_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
+            "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
         )
-        read.add_argument("--to", dest="hi", type=_moment, metavar="TS", help="only changes with commit_ts <= TS")
+        read.add_argument("--to", dest="hi", type=read_moment, metavar="TS", help="only changes with commit_ts <= TS")
         read.add_argument("--limit", type=_count, metavar="N", help="stop behind so many messages")
         add_output(read)
 
@@ -143,13 +143,6 @@ def _table_of(text: str | None) -> tuple[str, str] | None:
     if not table:
         raise ConfigError(f"{text!r} does not name a table", hint="write it as db.table")
     return db, table
-
-
-def _moment(text: str) -> int:
-    try:
-        return tso.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _count(text: str) -> int:

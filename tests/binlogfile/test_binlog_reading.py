@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from pathlib import Path
 
 import google_crc32c
@@ -212,8 +213,8 @@ def test_an_index_says_what_is_there(tmp_path: Path) -> None:
     first, second = ((tmp_path / name).read_bytes() for name in NAMES[:2])
     one = len(record(insert(20)))
     files = (
-        IndexedFile(NAMES[0], 10, 10, len(first), 1, google_crc32c.value(first)),
-        IndexedFile(NAMES[1], 20, 20, one, 1, google_crc32c.value(second[:one])),
+        IndexedFile(NAMES[0], 10, 10, len(first), 1, zlib.crc32(first)),
+        IndexedFile(NAMES[1], 20, 20, one, 1, zlib.crc32(second[:one])),
     )
     index = Index("r.f", 5, 21, files)
     assert Index.from_json(index.to_json()) == index
@@ -239,7 +240,7 @@ def test_order_is_proven_where_there_is_an_index(tmp_path: Path) -> None:
     store = folder(tmp_path, [insert(20), insert(10)])
     assert stamps(store) == [20]
     data = (tmp_path / NAMES[0]).read_bytes()
-    file = IndexedFile(NAMES[0], 20, 10, len(data), 2, google_crc32c.value(data))
+    file = IndexedFile(NAMES[0], 20, 10, len(data), 2, zlib.crc32(data))
     store.put(PATH, Index("r.f", 0, 30, (file,)).to_json())
     with pytest.raises(DamagedFile, match="commit_ts 10 stands behind 20"):
         stamps(store)

@@ -114,13 +114,30 @@ def test_a_drainer_to_kafka_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert fates["syncer.txn-batch"] == fates["syncer.to.kafka-version"] == "none"
 
 
+# S0-08
+def test_a_drainer_to_files_is_a_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    to = 'dir = "/backup/my drainer/"\nretention-time = 7\ncompression = "gzip"\nhost = "h"'
+    replication = imported(tmp_path, f'[syncer]\ndb-type = "file"\ntxn-batch = 9\n[syncer.to]\n{to}\n')
+    assert replication.target is None
+    (feed,) = replication.feed
+    storage = feed.sink.storage
+    assert storage is not None
+    assert (feed.sink.protocol, storage.root) == ("pb", "/backup/my drainer/binlake")
+    assert (storage.compression, storage.retention_days) == ("gzip", 7)
+    fates = {line["key"]: line["fate"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert (fates["syncer.to.dir"], fates["syncer.to.retention-time"]) == ("differs", "taken")
+    assert fates["syncer.txn-batch"] == fates["syncer.to.host"] == "none"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("detect-intervall = 5", "unknown key `detect-intervall`|did you mean `detect-interval`"),
         ("[syncer]\ntxn-bach = 5", "did you mean `txn-batch`"),
         ("[syncer.to]\nmerg = true", "did you mean `merge`"),
-        ('[syncer]\ndb-type = "file"', "db-type 'file' has no counterpart"),
+        ('[syncer]\ndb-type = "flash"', "db-type 'flash' has no counterpart"),
+        ('[syncer]\ndb-type = "file"', "`syncer.to.dir` is no absolute folder"),
+        ('[syncer]\ndb-type = "file"\n[syncer.to]\ndir = "data"', "`syncer.to.dir` is no absolute folder"),
         ('[syncer]\ndb-type = "kafka"', "`syncer.to.topic-name` is missing"),
         ("[syncer]\ntxn-batch = 0", "`target.txn-batch"),
         ("[syncer]\nworker-count = true", "is a number, not true"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from history import History, shop
 from lakehouse import Lakehouse, Source
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.framing import pack_record
+from binlake.binlogfile.index import PATH, read_index
 from binlake.binlogfile.reading import DELETE, UPDATE, Ddl, Item, read_items, readable
 from binlake.cli import run
 from spark_jobs.encode import stage as encode
@@ -97,3 +101,25 @@ def test_feed_read_shows_binlog_files(tmp_path: Path, capsys: pytest.CaptureFixt
     wanted = sum(event.table == "item" for item in fed.items() if not isinstance(item, Ddl) for event in item.events)
     assert len(events) == wanted > 3
     assert {event["op"] for event in events} == {"c", "u", "d"}
+
+
+def test_files_that_differ_from_the_lake_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fed = Fed(tmp_path, shop())
+    verify = ["files", "verify", "--replication", str(fed.toml), "--feed", FEED, "--output", "json"]
+    assert run(verify) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == []
+    # As a writer that lost a transaction: whole files, and an index that agrees with them.
+    lost = next(item for item in fed.items() if not isinstance(item, Ddl) and len(item.events) == 2)
+    store = LocalStore(fed.files)
+    index = read_index(store)
+    assert index is not None
+    [file] = index.files
+    data = (store.get(file.name) or b"").replace(pack_record(lost.message.SerializeToString()), b"")
+    store.put(file.name, data)
+    shorter = replace(file, size=len(data), records=file.records - 1, crc=zlib.crc32(data))
+    store.put(PATH, replace(index, files=(shorter,)).to_json())
+    assert run(["files", "verify", str(fed.files)]) == 0
+    capsys.readouterr()
+    assert run(verify) == 1
+    [problem] = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.endswith(f": {lost.commit_ts}: 0 in the files, 2 in the lake")

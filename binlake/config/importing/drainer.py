@@ -5,8 +5,9 @@ Rule: each key gets a line that says what became of it; a downstream that has no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Note, Outcome, say_notes
@@ -34,15 +35,13 @@ _TO: Mapping[str, Note] = {
     "read-timeout": ("none", "a dead connection is found by TCP keepalive"),
     "time-zone": ("taken", "TIMESTAMP is written as UTC"),
     "security": ("none", "TLS to the target is used where the server offers it, without a certificate of its own"),
-    "dir": ("none", "not read with this db-type"),
-    "retention-time": ("none", "not read with this db-type"),
-    "compression": ("none", "not read with this db-type"),
     "zookeeper-addrs": ("none", "brokers are named by kafka-addrs"),
     "kafka-version": ("none", "the client agrees on a version with the brokers by itself"),
     "kafka-max-messages": ("none", "messages are batched by the client itself"),
 }
-_TO_KEYS = (*_TO, "host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint",
-            "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")  # fmt: skip
+_OF_TARGETS = ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint")
+_OF_FILES = ("dir", "retention-time", "compression")
+_TO_KEYS = (*_TO, *_OF_TARGETS, *_OF_FILES, "kafka-addrs", "kafka-max-message-size", "kafka-client-id", "topic-name")
 _LISTS = ("ignore-schemas", "ignore-table", "replicate-do-db", "replicate-do-table", "ignore-txn-commit-ts")
 _SYNCER_KEYS = (*_SYNCER, *_LISTS, "txn-batch", "worker-count", "db-type", "sync-ddl", "safe-mode", "enable-dispatch",
                 "disable-dispatch", "loopback-control", "channel-id", "case-sensitive", "table-migrate-rule",
@@ -131,6 +130,8 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     kind = keys["db-type"].text() if "db-type" in keys else "mysql"
     to = keys["to"].table(_TO_KEYS) if "to" in keys else {}
     say_notes(outcome, to, _TO)
+    if kind not in ("file", "pb"):
+        _say_unread(outcome, to, _OF_FILES)
     if kind in ("mysql", "tidb"):
         outcome.replication["target"] = {"db-type": kind}
         if "db-type" in keys:
@@ -138,11 +139,10 @@ def _take_downstream(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
         _take_target(outcome, keys, to)
     elif kind == "kafka":
         _take_topic(outcome, keys, to)
+    elif kind in ("file", "pb"):
+        _take_files(outcome, keys, to)
     else:
-        raise keys["db-type"].error(
-            f"db-type {kind!r} has no counterpart",
-            "mysql, tidb and kafka have; files of changes: `binlake changefeed create --sink-uri file:///…`",
-        )
+        raise keys["db-type"].error(f"db-type {kind!r} has no counterpart", "mysql, tidb, kafka and file have")
 
 
 def _take_target(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
@@ -204,9 +204,35 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
     for name in ("kafka-addrs", "topic-name"):
         if name in to:
             outcome.say(to[name], "taken", "the feed's sink-uri")
+    _say_feed(outcome, keys, to)
+
+
+def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
+    """Binlog files, in a folder of their own: those of the drainer are not gone on with."""
+    if "dir" not in to or not to["dir"].text().startswith("/"):
+        raise (to.get("dir") or keys.get("to") or keys["db-type"]).error(
+            "`syncer.to.dir` is no absolute folder", "the drainer's default, data.drainer, is where it was started"
+        )
+    uri = f"file://{quote(to['dir'].text().rstrip('/'))}/binlake?protocol=pb"
+    for name in ("retention-time", "compression"):
+        value = str(to[name].number() if name == "retention-time" else to[name].text()) if name in to else ""
+        if value not in ("", "0"):
+            uri += f"&{name}={value}"
+            outcome.say(to[name], "taken", f"{name} of the feed's sink-uri")
+    outcome.replication["feed"] = [{"name": "drainer", "sink-uri": uri}]
+    outcome.say(keys["db-type"], "taken", "[[feed]] with protocol pb")
+    outcome.say(to["dir"], "differs", "its folder `binlake`: numbers begin anew, the drainer's files stay")
+    _say_feed(outcome, keys, to)
+
+
+def _say_feed(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
     for name in ("txn-batch", "worker-count", "safe-mode", "enable-dispatch", "disable-dispatch"):
         if name in keys:
             outcome.say(keys[name], "none", "a feed sends whole transactions")
-    for name in ("host", "port", "user", "password", "encrypted_password", "merge", "sync-mode", "checkpoint"):
+    _say_unread(outcome, to, _OF_TARGETS)
+
+
+def _say_unread(outcome: Outcome, to: Mapping[str, Entry], names: Iterable[str]) -> None:
+    for name in names:
         if name in to:
             outcome.say(to[name], "none", "not read with this db-type")

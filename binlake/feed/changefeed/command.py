@@ -9,8 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from binlake import tso
-from binlake.base.arguments import add_output
+from binlake.base.arguments import add_output, read_moment
 from binlake.base.terminal import print_table
 from binlake.config.feed import Feed
 from binlake.config.feedfiles import write_feed_file
@@ -82,22 +81,17 @@ def _add_section(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("--sink-uri", required=required, metavar="URI", help="kafka://host:port/topic?protocol=avro&…")
     parser.add_argument("--schema-registry", metavar="URL", help="the schema registry, http(s)://[user:password@]host")
     parser.add_argument("--config", default="", metavar="FILE", help="TiCDC's changefeed configuration, TOML")
-    parser.add_argument("--target-ts", type=_moment, metavar="TS", help="last commit_ts to send; none: no end")
+    parser.add_argument("--target-ts", type=read_moment, metavar="TS", help="last commit_ts to send; none: no end")
     parser.add_argument("--tz", metavar="ZONE", help="time zone of TIMESTAMP values (default UTC)")
     if required:
-        parser.add_argument("--start-ts", type=_moment, default=0, metavar="TS", help="commit_ts after which it begins")
+        parser.add_argument(
+            "--start-ts", type=read_moment, default=0, metavar="TS", help="commit_ts after which it begins"
+        )
         parser.add_argument("-n", "--namespace", metavar="NAME", help="first part of Avro's namespace")
 
 
-def _moment(text: str) -> int:
-    try:
-        return tso.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def _moment_or_now(text: str) -> int:
-    return 0 if text == "now" else _moment(text)
+    return 0 if text == "now" else read_moment(text)
 
 
 def _create(place: Place, args: argparse.Namespace) -> None:

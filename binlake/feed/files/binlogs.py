@@ -23,7 +23,7 @@ from binlake import tso
 from binlake.base.filestore import Store, open_store
 from binlake.base.lakecolumns import Message
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, damage
-from binlake.binlogfile.index import PATH, Index, IndexedFile, read_index
+from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
 from binlake.binlogfile.names import Compression, file_name, files_among
 from binlake.config.storage import Storage
 from binlake.errors import Permanent
@@ -225,7 +225,7 @@ class _OpenFile:
     def again(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
         """A file that is there, to be gone on with. Raises DamagedFile where it is not what it was."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
-        if len(content) < indexed.size or google_crc32c.value(content) != indexed.crc:
+        if len(content) < indexed.size or checksum(content) != indexed.crc:
             raise damage("it is not what its index says", indexed.name, 0)
         file = cls(indexed, len(content))
         file.content.write(content)
@@ -253,5 +253,5 @@ class _OpenFile:
 
     def _write(self, content: bytes) -> None:
         self.content.write(content)
-        crc = google_crc32c.extend(self.indexed.crc, content)
+        crc = checksum(content, self.indexed.crc)
         self.indexed = replace(self.indexed, size=self.indexed.size + len(content), crc=crc)

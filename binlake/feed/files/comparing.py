@@ -1,0 +1,73 @@
+"""Binlog files of a feed beside the lake that they were written from: how many row changes each commit has in both.
+
+Rule: the lake's `mutation` is asked itself, not what encode or publish recorded of it. Landed windows are compared one
+by one, so memory does not grow with the folder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from binlake.base.lakecolumns import Mutation
+from binlake.binlogfile.reading import Item, Transaction
+from binlake.config.feed import Feed
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import read_rows
+from binlake.lake.tables import MUTATION
+from binlake.lake.windowlog import WindowLog
+
+_SHOWN = 5
+"""Commits of a window that are named."""
+Bounds = tuple[int, int]
+
+
+class LakeComparison:
+    """Counts the files' row changes by window of the lake; `problems`: where the lake has others."""
+
+    def __init__(self, paths: LakePaths, feed: Feed, held: Bounds) -> None:
+        """`held`: the files have all of (lo, hi]; windows that are in it whole are compared."""
+        self._paths, self._feed = paths, feed
+        lo, hi = held
+        landed = WindowLog(paths).landed((lo, hi)) if lo < hi else []
+        self._windows: Iterator[Bounds] = iter([window for window in landed if lo <= window[0] and window[1] <= hi])
+        self._window = next(self._windows, None)
+        self._rows: Counter[int] = Counter()
+        self.problems: list[str] = []
+        self.compared = 0
+
+    def see(self, item: Item) -> None:
+        """The next item of the files."""
+        while self._window is not None and item.commit_ts > self._window[1]:
+            self._close(self._window)
+        if self._window is not None and item.commit_ts > self._window[0] and isinstance(item, Transaction):
+            self._rows[item.commit_ts] += len(item.message.dml_data.events)
+
+    def finish(self) -> None:
+        """There are no more."""
+        while self._window is not None:
+            self._close(self._window)
+
+    def _close(self, window: Bounds) -> None:
+        wanted = self._in_lake(window)
+        others = sorted(ts for ts in {*wanted, *self._rows} if wanted[ts] != self._rows[ts])
+        if others:
+            shown = ", ".join(
+                f"{ts}: {self._rows[ts]} in the files, {wanted[ts]} in the lake" for ts in others[:_SHOWN]
+            )
+            more = f" and {len(others) - _SHOWN} commits more" if len(others) > _SHOWN else ""
+            self.problems.append(f"row changes of the window {window[0]}-{window[1]}: {shown}{more}")
+        self.compared += 1
+        self._rows, self._window = Counter(), next(self._windows, None)
+
+    def _in_lake(self, window: Bounds) -> Counter[int]:
+        names = (Mutation.COMMIT_TS, Mutation.DB, Mutation.TABLE)
+        rows = read_rows(self._paths, MUTATION, *window, names)
+        counted = rows.group_by(list(names)).aggregate([([], "count_all")])
+        found: Counter[int] = Counter()
+        for ts, db, table, count in zip(
+            *(counted.column(name).to_pylist() for name in (*names, "count_all")), strict=True
+        ):
+            if self._feed.tables.matches(db, table):
+                found[ts] += count
+        return found

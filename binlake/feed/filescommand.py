@@ -1,0 +1,127 @@
+"""`binlake files`: what a folder of binlog files holds, and whether all of it is whole."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from binlake import tso
+from binlake.base.arguments import add_output, read_moment
+from binlake.base.filestore import Store, StoreAddress, open_store
+from binlake.base.terminal import print_table
+from binlake.binlogfile.checking import FileReport, FolderReport, list_files, verify_files
+from binlake.binlogfile.index import read_index
+from binlake.config import load_replication
+from binlake.config.feed import Feed
+from binlake.config.model import Replication
+from binlake.config.storage import BINLOG_FILES, parse_place
+from binlake.errors import ConfigError
+from binlake.feed.files.comparing import LakeComparison
+from binlake.lake.paths import LakePaths
+
+
+class FilesCommand:
+    """List and verify binlog files."""
+
+    help = (
+        "binlog files (of a feed with protocol pb, or of TiDB's drainer): which holds what, and whether they are whole"
+    )
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`list`, `verify`, each of FOLDER, URI or a replication's feed."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        show = actions.add_parser("list", help="the files, and the commit_ts that each holds")
+        show.add_argument(
+            "--at", type=read_moment, metavar="TS", help="only the file that holds this commit_ts (or time)"
+        )
+        verify = actions.add_parser("verify", help="read every byte: checksums, order, gaps; with --feed the lake, too")
+        for one in (show, verify):
+            one.add_argument(
+                "place", nargs="?", metavar="FOLDER|URI", help="as /backup or s3://bucket/prefix?region=..."
+            )
+            one.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
+            one.add_argument("--feed", metavar="NAME", help="the folder of this feed; verify compares it with the lake")
+            add_output(one)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """0: all is whole, or was listed; 1: something is wrong. Raises ConfigError, Permanent, Transient."""
+        replication, feed = _feed_of(args)
+        store = open_store(parse_place(args.place) if feed is None else _storage_of(feed))
+        if args.action == "list":
+            report = _only_at(list_files(store), args.at)
+        else:
+            report = verify_files(store) if feed is None else _verify_with_lake(store, replication, feed)
+        _show(report, args.output, verified=args.action == "verify")
+        return 0 if args.action == "list" or report.is_whole else 1
+
+
+def _feed_of(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
+    named = args.replication is not None and args.feed is not None
+    if named == (args.place is not None) or (args.replication is None) != (args.feed is None):
+        raise ConfigError("which files?", hint="give a folder or URI, or --replication FILE and --feed NAME")
+    if not named:
+        return None, None
+    replication = load_replication(args.replication)
+    return replication, replication.feed_of(args.feed)
+
+
+def _storage_of(feed: Feed) -> StoreAddress:
+    if feed.sink.storage is None or feed.sink.protocol != BINLOG_FILES:
+        raise ConfigError("a feed writes no binlog files", where={"feed": feed.name}, hint="its protocol is not pb")
+    return feed.sink.storage
+
+
+def _verify_with_lake(store: Store, replication: Replication | None, feed: Feed) -> FolderReport:
+    index = read_index(store)
+    if replication is None or index is None:
+        raise ConfigError(
+            "the folder has no index", where={"folder": store.shown}, hint="the feed has written nothing yet"
+        )
+    comparison = LakeComparison(LakePaths.of(replication), feed, (index.lo, index.hi))
+    report = verify_files(store, comparison.see)
+    comparison.finish()
+    report.problems += comparison.problems
+    return report
+
+
+def _only_at(report: FolderReport, ts: int | None) -> FolderReport:
+    if ts is None:
+        return report
+    begun = [file for file in report.files if file.first is not None and file.first <= ts]
+    held = [file for file in begun[-1:] if file.last is None or ts <= file.last]
+    return FolderReport(report.index, held, report.problems)
+
+
+def _show(report: FolderReport, output: str, *, verified: bool) -> None:
+    if output == "json":
+        print(json.dumps(_as_json(report), ensure_ascii=False))
+        return
+    columns = ["file", "first commit_ts", "first (UTC)", "last commit_ts", "records", "bytes"]
+    print_table([*columns, "found"] if verified else columns, [_row(file, verified) for file in report.files])
+    if report.index is not None:
+        print(f"feed {report.index.feed}: all of ({report.index.lo}, {report.index.hi}] is there")
+    for problem in report.problems:
+        print(f"wrong: {problem}")
+
+
+def _row(file: FileReport, verified: bool) -> list[str]:
+    time = "" if file.first is None else tso.to_datetime(file.first).isoformat(" ", "seconds")
+    cells = [file.name, _text(file.first), time, _text(file.last), _text(file.records), _text(file.size)]
+    return [*cells, "; ".join(file.problems) or "whole"] if verified else cells
+
+
+def _text(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _as_json(report: FolderReport) -> dict[str, object]:
+    files = [{**vars(file), "first": _stamp(file.first), "last": _stamp(file.last)} for file in report.files]
+    index = report.index
+    held = None if index is None else {"feed": index.feed, "lo": str(index.lo), "hi": str(index.hi)}
+    return {"held": held, "files": files, "problems": report.problems, "whole": report.is_whole}
+
+
+def _stamp(value: int | None) -> str | None:
+    """Timestamps are text in JSON (DESIGN 3.12)."""
+    return None if value is None else str(value)
