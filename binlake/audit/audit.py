@@ -25,8 +25,8 @@ from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion, key_texts, read_changes, where_definitions, where_keys, where_table
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.seek import Budget, Slice, find_newest
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
@@ -235,7 +235,7 @@ class Audit:
 
     def tables_at(self, ts: int) -> TargetTables:
         """The tables after the last DDL at or before `ts`, by the target's names."""
-        return TargetTables(SchemaHistory(self.paths).state_at(ts), self._naming)
+        return target_tables_at(self.paths, self._naming, ts)
 
     def _require_followed(self, base: MirrorVersion, ts: int) -> None:
         """No DDL of the table lies between its mirror and `ts`: else the mirrors are behind."""

@@ -298,7 +298,7 @@ class Replication(Section):
         "",
         description="DDL of tables that share a target: empty = the target has the widest of their definitions, and"
         " where none of them is that the pipeline stops; `optimistic`: it has their joined definition, which none of"
-        " them need have",
+        " them need have; `pessimistic`: a DDL waits until all of them have it, and so do the rows behind it",
     )
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
@@ -329,6 +329,19 @@ class Replication(Section):
             raise ValueError(
                 f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE meets "
                 "rows that the source no longer has, or does not have yet"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _held_rows_need_net_changes(self) -> Replication:
+        if self.shard_mode != "pessimistic":
+            return self
+        if self.target is not None and self.target.mode == "ordered":
+            raise ValueError("shard-mode = pessimistic with target.mode = ordered: held rows come behind later ones")
+        if self.feed:
+            raise ValueError(
+                "shard-mode = pessimistic with [[feed]]: a feed publishes in commit order and waits for no table; give"
+                " the feeds a replication of their own, or use optimistic"
             )
         return self
 

@@ -13,12 +13,12 @@ from binlake.errors import BinlakeError, ConfigError
 from binlake.feed.protocols import format_of
 from binlake.feed.registry import Registry
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
-from binlake.window.targets import Naming, TargetTables
+from binlake.window.targets import Naming
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def landed_tables(replication: Replication) -> list[TableDef] | None:
     landed = windows.landed_ts() if windows.exists() else None
     if landed is None:
         return None
-    tables = TargetTables(SchemaHistory(paths).state_at(landed), Naming(Rules.of(replication))).tables()
+    tables = target_tables_at(paths, Naming(Rules.of(replication)), landed).tables()
     return sorted(tables, key=lambda table: (table.db, table.name))
 
 

@@ -14,8 +14,10 @@ from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSc
 from binlake.rows.schema.delta import Definitions, find_touched
 from binlake.rows.schema.session import SourceSession
 from binlake.rules import Rules
+from binlake.window.deciding import NO_CHANGE, Case
 from binlake.window.definitions import FILTERED, LandedDdl
-from binlake.window.judging import NO_CHANGE, Case, Judge
+from binlake.window.judging import Judge
+from binlake.window.shardlocks import Locks
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, TargetTables
 
@@ -42,8 +44,21 @@ def plan_ddls(
 
     In the order in which sinks get them: those cut the window where the rows do. Raises SchemaError, ConfigError.
     """
-    naming = Naming(rules)
-    judge = Judge(naming, TargetTables(base, naming), ignored)
+    return plan_locked_ddls(base, binlogs, jobs, rules, ignored, lo)[0]
+
+
+def plan_locked_ddls(
+    base: SchemaState,
+    binlogs: Sequence[WindowDdl],
+    jobs: Sequence[tuple[int, DdlJob]],
+    rules: Rules,
+    ignored: Collection[int] = (),
+    lo: int = 0,
+    before: Locks | None = None,
+) -> tuple[list[LandedDdl], Locks]:
+    """As `plan_ddls`, and what tables that share a target hold in the window; `before`: what they held at lo."""
+    naming, held = Naming(rules), before or Locks()
+    judge = Judge(naming, TargetTables(base, naming, held.shown(lo)), ignored, held)
     state, segment, planned = base, 0, []
     for ddl in sort_ddls(lo, attach_jobs(binlogs, jobs)):
         job = ddl.job if ddl.kind == "ddl" else None
@@ -54,7 +69,7 @@ def plan_ddls(
         session = replace(_session_of(ddl, rules), guessed=rules.invalid_text == "latin1")
         planned.append(replace(decided, segment=segment, after=replace(decided.after, session=session)))
         state = after
-    return planned
+    return planned, judge.shared.keeper.locks
 
 
 def _source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions], names: Spelling) -> LandedDdl:

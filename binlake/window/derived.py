@@ -14,6 +14,7 @@ from binlake.errors import DamagedManifest
 from binlake.window.manifest import OfWindow, window_name
 from binlake.window.sealing import canonical_json, digest_of, seal, unseal
 from binlake.window.shapes import Shapes
+from binlake.window.shardlocks import Locks
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class Merged:
 
 @dataclass(frozen=True)
 class MergeManifest(OfWindow):
-    """What merge sealed of one landed window (lo, hi] for compact and mirror."""
+    """What merge sealed of one landed window (lo, hi] for compact and mirror.
+
+    `locks`: what tables that share a target held at some place of it.
+    """
 
     VERSION: ClassVar[int] = 1
 
@@ -61,11 +65,13 @@ class MergeManifest(OfWindow):
     lo: int
     hi: int
     merged: Merged
+    locks: Locks = field(default_factory=Locks)
 
     def to_json(self) -> str:
         """The sealed text."""
         place = {"replication": self.replication, "lo": self.lo, "hi": self.hi}
-        return seal("merge", self.VERSION, {**place, "merged": self.merged.body()})
+        held = {"locks": self.locks.to_dict()} if self.locks else {}
+        return seal("merge", self.VERSION, {**place, "merged": self.merged.body(), **held})
 
     @classmethod
     def from_json(cls, text: str) -> MergeManifest:
@@ -74,7 +80,8 @@ class MergeManifest(OfWindow):
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> MergeManifest:
-        return cls(str(raw["replication"]), raw["lo"], raw["hi"], Merged.from_body(raw["merged"]))
+        merged, locks = Merged.from_body(raw["merged"]), Locks.from_dict(raw.get("locks", {}))
+        return cls(str(raw["replication"]), raw["lo"], raw["hi"], merged, locks)
 
 
 @dataclass(frozen=True)

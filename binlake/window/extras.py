@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
+from binlake.window.shardlocks import Locks, Name
 from binlake.window.targets import Naming, TargetTables
 
 _Values = dict[str, str]
@@ -23,14 +24,18 @@ class Extra:
     values: _Values
 
 
-def extras_of_window(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
-    """All that the rows of a window need, by place; without routes nothing. Raises ConfigError."""
+def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None) -> list[Extra]:
+    """All that the rows of a window need, by place; without routes nothing. Raises ConfigError.
+
+    `locks`: what is held in it: such a row needs nothing of the target's definition that its table has left.
+    """
     found: list[Extra] = []
     if not naming.rules.routes:
         return found
     open_at: dict[tuple[str, str], Extra] = {}
     for since, until, state in schemas.spans():
-        wanted = {(table.db, table.name): values for table, values in _of_state(state, naming)}
+        shown = locks.shown(since) if locks else {}
+        wanted = {(table.db, table.name): values for table, values in _of_state(state, naming, shown)}
         for name, extra in list(open_at.items()):
             if wanted.get(name) != extra.values:
                 found.append(open_at.pop(name))
@@ -40,8 +45,9 @@ def extras_of_window(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
     return [*found, *open_at.values()]
 
 
-def _of_state(state: SchemaState, naming: Naming) -> Iterator[tuple[TableDef, _Values]]:
-    shared = {source.id: group for group in TargetTables(state, naming).shared() for source in group}
+def _of_state(state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef]) -> Iterator[tuple[TableDef, _Values]]:
+    tables = TargetTables(state, naming, shown)
+    shared = {source.id: group for group in tables.shared() for source in group}
     for table in naming.kept(state.tables()):
         extracted = naming.rules.routes.extracted(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from binlake.dialect.replacement import Injection
+from binlake.window.deciding import NOTHING
 from binlake.window.definitions import LandedDdl
-from binlake.window.judging import NOTHING
 
 _ALERT = "the target runs a statement of ddl-injection before what was committed then"
 

@@ -8,7 +8,7 @@ Of tables that share a target, the widest defines it: all columns and plain inde
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rules import Rules
 from binlake.window.joined import Conflict, join_tables
+from binlake.window.shardlocks import as_table
 
 Name = tuple[str, str]
 EXTRACT_LENGTH = 255
@@ -84,15 +85,23 @@ class Naming:
 
 
 class TargetTables:
-    """The tables of a schema by the target's name; a base of WindowDefinitions."""
+    """The tables of a schema by the target's name; a base of WindowDefinitions.
 
-    def __init__(self, state: SchemaState, naming: Naming) -> None:
+    `shown`: by the source's name in lower case, definitions with which tables count whose own one waits for others
+    (`shardlocks.Locks.shown`).
+    """
+
+    def __init__(self, state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef] | None = None) -> None:
         self._state = state
         self._naming = naming
         self._sources: dict[Name, dict[int, TableDef]] = {}
         self._databases: dict[int, str] = {}
         if naming.rules.routes:
-            self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(state.tables())))
+            tables = state.tables()
+            if shown:
+                shown_as = ((shown.get(fold_pair((table.db, table.name))), table) for table in tables)
+                tables = [table if other is None else as_table(other, table) for other, table in shown_as]
+            self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(tables)))
 
     def change(self, before: Definitions, after: Definitions) -> None:
         """Follow a DDL: definitions of the source that go and come."""
@@ -107,6 +116,11 @@ class TargetTables:
         for database in after.databases:
             if self._naming.rules.keeps(database.name, ""):
                 self._databases[database.id] = database.name
+
+    def show(self, table: TableDef) -> None:
+        """Let a table of the source count with this definition: what the target has of it."""
+        if self._naming.rules.keeps(table.db, table.name):
+            self._of(table)[table.id] = table
 
     def sources(self, table: TableDef) -> list[TableDef]:
         """All tables of the source that share the target of `table`, by id."""

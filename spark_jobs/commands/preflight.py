@@ -25,6 +25,7 @@ from binlake.dialect import bytewise_table
 from binlake.feed.checks import FeedReport, check_tables, landed_tables, unanswered
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
@@ -53,7 +54,7 @@ class PreflightCommand:
         """Print the reports."""
         replication = load_replication(args.replication)
         target = replication.target if replication.feed else replication.sql_target()
-        reports = reports_of(target, tables_of(replication, _schema(replication))) if target is not None else []
+        reports = reports_of(target, tables_of(replication, _tables(replication))) if target is not None else []
         feeds = feed_reports(replication)
         if args.output == "json":
             tables = [report.to_dict() for report in reports]
@@ -71,16 +72,16 @@ def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside:
 
     `aside`: tables that stop nothing.
     """
-    reports = reports_of(target, tables_of(ctx.replication, SchemaHistory(ctx.paths).state_at(bounds.lo)))
+    reports = reports_of(target, tables_of(ctx.replication, target_tables_at(ctx.paths, Naming(ctx.rules), bounds.lo)))
     for report in reports:
         for warning in report.warnings:
             log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
     require_fit(stopping(target, reports, aside), {"window": bounds.window})
 
 
-def tables_of(replication: Replication, state: SchemaState) -> list[TableDef]:
-    """The replicated tables of `state` as the target must have them, by name."""
-    tables = TargetTables(state, Naming(Rules.of(replication))).tables()
+def tables_of(replication: Replication, there: TargetTables) -> list[TableDef]:
+    """The replicated tables as the target must have them, by name."""
+    tables = there.tables()
     target = replication.target
     if target is not None and not replication.source.new_collation:
         tables = [bytewise_table(table, target.db_type) for table in tables]
@@ -99,7 +100,7 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
         return []
     tables = landed_tables(replication)
     if tables is None:
-        tables = tables_of(replication.model_copy(update={"target": None}), _read_source_schema(replication))
+        tables = tables_of(replication.model_copy(update={"target": None}), _read_source_tables(replication))
     return [
         replace(report, refused=(*report.refused, *unanswered(feed)))
         for feed in replication.feed
@@ -107,13 +108,18 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     ]
 
 
-def _schema(replication: Replication) -> SchemaState:
-    history = SchemaHistory(LakePaths.of(replication))
+def _tables(replication: Replication) -> TargetTables:
+    paths = LakePaths.of(replication)
     landed = WindowLog(LakePaths.of(replication)).landed_range()
     if landed is None:
-        return _read_source_schema(replication)
+        return _read_source_tables(replication)
     checkpoint = read_checkpoint_ts(replication, replication.source.expected_cluster)
-    return history.state_at(landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1]))
+    ts = landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1])
+    return target_tables_at(paths, Naming(Rules.of(replication)), ts)
+
+
+def _read_source_tables(replication: Replication) -> TargetTables:
+    return TargetTables(_read_source_schema(replication), Naming(Rules.of(replication)))
 
 
 def _read_source_schema(replication: Replication) -> SchemaState:

@@ -16,7 +16,7 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.tableback import bring_table_back
 from binlake.repair.verify.tables import Name, cluster_of
@@ -24,7 +24,7 @@ from binlake.rules import Rules
 from binlake.target.apply.position import read_checkpoint_ts, read_tables_aside
 from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
-from binlake.window.targets import Naming, TargetTables
+from binlake.window.targets import Naming
 from spark_jobs.commands.verify import repair_lineage
 from spark_jobs.job.arguments import add_job, add_wait
 from spark_jobs.job.outcomes import run_and_report, show_results
@@ -88,8 +88,8 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
 
 def _names_as_defined(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
     """The names as the definitions spell them at one of `moments`. Raises ConfigError for one that is in none."""
-    history, naming = SchemaHistory(LakePaths.of(replication)), Naming(Rules.of(replication))
-    known = [TargetTables(history.state_at(ts), naming) for ts in moments if ts is not None]
+    paths, naming = LakePaths.of(replication), Naming(Rules.of(replication))
+    known = [target_tables_at(paths, naming, ts) for ts in moments if ts is not None]
     found: list[Name] = []
     for text in tables:
         db, _, name = text.partition(".")

@@ -32,7 +32,8 @@ from spark_jobs.compact.shaping import may_differ, read_shapes
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear_rows, overwrite
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
-from spark_jobs.tables.netchange import key_arrivals, net_changes, read_window_rows, touched_tables
+from spark_jobs.tables.held import WindowChanges, read_window_changes
+from spark_jobs.tables.netchange import key_arrivals, net_changes, touched_tables
 from spark_jobs.tables.pinned import NO_ROWS, digest_of, next_start, open_manifest, require_pinned, target_position
 from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.tables.sinks import (
@@ -64,14 +65,16 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
-        is_net = merged.rows > 0 and not ordered
-        mutated = _Mutated(read_window_rows(ctx, wanted), merged.rows) if is_net else None
-        places = touched_tables(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
+        mutated = None if ordered else read_window_changes(ctx, wanted, merged.rows)
+        given = (mutated.count, mutated.rows) if mutated else (merged.rows, None)
+        places = touched_tables(
+            ctx, wanted, window.segments.starts, *given, placed=mutated is not None and mutated.placed
+        )
         named = {place.name for place in places}
         # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
         shapes = read_shapes(target, window, named) if is_next else _read_sealed_shapes(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
-        derived = places if is_net else []
+        derived = places if mutated else []
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
@@ -121,18 +124,10 @@ def _require_as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> Compac
 
 
 @dataclass(frozen=True)
-class _Mutated:
-    """The row changes of the window, and how many they are."""
-
-    rows: Rows
-    count: int
-
-
-@dataclass(frozen=True)
 class _TouchedTables:
     """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
 
-    mutated: _Mutated | None
+    mutated: WindowChanges | None
     all: list[SegmentTable]
     required: list[SegmentTable]
 
@@ -141,7 +136,7 @@ def _require_own_keys(
     ctx: StageContext,
     window: SinkWindow,
     places: list[SegmentTable],
-    mutated: _Mutated | None,
+    mutated: WindowChanges | None,
     position: Position,
     *,
     strict: bool,
@@ -176,7 +171,7 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
     return rows
 
 
-def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: _Mutated) -> Rows:
+def _derive(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: WindowChanges) -> Rows:
     """Rows of `change`."""
     cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
     found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)

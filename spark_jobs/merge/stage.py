@@ -23,18 +23,20 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import read_locks_at
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
 from binlake.rules.windowrows import row_filter
-from binlake.window.ddls import plan_ddls, require_replacements_used, window_schemas
+from binlake.window.ddls import plan_locked_ddls, require_replacements_used, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.extras import extras_of_window
 from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
+from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
@@ -64,14 +66,14 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
     named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
-    planned, schemas = _ddls(ctx, manifest, ignored)
+    planned, schemas, locks = _ddls(ctx, manifest, ignored)
     if planned:
         rows_of = pa.Table.from_pylist([_ddl_row(bounds, ddl) for ddl in planned], arrow_schema(DDL.schema()))
         overwrite(ctx.rows_to_write(rows_of), ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
     else:
         # Of an injection that was taken back.
         clear_rows(ctx.rows_to_write, ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
-    rows, lost = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else (0, {})
+    rows, lost = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
     record_late(ctx.paths, ctx.windows, ctx.rules.injections, bounds.lo, ctx.run_id)
@@ -85,7 +87,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     alerts = [*_alerts(planned), *_table_alerts(lost, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
-    sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged)
+    sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
@@ -93,14 +95,15 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
 
 def _ddls(
     ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
-) -> tuple[list[LandedDdl], WindowSchemas]:
+) -> tuple[list[LandedDdl], WindowSchemas, Locks]:
     history = SchemaHistory(ctx.paths)
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
-    planned = plan_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo)
+    before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
+    planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before)
     require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
     planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
-    return planned, window_schemas(base, binlogs, jobs, manifest.lo)
+    return planned, window_schemas(base, binlogs, jobs, manifest.lo), locks
 
 
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
@@ -169,11 +172,11 @@ def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, 
 
 
 def _write_mutations(
-    ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
+    ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, locks: Locks, ignored: frozenset[int]
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
-    added = tuple(extras_of_window(schemas, Naming(ctx.rules)))
+    added = tuple(extras_of_window(schemas, Naming(ctx.rules), locks))
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
     return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))

@@ -46,7 +46,8 @@ from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.job.lineage import Gathered, Sources, Written
-from spark_jobs.tables.netchange import key_arrivals, net_changes, read_window_rows, touched_tables
+from spark_jobs.tables.held import read_window_changes
+from spark_jobs.tables.netchange import key_arrivals, net_changes, touched_tables
 from spark_jobs.tables.sharedkeys import require_own_mirror_keys, shared_tables
 from spark_jobs.tables.sinks import SinkWindow, read_mirror_window, require_merged, tables_at_end
 
@@ -113,16 +114,18 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged)
-    rows = read_window_rows(ctx, window) if merged.rows else None
-    names = {touched.name for touched in touched_tables(ctx, window, (), merged.rows, rows)}
+    found = read_window_changes(ctx, window, merged.rows)
+    rows, count = (found.rows, found.count) if found else (None, 0)
+    placed = found is not None and found.placed
+    names = {touched.name for touched in touched_tables(ctx, window, (), count, rows, placed=placed)}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
     if rows is not None:
-        _require_own_keys(ctx, sink, rows, merged.rows, plan.cells)
+        _require_own_keys(ctx, sink, rows, count, plan.cells)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
-        done.append(_apply_rows(ctx, net_changes(rows, plan.cells, merged.rows, routed=bool(ctx.rules.routes)), plan))
+        done.append(_apply_rows(ctx, net_changes(rows, plan.cells, count, routed=bool(ctx.rules.routes)), plan))
     applied = Applied(
         list(chain.from_iterable(part.versions for part in done)),
         sum(part.rows for part in done),

@@ -57,13 +57,20 @@ def read_window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
 
 
 def touched_tables(
-    ctx: StageContext, bounds: Bounds, starts: Sequence[int], count: int, rows: Rows | None = None
+    ctx: StageContext,
+    bounds: Bounds,
+    starts: Sequence[int],
+    count: int,
+    rows: Rows | None = None,
+    *,
+    placed: bool = False,
 ) -> list[SegmentTable]:
     """The tables and segments of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
 
-    Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do.
+    Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do. `placed`:
+    `rows` are not what the lake has of the window.
     """
-    if not count or (not isinstance(rows, pa.Table) and count <= DRIVER_ROWS):
+    if not count or (not isinstance(rows, pa.Table) and count <= DRIVER_ROWS and not placed):
         return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
     edges = tuple(starts)
 

@@ -14,7 +14,7 @@ from binlake.errors import IncompleteWindow
 from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.opentable import open_table
-from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
@@ -105,7 +105,7 @@ def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table:
 
 def target_tables(ctx: StageContext, ts: int) -> TargetTables:
     """The tables as they are under the target's names after the last DDL at or before `ts`."""
-    return TargetTables(SchemaHistory(ctx.paths).state_at(ts), Naming(ctx.rules))
+    return target_tables_at(ctx.paths, Naming(ctx.rules), ts)
 
 
 def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:

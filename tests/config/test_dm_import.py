@@ -126,8 +126,7 @@ def test_the_articles_knobs_mean_the_same(tmp_path: Path, capsys: pytest.Capture
     report = capsys.readouterr().out
     line = next(number for number, text in enumerate(TASK.splitlines(), 1) if "worker-count: 32" in text)
     assert f"task.yaml:{line}  taken    syncers.global.worker-count: target.worker-count = 32" in report
-    assert "differs  shard-mode: no shard waits" in report
-    assert replication.shard_mode == ""
+    assert replication.shard_mode == "pessimistic"
     assert "source1.yaml:2  differs  server-id" in report
     assert "TopSecret" not in report + text
     assert "BINLAKE_SOURCE_S_02_PASSWORD" in report

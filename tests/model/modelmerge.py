@@ -10,7 +10,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from modellog import log_of
 from modelwindow import NAME, Converter, Events
 from support.mariadb import MariaDb, execute, rows
@@ -23,10 +26,12 @@ from binlake.rows.schema import Action
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.window.added import add_columns
-from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.ddls import plan_locked_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.extras import extras_of_window
-from binlake.window.targets import Naming
+from binlake.window.heldrows import earlier_rows, place_held
+from binlake.window.shardlocks import Locks
+from binlake.window.targets import Naming, TargetTables
 from pump_service.workload.definitions import Col, column_json
 
 TABLES = (("s1", "t_1"), ("s2", "t_2"), ("s3", "t_3"))
@@ -53,6 +58,13 @@ class Shard:
     columns: dict[str, Col]
     rows: dict[int, dict[str, str | None]] = field(default_factory=dict)
     had: set[str] = field(default_factory=set)
+    steps: list[tuple[tuple[object, ...], list[tuple[Any, ...]]]] = field(default_factory=list)
+    made: int = 0
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What its definition lets rows be."""
+        return tuple(sorted((name, column.tp, column.flen) for name, column in self.columns.items()))
 
 
 class MergedShards:
@@ -63,6 +75,7 @@ class MergedShards:
         self.shards = [Shard(db, table, {"id": integer("id"), "v": text("v", LENGTHS[0])}) for db, table in TABLES]
         self.keys = iter(range(1, 10_000))
         self.drawn: list[str] = []
+        self.plan: list[tuple[dict[str, Col], str, tuple[str, str] | None]] = []
         for shard in self.shards:
             self.w.create_database(shard.db)
             self.w.create_table(shard.db, shard.table, list(shard.columns.values()), ["id"])
@@ -104,14 +117,16 @@ class MergedShards:
         values: dict[str, str | None] = {"id": str(key)}
         for name, column in shard.columns.items():
             if name != "id":
-                free = column.tp == t.LONG
+                free = column.tp in (t.LONG, t.LONGLONG)
                 values[name] = str(self.random.randrange(100)) if free else f"{name}{self.random.randrange(100)}"
         return values
 
-    def alter(self, shard: Shard, columns: dict[str, Col], query: str) -> int:
-        """`query` on one shard, which has `columns` then; its commit_ts."""
+    def alter(self, shard: Shard, columns: dict[str, Col], query: str, renamed: tuple[str, str] | None = None) -> int:
+        """`query` on one shard, which has `columns` then, one of them `renamed` (from, to); its commit_ts."""
         info = json.loads(json.dumps(self.w.table(shard.db, shard.table).raw))
         known = {column["name"]["O"]: column for column in info["cols"]}
+        if renamed is not None:
+            known[renamed[1]] = known.pop(renamed[0])
         info["max_col_id"] = max(info.get("max_col_id", 0), *(column["id"] for column in info["cols"]))
         info["cols"] = []
         for offset, (name, column) in enumerate(columns.items()):
@@ -127,9 +142,11 @@ class MergedShards:
         at = self.w._ddl(Action.MULTI_SCHEMA_CHANGE, shard.db, shard.table, text_, info)
         self._run(text_)
         for row in (*shard.rows.values(), *self.w.rows[shard.db, shard.table]):
-            for name in shard.columns.keys() - columns.keys():
+            if renamed is not None:
+                row[renamed[1]] = row.pop(renamed[0])
+            for name in row.keys() - columns.keys():
                 del row[name]
-            row |= {name: column.default for name, column in columns.items() if name not in shard.columns}
+            row |= {name: column.default for name, column in columns.items() if name not in row}
         shard.had |= columns.keys()
         shard.columns = columns
         return at
@@ -153,6 +170,68 @@ class MergedShards:
             columns["v"] = replace(columns["v"], flen=self.random.choice(LENGTHS))
             self.alter(shard, columns, f"MODIFY COLUMN v VARCHAR({columns['v'].flen})")
 
+    def draw_step(self) -> None:
+        """The next DDL of one shard; all shards make the same ones, each in its own time."""
+        shard = self.random.choice(self.shards)
+        if shard.made == len(self.plan):
+            self.plan.append(self._next_ddl(shard))
+        columns, query, renamed = self.plan[shard.made]
+        shape, before = shard.shape, self._rows_of(shard)
+        shard.made += 1
+        self.alter(shard, dict(columns), query, renamed)
+        if shard.shape != shape:
+            shard.steps.append((shard.shape, before))
+            self._release()
+
+    def _next_ddl(self, shard: Shard) -> tuple[dict[str, Col], str, tuple[str, str] | None]:
+        columns = dict(shard.columns)
+        own, free = ([name for name in POOL if (name in columns) == has] for has in (True, False))
+        kind = self.random.choice(("add", "add", "drop", "length", "number", "rename"))
+        if kind == "add" and free:
+            name = self.random.choice(free)
+            return {**columns, name: POOL[name]}, f"ADD COLUMN {POOL[name].sql}", None
+        if kind == "drop" and own:
+            del columns[own[0]]
+            return columns, f"DROP COLUMN {own[0]}", None
+        if kind == "rename" and "a" in columns and "c" not in columns:
+            renamed = {"c" if name == "a" else name: column for name, column in columns.items()}
+            return (
+                {name: replace(column, name=name) for name, column in renamed.items()},
+                "RENAME COLUMN a TO c",
+                ("a", "c"),
+            )
+        if kind == "number" and "c" in columns:
+            columns["c"] = replace(columns["c"], tp=t.LONGLONG, flen=20)
+            return columns, "MODIFY COLUMN c BIGINT(20)" + _default(columns["c"]), None
+        columns["v"] = replace(columns["v"], flen=self.random.choice(LENGTHS))
+        return columns, f"MODIFY COLUMN v VARCHAR({columns['v'].flen})", None
+
+    def _release(self) -> None:
+        """As DM: what all shards have come to is no longer waited for."""
+        while all(shard.steps for shard in self.shards):
+            first = self.shards[0]
+            every = [[shape for shape, _ in shard.steps] for shard in self.shards]
+            reached = next((shape for shape, _ in first.steps if all(shape in own for own in every)), None)
+            if reached is None:
+                return
+            for shard in self.shards:
+                del shard.steps[: [own for own, _ in shard.steps].index(reached) + 1]
+
+    def _rows_of(self, shard: Shard) -> list[tuple[Any, ...]]:
+        columns = ", ".join(sorted(shard.columns))
+        return rows(self.server, f"SELECT {columns} FROM {shard.db}.{shard.table} ORDER BY id")
+
+    def held_differences(self) -> Iterator[str]:
+        """What the target does not have as each shard had it before the first DDL that still waits."""
+        wanted = sorted((row for shard in self.shards
+                         for row in (shard.steps[0][1] if shard.steps else self._rows_of(shard))), key=str)  # fmt: skip
+        columns = rows(self.server, "SELECT column_name FROM information_schema.columns"
+                                    f" WHERE table_schema = '{DB}' AND table_name = '{TABLE}' ORDER BY 1")  # fmt: skip
+        names = ", ".join(sorted(name for (name,) in columns))
+        there = sorted(rows(self.server, f"SELECT {names} FROM {DB}.{TABLE}"), key=str)
+        if there != wanted:
+            yield f"{names}: {there}, not {wanted}"
+
     def differences(self) -> Iterator[str]:
         """What the target does not have as the shards have it now, column by column of each."""
         for shard in self.shards:
@@ -168,31 +247,55 @@ class MergedShards:
 
 
 class MergingConverter(Converter):
-    """A Converter that adds to rows what the shard lacks, as merge does."""
+    """A Converter that adds to rows what the shard lacks, and holds what waits, as merge and compact do."""
+
+    locks: Locks = Locks()
+    _decoded: tuple[pa.Table, ...] = ()
 
     def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
         base, log = self._schema(lo), self.source
         ddls = [ddl for ddl in log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
         schemas = window_schemas(base, ddls, jobs, lo)
+        planned, self.locks = plan_locked_ddls(base, ddls, jobs, self.rules, self.ignored, lo, self.locks.still_open)
         batch = MutationBatch(self.rules.route)
         for commit_ts, start_ts, payload, _ in log.rows:
             if lo < commit_ts <= hi:
                 batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
+        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks))
+        own = pa.Table.from_batches([made])
         found: Events = {}
-        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules)))
-        for row in made.to_pylist(maps_as_pydicts="strict"):
+        for row in self._placed(own, lo, hi).to_pylist(maps_as_pydicts="strict"):
             # What a row of the lake does not have is NULL.
             absent = dict.fromkeys(POOL)
             images = (None if row[side] is None else {**absent, **row[side]} for side in ("before", "after"))
             event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op")), *images)
             found.setdefault((row["db"], row["table"]), []).append(event)
-        return plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo), found
+        self._decoded += (own,)
+        return planned, found
+
+    def _placed(self, own: pa.Table, lo: int, hi: int) -> pa.Table:
+        parts = [own]
+        for one in earlier_rows(self.locks.holds, lo, hi):
+            for table in self._decoded:
+                inside = pc.and_(pc.greater(table["commit_ts"], one.lo), pc.less_equal(table["commit_ts"], one.hi))
+                of = pc.and_(
+                    pc.equal(table["source_db"], one.source[0]), pc.equal(table["source_table"], one.source[1])
+                )
+                parts.append(table.filter(pc.and_(inside, of)))
+        return place_held(pa.concat_tables(parts), self.locks.holds, hi)
+
+    def _targets(self, ts: int) -> TargetTables:
+        return TargetTables(self._schema(ts), Naming(self.rules), self.locks.shown(ts))
 
 
 def converter_of(shards: MergedShards, random: Random, mode: str) -> MergingConverter:
     """Windows of what the shards logged so far."""
     return MergingConverter(log_of(shards.w), random, rules_of(mode))
+
+
+def _default(column: Col) -> str:
+    return "" if column.default is None else f" DEFAULT '{column.default}'"
 
 
 def _literal(value: str | None) -> str:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from modelerrors import Wrong
+from modellog import log_of
 from modelmerge import MergedShards, converter_of
 from support.mariadb import MariaDb
 from support.windows import target_of
@@ -40,6 +41,29 @@ def run_optimistic(server: MariaDb, seed: int) -> None:
         raise
 
 
+def run_pessimistic(server: MariaDb, seed: int) -> int:
+    """As `run_optimistic`, where DDL wait; how many windows ended with rows that waited."""
+    server.wipe()
+    random = Random(f"pessimistic {seed}")
+    shards, target, lo, waited = MergedShards(server, random), target_of(server), 0, 0
+    converter = converter_of(shards, random, "pessimistic")
+    try:
+        for _ in range(random.randint(5, 9)):
+            for _ in range(random.randint(1, 7)):
+                shards.draw_step() if random.random() < 0.4 else shards.write()
+            hi, converter.source = shards.w.clock(), log_of(shards.w)
+            converter._states.clear()
+            found = converter.convert(lo, hi, target, "safe")
+            apply_window(target, found.manifest, found)
+            if differences := list(shards.held_differences()):
+                raise Wrong(f"at {hi}: {differences}")
+            lo, waited = hi, waited + any(shard.steps for shard in shards.shards)
+    except (Wrong, BinlakeError) as error:
+        error.add_note("\n".join([*shards.drawn, f"seed {seed}"]))
+        raise
+    return waited
+
+
 def run_all(server: MariaDb) -> None:
     """All seeds."""
     for seed in range(SEEDS):
@@ -56,3 +80,8 @@ def test_the_model_finds_a_statement_that_adds_what_is_there(mariadb: MariaDb, m
     monkeypatch.setattr(optimistic, "_delta", lambda *_: ())
     with pytest.raises((Wrong, BinlakeError), match=r"Duplicate column|definition"):
         run_all(mariadb)
+
+
+def test_rows_behind_a_ddl_wait_until_all_shards_have_it(mariadb: MariaDb) -> None:  # R-15 S4-53
+    waited = [run_pessimistic(mariadb, seed) for seed in range(SEEDS)]
+    assert sum(waited) > SEEDS

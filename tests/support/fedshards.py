@@ -41,12 +41,14 @@ TASK: dict[str, Any] = {
 class FedShards:
     """`servers`: those of the shards, emptied; `target`: where their tables become one. Use as a context manager.
 
-    `task`: keys of DM's task beside those of `TASK`. Nothing is read before `start`.
+    `task`: keys of DM's task beside those of `TASK`; `more`: sections of the replication beside what that makes of it.
+    Nothing is read before `start`.
     """
 
     def __init__(self, folder: Path, servers: Sequence[MariaDb], target: MariaDb, **task: Any) -> None:
         self.servers = dict(zip(SHARDS, servers, strict=True))
         self.target = target
+        self.more: dict[str, Any] = {}
         self._folder = folder
         self._replication, feeder = self._import({**TASK, **task})
         self._cluster = FedCluster(folder, target, feeder["source"])
@@ -86,7 +88,7 @@ class FedShards:
     def replication(self) -> Replication:
         """The imported one, over this cluster and a lake of this folder."""
         rules = {key: value for key, value in self._replication.items() if key not in ("name", "source", "lake")}
-        return self._cluster.replication(**rules)
+        return self._cluster.replication(**rules, **self.more)
 
     def run_windows(self) -> None:
         """Windows until all that was logged is applied."""

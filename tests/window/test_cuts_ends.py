@@ -8,8 +8,8 @@ import pytest
 
 from binlake.errors import ConfigError
 from binlake.window.cuts import require_outside_ddl
+from binlake.window.deciding import NOTHING
 from binlake.window.definitions import LandedDdl
-from binlake.window.judging import NOTHING
 
 DDL = LandedDdl(100, 60, 90, 8, 1, 8, "d", "t", "", "DROP INDEX u ON t", "apply", "", NOTHING, NOTHING)
 

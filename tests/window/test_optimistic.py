@@ -33,7 +33,7 @@ def alter(w: Workload, db: str, table: str, query: str, *columns: Col) -> int:
         former = known.get(column.name)
         top += former is None
         made = column_json(column, former["id"] if former else top, offset, primary=column.name == "id")
-        info["cols"].append(made if former else {**made, "origin_default": column.default})
+        info["cols"].append({**made, "origin_default": former["origin_default"] if former else column.default})
     w._put(db, info)
     return w._ddl(Action.MULTI_SCHEMA_CHANGE, db, table, query, info)
 

@@ -73,7 +73,7 @@ class ExtractSource(Section):
     target_column: str = Field(min_length=1, description="column of the target")
 
 
-ShardMode = Literal["", "optimistic"]
+ShardMode = Literal["", "pessimistic", "optimistic"]
 """How DDL of tables that share a target is merged: DM's names."""
 
 

@@ -112,7 +112,7 @@ def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     mode = entry.text()
     if mode not in ("", "pessimistic", "optimistic"):
         raise entry.error(f"shard-mode {mode!r} is not known", "pessimistic, optimistic or empty")
-    if mode == "optimistic":
+    if mode:
         outcome.take(entry, "shard-mode", mode)
         return
     text = (

@@ -19,6 +19,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.sqltable import SqlTable
@@ -26,7 +27,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.window.definitions import Base, key_defaults_of
-from binlake.window.targets import Naming, TargetTables
+from binlake.window.targets import Naming
 
 Side = Literal["source", "target"]
 Name = tuple[str, str]
@@ -82,7 +83,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     if len(inside) > MOST_CHANGES:
         raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="take a smaller range")
     state = SchemaHistory(paths).state_at(known)
-    base: Base = state if at_source else TargetTables(state, Naming(Rules.of(replication)))
+    base: Base = state if at_source else target_tables_at(paths, Naming(Rules.of(replication)), known, state)
     own, later = _by_table(inside), _by_table(behind)
     naming = Naming(Rules.of(replication))
     shown = [naming.table(*name) if at_source else name for name in own]

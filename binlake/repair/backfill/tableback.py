@@ -16,7 +16,7 @@ from binlake.config import Replication
 from binlake.dialect import bytewise_table
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.repair.backfill.repair import MOST_DIFFERENCES, hold_target
 from binlake.repair.backfill.touched import find_touched_keys
 from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys
@@ -34,7 +34,7 @@ from binlake.target.definitions.definitions import (
     expect_tables,
     read_definitions,
 )
-from binlake.window.targets import Naming, TargetTables
+from binlake.window.targets import Naming
 
 log = structlog.get_logger(__name__)
 
@@ -86,8 +86,8 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
 
 
 def _definition_at(replication: Replication, found: AsideTable, ts: int) -> TableDef | None:
-    state = SchemaHistory(LakePaths.of(replication)).state_at(ts)
-    definition = TargetTables(state, Naming(Rules.of(replication))).find(found.db, found.table)
+    tables = target_tables_at(LakePaths.of(replication), Naming(Rules.of(replication)), ts)
+    definition = tables.find(found.db, found.table)
     if definition is None or replication.source.new_collation:
         return definition
     return bytewise_table(definition, replication.sql_target().db_type)

@@ -10,6 +10,7 @@ from binlake.dialect import bytewise_table
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
 from binlake.rows.schema import SchemaState, TableDef
@@ -45,7 +46,7 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
     """
     rules = Rules.of(replication)
     state, naming = SchemaHistory(paths).state_at(ts), Naming(rules)
-    tables = TargetTables(state, naming)
+    tables = target_tables_at(paths, naming, ts, state)
     sources: dict[Name, list[TableDef]] = {}
     for table in naming.kept(state.tables()):
         if table.kind == "table":

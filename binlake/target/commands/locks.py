@@ -1,7 +1,7 @@
 """`binlake ddl lock`: the tables that share a target and are not of one shape, as the lake knows them at its end.
 
-It is DM's `shard-ddl-lock`, without a lock: nobody waits. The first table widens the target, the last one narrows it,
-and meanwhile this says whose DDL is missing.
+It is DM's `shard-ddl-lock`. In mode pessimistic it says whose rows wait for whom; in the others nobody waits, the first
+table widens the target, the last one narrows it, and meanwhile this says whose DDL is missing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from binlake.config.model import Replication
 from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.shardlocks import read_locks_at
 from binlake.lake.windowlog import WindowLog
+from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
+from binlake.window.shardlocks import Name
 from binlake.window.shards import find_unlike_shards
 from binlake.window.targets import Naming, TargetTables
 
@@ -23,6 +26,7 @@ _STATES = {
     True: "the target holds the rows of all",
     False: "no shape holds the rows of all: the next DDL of one of them stops",
 }
+_WAITS = "they wait for each other: rows behind a DDL that others lack are held"
 
 
 def show_locks(replication: Replication, output: str) -> int:
@@ -34,8 +38,12 @@ def show_locks(replication: Replication, output: str) -> int:
         print("all tables that share a target are of one shape")
     for lock in locks if output != "json" else ():
         print(f"{lock['target']}: {lock['state']}")
-        rows = [(t["source"], t["table"], ", ".join(t["lacks"]), t["ddl"], t["commit_ts"]) for t in lock["tables"]]
-        print_table(("source", "table", "lacks", "last DDL", "commit_ts"), rows, whole=("last DDL",))
+        rows = [
+            (t["source"], t["table"], ", ".join(t["lacks"]), t["held_from"], t["ddl"], t["commit_ts"])
+            for t in lock["tables"]
+        ]
+        names = ("source", "table", "lacks", "held from", "last DDL", "commit_ts")
+        print_table(names, rows, whole=("last DDL",))
     return 0 if locks else 3
 
 
@@ -47,16 +55,18 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
         raise ConfigError("nothing has landed yet", where={"lake": paths.root}, hint="run the first window")
     history, naming = SchemaHistory(paths), Naming(Rules.of(replication))
     found = find_unlike_shards(TargetTables(history.state_at(landed), naming), naming)
+    held = _held_from(replication, paths)
     last = history.last_ddl_of([shard.table_id for one in found for shard in one.shards], landed)
     return [
         {
             "target": f"{one.db}.{one.table}",
-            "state": _STATES[one.mergeable],
+            "state": _WAITS if held else _STATES[one.mergeable],
             "tables": [
                 {
                     "source": shard.source or replication.name,
                     "table": f"{shard.db}.{shard.table}",
                     "lacks": list(shard.lacks),
+                    "held_from": held.get(fold_pair((shard.db, shard.table)), ""),
                     "ddl": last.get(shard.table_id, (0, ""))[1],
                     "commit_ts": str(last[shard.table_id][0]) if shard.table_id in last else "",
                 }
@@ -65,3 +75,15 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
         }
         for one in found
     ]
+
+
+def _held_from(replication: Replication, paths: LakePaths) -> dict[Name, str]:
+    """The commit_ts from which rows of a table of the source wait, as text, by its name in lower case."""
+    windows = WindowLog(paths)
+    merged = windows.newest(("merge",), 1)
+    ts = merged[0]["hi"] if merged else 0
+    found: dict[Name, str] = {}
+    for hold in read_locks_at(windows, Rules.of(replication), ts).holds:
+        name = fold_pair(hold.source)
+        found[name] = str(min(hold.since, int(found.get(name, hold.since))))
+    return found

@@ -18,6 +18,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.schemas import KnownStates
 from binlake.lake.seek import Budget
+from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
 from binlake.rows.codec import key_text
@@ -80,7 +81,7 @@ class _CachedAudit(Audit):
 
     def tables_at(self, ts: int) -> TargetTables:
         if ts not in self._tables:
-            self._tables[ts] = TargetTables(_STATES.at(self.paths, ts), self._naming)
+            self._tables[ts] = target_tables_at(self.paths, self._naming, ts, _STATES.at(self.paths, ts))
         return self._tables[ts]
 
     def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:

@@ -1,0 +1,74 @@
+"""The row changes that a sink's window takes, where tables that share a target wait for each other (pessimistic mode).
+
+What is held in the window is left out; what the window releases comes along, from wherever it lies in the lake.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import functions as F
+
+from binlake.base.lakecolumns import Mutation
+from binlake.changes.net.events import COLUMNS, SOURCE
+from binlake.lake.rowhistory import read_rows
+from binlake.lake.shardlocks import read_locks
+from binlake.lake.tables import MUTATION, schema_text
+from binlake.rows.codec import MUTATION_SCHEMA
+from binlake.window.heldrows import Earlier, earlier_rows, place_held
+from binlake.window.shardlocks import Hold
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import Rows, commit_ts_predicate, map_rows, read_table
+from spark_jobs.tables.netchange import read_window_rows
+
+_NAMES = (*COLUMNS, *SOURCE)
+_SCHEMA = schema_text(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]))
+
+
+@dataclass(frozen=True)
+class WindowChanges:
+    """Row changes and how many they are; `placed`: they are not what the lake has of the window."""
+
+    rows: Rows
+    count: int
+    placed: bool
+
+
+def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> WindowChanges | None:
+    """The changes that count in a window of `count` rows; None when there is none. Raises DamagedManifest."""
+    holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
+    earlier = earlier_rows(holds, bounds.lo, bounds.hi)
+    if not count and not earlier:
+        return None
+    if not holds:
+        return WindowChanges(read_window_rows(ctx, bounds), count, placed=False)
+    rows = _with_earlier(ctx, read_window_rows(ctx, bounds), earlier)
+    placed = map_rows(rows, functools.partial(_place, holds=holds, hi=bounds.hi), _SCHEMA)
+    return WindowChanges(placed, placed.num_rows if isinstance(placed, pa.Table) else placed.count(), placed=True)
+
+
+def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
+    return place_held(rows, holds, hi)
+
+
+def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> Rows:
+    if isinstance(rows, pa.Table):
+        parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _of_source(one)) for one in earlier]
+        return pa.concat_tables([rows.select(_NAMES), *parts]).unify_dictionaries()
+    parts = [
+        read_table(ctx.spark, ctx.paths, MUTATION)
+        .where(commit_ts_predicate(one.lo, one.hi))
+        .where((F.col(Mutation.SOURCE_DB) == one.source[0]) & (F.col(Mutation.SOURCE_TABLE) == one.source[1]))
+        for one in earlier
+    ]
+    return functools.reduce(lambda one, other: one.unionByName(other), [p.select(*_NAMES) for p in (rows, *parts)])
+
+
+def _of_source(one: Earlier) -> ds.Expression:
+    names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), one.source, strict=True)
+    return functools.reduce(operator.and_, [ds.field(column) == value for column, value in names])

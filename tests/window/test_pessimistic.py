@@ -1,0 +1,179 @@
+"""`shard-mode = "pessimistic"`: a DDL of a table that shares its target waits until all tables have it."""
+
+from __future__ import annotations
+
+import pytest
+from support.workload import Workload, integer, text
+from test_judging import SHARDS, logged, rename, rules, two_shards
+from test_optimistic import alter
+
+from binlake.errors import SchemaError
+from binlake.rows.schema import SchemaState
+from binlake.window.ddls import plan_locked_ddls
+from binlake.window.definitions import LandedDdl
+from binlake.window.shardlocks import Locks
+from binlake.window.targets import Naming, TargetTables
+
+PESSIMISTIC = {"routes": [SHARDS], "shard_mode": "pessimistic"}
+SAME = "- shared table: the target has the shape that all its tables need"
+
+
+def planned(w: Workload) -> tuple[list[LandedDdl], Locks]:
+    """The DDL behind the first four, and what is held at the end."""
+    found, locks = plan_locked_ddls(SchemaState(), *logged(w), rules(**PESSIMISTIC))
+    return found[4:], locks
+
+
+def said(w: Workload) -> list[str]:
+    return [ddl.sql if ddl.decision == "apply" else f"- {ddl.reason}" for ddl in planned(w)[0]]
+
+
+def at_target(w: Workload, locks: Locks, ts: int) -> list[str]:
+    """The columns of the target at `ts`, where `locks` hold."""
+    tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.shown(ts))
+    found = tables.find("all", "t")
+    return [column.name for column in found.columns] if found else []
+
+
+def test_a_step_runs_when_the_last_table_has_it() -> None:  # R-15 S4-53
+    w = two_shards()
+    first = w.add_column("s1", "t_1", integer("n", default="5"))
+    assert said(w) == ["- shard lock: waits for s2.t_2"]
+    (hold,) = planned(w)[1].holds
+    assert (hold.source, hold.target, hold.since, hold.waits) == (("s1", "t_1"), ("all", "t"), hold.since, True)
+    assert hold.since <= first
+    assert at_target(w, planned(w)[1], w.clock()) == ["id", "name"]
+
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    ddls, locks = planned(w)
+    assert said(w)[1] == "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"
+    names = [[c.name for c in side.tables[0].columns] for side in (ddls[1].before, ddls[1].after)]
+    assert names == [["id", "name"], ["id", "name", "n"]]
+    assert {hold.source[0]: hold.released for hold in locks.holds} == {"s1": ddls[1].since, "s2": ddls[1].since}
+    assert not locks.still_open
+    assert at_target(w, locks, w.clock()) == ["id", "name", "n"]
+
+
+def test_each_table_goes_step_by_step() -> None:  # R-15
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a"))
+    w.add_column("s1", "t_1", integer("b"))
+    w.add_column("s2", "t_2", integer("a"))
+    w.drop_column("s1", "t_1", "a")
+    w.add_column("s2", "t_2", integer("b"))
+    w.drop_column("s2", "t_2", "a")
+    waits, alter_ = "- shard lock: waits for s2.t_2", "ALTER TABLE `all`.`t`"
+    steps = [f"{alter_} ADD COLUMN `a` INT(11)", f"{alter_} ADD COLUMN `b` INT(11)", f"{alter_} DROP COLUMN `a`"]
+    assert said(w) == [waits, waits, steps[0], waits, *steps[1:]]
+    ddls, locks = planned(w)
+    own = sorted((hold for hold in locks.holds if hold.source[0] == "s1"), key=lambda hold: hold.since)
+    # The rows of a step end where the next one begins, and wait for that very step of the other table.
+    assert [hold.until for hold in own] == [own[1].since, own[2].since, 0]
+    assert [hold.released for hold in own] == [ddls[2].since, ddls[4].since, ddls[5].since]
+
+
+def test_any_ddl_may_wait_that_no_joined_definition_could_hold() -> None:  # R-15
+    w = two_shards()
+    for db, table in (("s1", "t_1"), ("s2", "t_2")):
+        alter(w, db, table, f"ALTER TABLE `{table}` MODIFY COLUMN `name` INT", integer("id"), integer("name"))
+    assert said(w) == ["- shard lock: waits for s2.t_2", "ALTER TABLE `all`.`t` MODIFY COLUMN `name` INT"]
+
+
+def test_the_same_ddl_in_another_order_come_together_where_the_shapes_do() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a", default="1"))
+    w.add_column("s2", "t_2", integer("b", default="2"))
+    w.add_column("s1", "t_1", integer("b", default="2"))
+    different = "- shard lock: the tables of all.t have come to different shapes: `binlake ddl lock`"
+    assert said(w) == ["- shard lock: waits for s2.t_2", different, different]
+    assert [bool(ddl.alert) for ddl in planned(w)[0]] == [False, True, True]
+    alter(w, "s2", "t_2", "ALTER TABLE `t_2` ADD COLUMN `a` INT DEFAULT '1' AFTER `name`", integer("id"), text("name"),
+          integer("a", default="1"), integer("b", default="2"))  # fmt: skip
+    ddls, locks = planned(w)
+    assert ddls[-1].sql == ("ALTER TABLE `all`.`t` ADD COLUMN `b` INT(11) DEFAULT '2'; "
+                            "ALTER TABLE `all`.`t` ADD COLUMN `a` INT DEFAULT '1' AFTER `name`")  # fmt: skip
+    assert sorted(tuple(hold.filled.items()) for hold in locks.holds) == [(), (), (("a", "1"),), (("b", "2"),)]
+    assert not locks.still_open
+
+
+def test_a_table_that_goes_is_waited_for_no_longer() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a"))
+    w.add_column("s1", "t_1", integer("b"))
+    w.drop_table("s2", "t_2")
+    ddls, locks = planned(w)
+    assert ddls[-1].sql == "ALTER TABLE `all`.`t` ADD COLUMN `a` INT(11); ALTER TABLE `all`.`t` ADD COLUMN `b` INT(11)"
+    assert "its rows stay there" in ddls[-1].alert
+    assert not locks.still_open
+
+
+def test_a_table_that_is_emptied_or_comes_meanwhile_waits_with_the_others() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    w.truncate("s1", "t_1")
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    w.create_table("s2", "t_4", [integer("id"), text("name"), integer("n")], ["id"])
+    assert at_target(w, planned(w)[1], w.clock()) == ["id", "name"]
+    w.add_column("s2", "t_2", integer("n"))
+    w.add_column("s2", "t_3", integer("n"))
+    ddls, locks = planned(w)
+    assert [ddl.decision for ddl in ddls] == ["skip", "skip", "skip", "skip", "skip", "apply"]
+    assert ddls[4].reason == "shard lock: waits for s2.t_3"
+    assert not locks.still_open
+    w.create_table("s2", "t_5", [integer("id"), integer("other")], ["id"])
+    with pytest.raises(SchemaError, match="another shape"):
+        planned(w)
+
+
+def test_a_rename_of_a_column_is_a_step_of_its_own() -> None:
+    # Rows between two renames have a column that the target never gets: the tables must come together before it.
+    w = two_shards()
+    for db, table in (("s1", "t_1"), ("s2", "t_2")):
+        for name in ("title", "label"):
+            info = {**w.table(db, table).raw}
+            columns = [dict(column) for column in info["cols"]]
+            columns[1]["name"] = {"O": name, "L": name}
+            w._put(db, {**info, "cols": columns})
+            w._ddl(12, db, table, f"ALTER TABLE `{table}` RENAME COLUMN x TO {name}", {**info, "cols": columns})  # type: ignore[arg-type]
+    assert said(w) == ["- shard lock: waits for s2.t_2"] * 2 + [
+        f"ALTER TABLE `all`.`t` RENAME COLUMN x TO {name}" for name in ("title", "label")
+    ]
+
+
+def test_tables_of_several_shapes_when_the_mode_was_chosen_follow_the_widest() -> None:
+    w = Workload()
+    for number in (1, 2):
+        w.create_database(f"s{number}")
+    w.create_table("s1", "t_1", [integer("id"), integer("n")], ["id"])
+    w.create_table("s2", "t_2", [integer("id")], ["id"])
+    tables = SchemaState().fold(logged(w)[1])
+    count = len(logged(w)[0])
+    w.add_column("s2", "t_2", integer("n"))
+    binlogs, jobs = logged(w)
+    found, locks = plan_locked_ddls(tables, binlogs[count:], jobs[count:], rules(**PESSIMISTIC))
+    assert [ddl.reason for ddl in found] == [SAME.removeprefix("- ")]
+    assert not locks
+
+
+def test_what_is_held_goes_from_window_to_window_as_text() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    before = len(logged(w)[0])
+    whole = planned(w)[1]
+    again = Locks.from_dict(whole.to_dict())
+    assert again.to_dict() == whole.to_dict()
+    base = SchemaState().fold(logged(w)[1])
+    lo = w.clock()
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    binlogs, jobs = logged(w)
+    found, locks = plan_locked_ddls(base, binlogs[before:], jobs[before:], rules(**PESSIMISTIC), lo=lo, before=again)
+    assert [ddl.sql for ddl in found] == ["ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"]
+    assert len(Locks.joined([whole, locks]).holds) == 2
+    assert not Locks.joined([whole, locks]).still_open
+
+
+def test_a_rename_of_a_table_is_refused_as_ever() -> None:
+    w = two_shards()
+    rename(w, ("s1", "t_1"), ("s1", "x"), "RENAME TABLE `s1`.`t_1` TO `s1`.`x`")
+    with pytest.raises(SchemaError, match="rename or swap"):
+        planned(w)
