@@ -288,7 +288,9 @@ def test_every_knob_of_dm_loads_and_gets_a_line(tmp_path: Path, capsys: pytest.C
     assert (replication.target.mode, replication.target.safe_mode) == ("ordered", "always")
     assert (replication.target.worker_count, replication.target.batch_rows) == (9, 50)
     assert replication.filters[0].table_pattern == "tmp*"
-    assert replication.airflow.verify.schedule == "@daily"
+    assert (replication.validation.mode, replication.validation.max_pending_rows) == ("full", 9)
+    (asked,) = replication.validation.source
+    assert (asked.name, asked.host, asked.port, asked.rename_schema) == ("s-01", "h", 1, "")
     (source,) = read_feeder(out / "feeder" / "all-knobs.toml").source
     assert source.security.files() == ("/a", "/b", "/c")
     assert (source.snapshot.threads, source.snapshot.chunk_rows) == (2, 5000)

@@ -17,7 +17,7 @@ from binlake.config.importing.document import Entry
 from binlake.config.importing.report import Outcome, put, say_notes
 from binlake.config.importing.rules import Instance, lists_of, take_rules
 from binlake.config.importing.scope import TEMPLATE, Scope
-from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validator, unit_of
+from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validated_sources, take_validator, unit_of
 from binlake.errors import ConfigError
 
 _SETS = ("routes", "filters", "expression-filter", "block-allow-list", "black-white-list", "column-mappings")
@@ -70,6 +70,7 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
     _take_feeder(outcome, name, choices)
     for instance, source in zip(instances, _in_order(instances, sources), strict=True):
         _take_source(outcome, keys, instance, source)
+    take_validated_sources(outcome)
     return outcome
 
 

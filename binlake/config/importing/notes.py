@@ -66,11 +66,16 @@ SYNCERS: Mapping[str, Note] = {
     "async-checkpoint-flush": ("none", "progress is in the target's own transactions"),
 }
 
-_CHECKED_LATER: Note = ("none", "`binlake verify` compares with the lake: rows that differ, not rows that are late")
-VALIDATORS: Mapping[str, Note] = dict.fromkeys(
-    ("worker-count", "validate-interval", "check-interval", "row-error-delay", "meta-flush-interval",
-     "batch-query-size", "max-pending-row-size", "max-pending-row-count", "start-time"), _CHECKED_LATER,
-)  # fmt: skip
+VALIDATORS: Mapping[str, Note] = {
+    "worker-count": ("none", "one session reads each side, behind each window"),
+    "validate-interval": ("differs", "behind each window: airflow.schedule"),
+    "check-interval": ("differs", "rows that wait are looked at again behind each window"),
+    "row-error-delay": ("differs", "a row is an error when places of the log prove it, not after a time"),
+    "meta-flush-interval": ("none", "the ledger is written by each run"),
+    "batch-query-size": ("none", "a query has 1000 keys"),
+    "max-pending-row-size": ("none", "of a pending row a digest is kept: validation.max-pending-rows bounds it"),
+    "start-time": ("none", "it begins with the first window that is applied"),
+}
 
 TARGET: Mapping[str, Note] = {
     "max-allowed-packet": ("none", "the target is asked for it"),

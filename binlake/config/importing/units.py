@@ -7,14 +7,16 @@ from collections.abc import Mapping
 
 from binlake.config.importing import notes
 from binlake.config.importing.document import Entry
-from binlake.config.importing.report import Outcome, say_notes
+from binlake.config.importing.report import Outcome, put, say_notes
 
 UNIT_KEYS: Mapping[str, tuple[str, ...]] = {
     "mydumper": (*notes.MYDUMPERS, "threads", "rows"),
     "loader": tuple(notes.LOADERS),
     "syncer": (*notes.SYNCERS, "worker-count", "batch", "compact", "multiple-rows", "safe-mode", "safe-mode-duration"),
-    "validator": (*notes.VALIDATORS, "mode"),
+    "validator": (*notes.VALIDATORS, "mode", "max-pending-row-count"),
 }
+_UNBOUNDED = (1 << 31) - 1
+"""DM's default of `max-pending-row-count`."""
 _UNITS_OF_TIME = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|ns|m|s)")
 
@@ -72,19 +74,39 @@ def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
 
 
 def take_validator(outcome: Outcome, entry: Entry) -> None:
-    """Continuous validation as a daily comparison. Raises ConfigError."""
+    """Continuous validation of all rows that windows change. Raises ConfigError."""
     keys = entry.table(UNIT_KEYS["validator"])
     mode = keys["mode"].text() if "mode" in keys else "none"
     if mode not in ("none", "fast", "full"):
         raise keys["mode"].error(f"the mode {mode!r} is not known", "none, fast or full")
     if mode == "none" and "mode" in keys:
-        outcome.say(keys["mode"], "taken", "nothing is compared on schedule")
-    elif mode != "none":
-        outcome.replication.setdefault("airflow", {})["verify"] = {"schedule": "@daily"}
-        outcome.say(
-            keys["mode"], "differs", 'airflow.verify.schedule = "@daily": whole tables are compared with the lake'
-        )
+        outcome.say(keys["mode"], "taken", "nothing is compared")
+    elif mode == "full":
+        outcome.take(keys["mode"], "validation.mode", "full")
+    elif mode == "fast":
+        put(outcome.replication, "validation.mode", "full")
+        outcome.say(keys["mode"], "differs", 'validation.mode = "full": values are compared, too, not only which rows'
+                    " are there")  # fmt: skip
+    if "max-pending-row-count" in keys:
+        _take_most_pending(outcome, keys["max-pending-row-count"])
     say_notes(outcome, keys, notes.VALIDATORS)
+
+
+def take_validated_sources(outcome: Outcome) -> None:
+    """The servers of the feeder are those that validation asks, once they are known."""
+    if "mode" in outcome.replication.get("validation", {}):
+        wanted = ("name", "host", "port", "user", "password", "rename-schema")
+        put(outcome.replication, "validation.source", [
+            {"host": "127.0.0.1"} | {name: source[name] for name in wanted if name in source}
+            for source in outcome.feeder["source"]
+        ])  # fmt: skip
+
+
+def _take_most_pending(outcome: Outcome, entry: Entry) -> None:
+    if entry.number() >= _UNBOUNDED:
+        outcome.say(entry, "differs", "it is no bound in DM: validation.max-pending-rows has its default")
+    else:
+        outcome.take(entry, "validation.max-pending-rows", entry.number())
 
 
 def seconds(entry: Entry) -> float:
