@@ -12,7 +12,6 @@ import structlog
 
 from binlake.base import rowhash
 from binlake.lake.baseload import BaseLoad, Chunk
-from binlake.lake.opentable import open_table
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
@@ -79,10 +78,8 @@ class Sealer:
 
     def _seal_chunks(self, chunks: Sequence[Chunk], hi: int) -> None:
         began, bounds, paths = time.monotonic(), Bounds(self.lo, hi), self._ctx.paths
-        # An attempt that died before the seal has left its files in the table: they are these.
-        there = open_table(paths.table(BINLOG.name)).file_uris(file_pruning_predicate=f"commit_ts > {bounds.lo}")
-        names = {uri.rpartition("/")[2] for uri in there}
-        parts = [part for chunk in chunks for part in chunk.parts if part.path.rpartition("/")[2] not in names]
+        # Those of an attempt that died before the seal are there already: a file that is named twice is one file.
+        parts = [part for chunk in chunks for part in chunk.parts]
         if parts:
             commit_parts(paths, BINLOG, parts, [], self._note(bounds))
         fold = rowhash.merge_folds(chunk.fold for chunk in chunks)

@@ -174,7 +174,7 @@ def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
 
 
 @pytest.mark.parametrize(
-    "broken_at", [9, pytest.param(1, marks=pytest.mark.soak), pytest.param(17, marks=pytest.mark.soak)]
+    "broken_at", [9, pytest.param(1, marks=pytest.mark.soak), pytest.param(13, marks=pytest.mark.soak)]
 )
 def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
     broken_at: int, shop: Shop, mariadb: MariaDb

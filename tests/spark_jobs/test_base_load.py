@@ -1,0 +1,170 @@
+"""Parts of a full load by SQL: ranges and their commit_ts, what refusals become, sealing that died half way."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pymysql import err
+from support.tabledefs import col, primary, table
+
+from binlake.base.rowhash import Fold
+from binlake.config import Replication
+from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, SourceUnavailable
+from binlake.lake.baseload import BaseLoad, BaseTable, Chunk
+from binlake.lake.parts import write_parts
+from binlake.lake.tables import BINLOG
+from spark_jobs.bootstrap import source as sources
+from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
+from spark_jobs.bootstrap.reading import binlog_table
+from spark_jobs.bootstrap.sealing import Sealer
+from spark_jobs.bootstrap.source import SnapshotSource
+from spark_jobs.bootstrap.structures import SourceTable
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import commit_parts, ensure_tables
+from spark_jobs.land import stage as land
+
+NO_ROWS = Fold(0, 0, 0)
+BASE = 470_614_289_491_165_184
+LOAD = BaseLoad(BASE - (1 << 36), BASE, 40, 10, 2, 100)
+KEYED = SourceTable(table("t", col("id"), keys=(primary("id"),), pk_is_handle=False, id=1), "", 50)
+KEYLESS = SourceTable(table("log", col("n"), id=2), "", 7)
+
+
+class Server:
+    """Answers the questions for bounds from a list."""
+
+    def __init__(self, *bounds: str) -> None:
+        self.left = list(bounds)
+
+    def cursor(self) -> Server:
+        return self
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def execute(self, query: str, _: object) -> None:
+        assert "LIMIT 9, 1" in query
+
+    def fetchall(self) -> list[tuple[str]]:
+        return [(self.left.pop(0),)] if self.left else []
+
+
+def ranges(load: BaseLoad = LOAD, known: tuple[Chunk, ...] = ()) -> Ranges:
+    return Ranges(load, [KEYLESS, KEYED], load.from_ts + 3, known, "")
+
+
+def read(found: Any, parts: tuple[Any, ...] = (), size: int = 0, fold: Fold = NO_ROWS) -> Chunk:
+    definition = found.table.definition
+    return Chunk(
+        definition.id, "d", definition.name, found.low, found.high, found.first_ts, found.last_ts, 5,
+        1 if parts else 0, size, fold, parts,
+    )  # fmt: skip
+
+
+def test_ranges_have_commit_ts_of_their_own_in_the_order_in_which_they_are_given_out() -> None:  # S4-24
+    link, given = cast(Any, Server("10", "20")), ranges()
+    found = [cast(Any, given.take(link)) for _ in range(4)]
+    assert given.take(link) is None
+    assert [(one.table.name[1], one.low, one.high) for one in found] == [
+        ("t", "", "10"), ("t", "10", "20"), ("t", "20", ""), ("log", "", "")
+    ]  # fmt: skip
+    assert found[0].first_ts == LOAD.from_ts + 3
+    assert [one.last_ts - one.first_ts + 1 for one in found] == [10, 10, 10, WHOLE_ROOM]
+    assert all(b.first_ts == a.last_ts + 1 for a, b in itertools.pairwise(found))
+    # What lies below the first that is being read is there, in whatever order the others end.
+    given.end(found[1])
+    assert given.complete_below() == found[0].first_ts
+    given.end(found[0])
+    assert given.complete_below() == found[2].first_ts
+    given.end(found[3])
+    given.end(found[2])
+    assert given.complete_below() == found[3].last_ts + 1
+    assert given.tables_read == 2
+
+
+def test_ranges_that_are_noted_are_not_given_out_again() -> None:  # S4-24
+    before = ranges()
+    link = cast(Any, Server("10", "20"))
+    first, second, third = (cast(Any, before.take(link)) for _ in range(3))
+    known = (read(first), read(third))
+    again = ranges(known=known)
+    missing = cast(Any, again.take(cast(Any, Server("20"))))
+    assert (missing.low, missing.high) == ("10", "20")
+    # Above all that was noted: what the lost attempt had taken is not given twice.
+    assert missing.first_ts == third.last_ts + 1
+    assert second.first_ts < missing.first_ts
+    rest = cast(Any, again.take(cast(Any, Server())))
+    assert rest.table.name == KEYLESS.name
+    assert again.take(cast(Any, Server())) is None
+
+
+def test_more_ranges_than_there_is_room_for_are_refused() -> None:
+    given = ranges(replace(LOAD, base_ts=LOAD.from_ts + 20))
+    given.take(cast(Any, Server("10")))
+    with pytest.raises(Permanent, match=r"more ranges than commit_ts.*chunk-rows"):
+        given.take(cast(Any, Server("20")))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (1193, SourceRefused, "it is no TiDB"),
+        (8055, LostRange, "tidb_gc_life_time"),
+        (1142, SourceRefused, "needs SELECT"),
+        (2013, SourceUnavailable, "broke the load off"),
+    ],
+)
+def test_what_the_server_refuses_is_told_by_name(
+    code: int, kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # S4-24
+    def refuse(*_: object, **__: object) -> None:
+        raise err.OperationalError(code, "no")
+
+    monkeypatch.setattr(sources.pymysql, "connect", refuse)
+    raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
+    with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).session():
+        raise AssertionError("there is no session")
+
+
+def test_a_source_without_sql_is_told_where_to_say_it() -> None:
+    with pytest.raises(ConfigError, match=r"add a section \[source.sql\]"):
+        SnapshotSource.of(Replication.model_validate({"name": "a", "lake": {"path": "/l"}}), 7)
+
+
+def test_a_seal_that_died_behind_its_files_is_done_again_with_them_once(tmp_path: Path) -> None:  # S4-24 R-03
+    raw = {"name": "a", "lake": {"path": str(tmp_path)}, "window": {"max-bytes": 1}}
+    ctx = StageContext(Replication.model_validate(raw), "test", lambda: cast(Any, None))
+    ensure_tables(ctx.paths)
+    given = ranges()
+    link = cast(Any, Server("10"))
+    found = [cast(Any, given.take(link)) for _ in range(3)]
+    chunks = []
+    for one in found:
+        rows = binlog_table([(one.first_ts, 0, b"payload")], "dml", 40)
+        parts = tuple(write_parts(ctx.paths.table(BINLOG.name), BINLOG, [rows]))
+        chunks.append(read(one, parts, 7, land.landed_of(rows).fold))
+    notes = BaseTable(ctx.paths)
+    notes.add(chunks)
+    assert notes.chunks() == chunks
+    assert notes.rows_read() == 15
+    commit_parts(ctx.paths, BINLOG, chunks[0].parts, [], {"window": "died"})
+    sealed: list[Bounds] = []
+    sealer = Sealer(ctx, 7, LOAD, sealed.append)
+    sealer.add(chunks[1:], found[0].first_ts)
+    assert sealed == []
+    sealer.add(chunks[:1], found[2].first_ts)
+    sealer.finish()
+    assert [(one.lo, one.hi) for one in sealed] == [
+        (LOAD.from_ts, found[0].last_ts), (found[0].last_ts, found[1].last_ts), (found[1].last_ts, LOAD.base_ts)
+    ]  # fmt: skip
+    for bounds in sealed:
+        assert land.run(ctx, bounds).rows == 1
+    sealer.finish()
+    assert len(sealed) == 3
