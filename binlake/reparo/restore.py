@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import structlog
 
@@ -17,17 +18,19 @@ from binlake.binlogfile.index import read_index
 from binlake.binlogfile.reading import Item, read_items, require_covered
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
-from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.reparo.ddl import FileDdl, TargetDdl, map_file_ddl, refused
 from binlake.reparo.definitions import TargetTables
 from binlake.reparo.rows import read_rows
 from binlake.reparo.settings import ReparoSettings
 from binlake.reparo.statements import DdlStatements, RowStatements, Task
 from binlake.reparo.windows import FileWindow, cut_windows
+from binlake.rules import Rules
 from binlake.rules.tables import TableFilter
 from binlake.statements import BatchLimits
 from binlake.target import ApplyResult, Expected, Hook, Position, Session, apply_window
 from binlake.target.apply.position import read_position
+from binlake.target.base.load import BaseTask, find_base, load_base
 from binlake.target.claim.progress import Progress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.definitions.definitions import read_definitions
@@ -67,6 +70,8 @@ def restore(
     join the earlier one.
     """
     target = settings.target()
+    if settings.base:
+        _load_base(settings, store, target, hook, say)
     position = read_position(target, settings.name, settings.cluster_id)
     lo = _begin(settings, position)
     if settings.stop and lo >= settings.stop and position.opened is None:
@@ -78,6 +83,22 @@ def restore(
         for window in cut_windows(items, lo, until, settings.window_rows, run.choice.keeps, position.window):
             run.apply(window, restored)
     return restored
+
+
+def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hook | None, say: Say) -> None:
+    """The dump, where it is not there yet, once the files behind it are known to be whole."""
+    base = find_base(Path(settings.base), settings.base_ts or None)
+    if settings.stop and base.commit_ts > settings.stop:
+        raise ConfigError(
+            "the base is newer than the end of the range",
+            where={"base": base.commit_ts, "stop": settings.stop},
+            hint="take an older dump; files only go forward",
+        )
+    if read_position(target, settings.name, settings.cluster_id).commit_ts in (None, 0):
+        _require_whole(settings, store, base.commit_ts, say)
+    task = BaseTask(settings.name, settings.cluster_id, settings.data_hash(), Rules(tables=settings.choice()))
+    done = load_base(target, task, base, hook=hook)
+    say(f"{done.rows:,} rows of the dump, taken at {base.commit_ts}: {done.state}")
 
 
 def _begin(settings: ReparoSettings, position: Position) -> int:

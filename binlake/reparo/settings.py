@@ -39,6 +39,8 @@ class ReparoSettings(Section):
     """One run, as its toml and flags have it."""
 
     data_dir: str = Field(min_length=1, description="folder of the binlog files, or a URI: file:, s3:, gs:, azure:")
+    base: str = Field("", description="folder of a dump (dumpling, mydumper) that is loaded before the files")
+    base_ts: int = Field(0, ge=0, le=tso.MAX_TS, description="the dump's commit_ts, where its metadata has none")
     start_datetime: str = Field("", description="begin with this time (`2026-11-23 15:00:00`, local time)")
     stop_datetime: str = Field("", description="end with this time")
     start_tso: int = Field(0, ge=0, le=tso.MAX_TS, description="begin with this commit_ts; 0 = the first file")

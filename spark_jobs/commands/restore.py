@@ -19,7 +19,7 @@ from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.ddls import landed_ddls
 from binlake.mysqlbinlog.dumpfolder import Name, read_dump_folder
 from binlake.pipeline import names_of_sink
-from binlake.target.base.load import Base, find_base, load_base
+from binlake.target.base.load import Base, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import set_checkpoint
 from binlake.window.cuts import require_outside_ddl
 from binlake.window.manifest import window_name
@@ -182,7 +182,8 @@ def _set_base(ctx: StageContext, landed: Bounds, base: int) -> None:
 
 
 def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
-    done = load_base(replication, base, cluster)
+    target = replication.sql_target(hint="add a section [target], or give --into")
+    done = load_base(target, BaseTask.of(replication, cluster), base)
     state = "done" if done.state == "applied" else done.state
     detail = {"batches": done.batches, "ddl": done.ddls, "folder": str(base.folder)}
     views = [".".join(name) for name in read_dump_folder(base.folder).views]

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from support.drainerfiles import payloads_of, write_files
-from support.mariadb import MariaDb
+from support.dumps import write_dump
+from support.mariadb import MariaDb, rows
 from support.reparation import compared, load_base, run
 
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
+from binlake.errors import ConfigError
 
 pytestmark = pytest.mark.mariadb
 
@@ -59,3 +61,27 @@ def replay(name: str, server: MariaDb, folder: Path) -> None:
         assert compared(capture, state, server).differences == []
     # What is complete does nothing.
     assert run(server, folder, start_tso=base.commit_ts + 1, stop_tso=wanted[-1].commit_ts).state == "already"
+
+
+@pytest.mark.servers("mariadb")
+@pytest.mark.parametrize("name", ["keys", "partition_gen"])
+def test_a_dump_and_files_alone_give_the_state_of_any_commit(
+    name: str, empty_server: MariaDb, tmp_path: Path
+) -> None:  # S0-01: source and lake are gone
+    capture = Capture(CAPTURES / name)
+    states = {state.step: state for state in read_expected_states(capture)}
+    base, first, _, last = (states[step] for step in CASES[name])
+    load_base(capture, empty_server, base.commit_ts)
+    own = ("information_schema", "mysql", "performance_schema", "sys", "tidb_binlog", "binlake_reparo")
+    databases = [db for (db,) in rows(empty_server, "SHOW DATABASES") if db not in own]
+    dump = write_dump(empty_server, databases, tmp_path / "dump", base.commit_ts)
+    files = tmp_path / "files"
+    files.mkdir()
+    write_files(files, payloads_of(capture), 1 << 15)
+    empty_server.wipe()
+    for state in (first, last):
+        run(empty_server, files, base=str(dump), stop_tso=state.commit_ts)
+        assert compared(capture, state, empty_server).differences == []
+    assert run(empty_server, files, base=str(dump), stop_tso=last.commit_ts).state == "already"
+    with pytest.raises(ConfigError, match="newer than the end"):
+        run(empty_server, files, base=str(dump), stop_tso=base.commit_ts - 1)

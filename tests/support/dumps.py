@@ -31,13 +31,15 @@ def literal(value: object, mark: str) -> str:
             return mark + "".join(_ESCAPED.get(sign, sign) for sign in str(value)) + mark
 
 
-def inserts(table: str, lines: Sequence[Sequence[object]], *, mark: str = "'", a_statement: int = 3) -> str:
-    """INSERT statements of `lines`, some rows each."""
+def inserts(
+    table: str, lines: Sequence[Sequence[object]], *, mark: str = "'", a_statement: int = 3, columns: str = ""
+) -> str:
+    """INSERT statements of `lines`, some rows each; `columns`: their list, where not all are written."""
     found = []
     for start in range(0, len(lines), a_statement):
         part = lines[start : start + a_statement]
         texts = ("(" + ",".join(literal(value, mark) for value in line) + ")" for line in part)
-        found.append(f"INSERT INTO `{table}` VALUES\n" + ",\n".join(texts) + ";\n")
+        found.append(f"INSERT INTO `{table}`{columns} VALUES\n" + ",\n".join(texts) + ";\n")
     return "".join(found)
 
 
@@ -63,9 +65,11 @@ def write_dump(
             base = f"{percent(db, safe='')}.{percent(name, safe='')}"
             create = rows(server, f"SHOW CREATE TABLE `{db}`.`{name}`")[0][1]
             put(folder / f"{base}-schema.sql", f"{_HEAD}\n{create};\n", compression)
-            lines = rows(server, f"SELECT * FROM `{db}`.`{name}`")
+            columns = _columns(server, db, name)
+            lines = rows(server, f"SELECT {', '.join(columns.values())} FROM `{db}`.`{name}`")
+            listed = f" ({','.join(columns)})" if len(columns) < _count_columns(server, db, name) else ""
             for number, start in enumerate(range(0, len(lines), rows_a_file)):
-                text = _HEAD + inserts(name, lines[start : start + rows_a_file], mark=mark)
+                text = _HEAD + inserts(name, lines[start : start + rows_a_file], mark=mark, columns=listed)
                 shown = f"{number:09}" if style == "dumpling" else f"{number:05}"
                 put(folder / f"{base}.{shown}.sql", text, compression)
     (folder / "metadata").write_text(
@@ -73,6 +77,24 @@ def write_dump(
         "Finished dump at: 2026-01-01 00:00:01\n"
     )
     return folder
+
+
+def _columns(server: MariaDb, db: str, table: str) -> dict[str, str]:
+    """By column that is written, what is selected of it: times as their texts, FLOAT with all of its digits."""
+    found = rows(
+        server,
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+        " AND extra NOT LIKE '%%GENERATED%%' ORDER BY ordinal_position",
+        [db, table],
+    )
+    texts = {"date": "CAST({} AS CHAR)", "float": "CAST({} AS DOUBLE)"}
+    texts |= dict.fromkeys(("time", "datetime", "timestamp"), texts["date"])
+    return {f"`{name}`": texts.get(kind, "{}").format(f"`{name}`") for name, kind in found}
+
+
+def _count_columns(server: MariaDb, db: str, table: str) -> int:
+    query = "SELECT COUNT(*) FROM information_schema.columns WHERE table_schema = %s AND table_name = %s"
+    return int(rows(server, query, [db, table])[0][0])
 
 
 def put(path: Path, text: str, compression: str = "") -> None:

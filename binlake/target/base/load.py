@@ -35,6 +35,28 @@ class Base:
     commit_ts: int
 
 
+@dataclass(frozen=True)
+class BaseTask:
+    """For whom a base is loaded: whose progress at the target it is (`name`, `cluster_id`), and by which rules.
+
+    `config_hash`: of what decides the rows; `new_collation`: that of the source; `marks`: with loopback control.
+    """
+
+    name: str
+    cluster_id: int
+    config_hash: str
+    rules: Rules
+    new_collation: bool = True
+    marks: LoopbackMarks | None = None
+
+    @classmethod
+    def of(cls, replication: Replication, cluster_id: int) -> BaseTask:
+        """That of a replication, of the source cluster `cluster_id`. Raises ConfigError."""
+        marks = LoopbackMarks.of(replication.loopback, replication.name)
+        rules, new = Rules.of(replication), replication.source.new_collation
+        return cls(replication.name, cluster_id, replication.data_hash(), rules, new, marks)
+
+
 def find_base(folder: Path, commit_ts: int | None = None) -> Base:
     """The dump in `folder`; `commit_ts` where its metadata does not say it. Raises ConfigError."""
     place = read_dump_place(folder).commit_ts if commit_ts is None else commit_ts
@@ -48,34 +70,30 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
 
 
 def load_base(
-    replication: Replication, base: Base, cluster_id: int, *, hook: Hook | None = None, stop: StopFlag | None = None
+    target: Target, task: BaseTask, base: Base, *, hook: Hook | None = None, stop: StopFlag | None = None
 ) -> ApplyResult:
-    """Bring the dump to the target of `replication`, and its checkpoint to the dump's commit_ts.
+    """Bring the dump to `target`, and the checkpoint of `task` to the dump's commit_ts.
 
     State `already` where the checkpoint is at or behind it. Raises ConfigError for a dump that cannot be loaded whole,
     CheckpointConflict for a target that has rows of its tables or another checkpoint, and what `apply_window` raises.
     """
-    target = replication.sql_target(hint="add a section [target], or give --into")
-    source = replication.source
-    statements = DumpStatements(
-        read_dump_folder(base.folder), base.commit_ts, Rules.of(replication), target.db_type,
-        new_collation=source.new_collation,
-    )  # fmt: skip
-    position = read_position(target, replication.name, cluster_id)
+    position = read_position(target, task.name, task.cluster_id)
     if _is_loaded(position, base):
         return ApplyResult("already", 0, base.commit_ts)
+    statements = DumpStatements(
+        read_dump_folder(base.folder), base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation
+    )
     _require_free(position, base, target, statements)
     # Before anything is written: a dump that was not copied whole is refused whole.
     rows = statements.count_rows(position.max_packet)
     manifest = ApplyManifest(
-        replication.name, "sql", cluster_id, 0, base.commit_ts, replication.data_hash(), "plain", "", "",
+        task.name, "sql", task.cluster_id, 0, base.commit_ts, task.config_hash, "plain", "", "",
         statements.digest(), len(statements.segments()), rows, 0, (),
     )  # fmt: skip
     # Whatever the mode of its windows: a base is too large for one transaction, and any order of its rows is right.
     loading = target.model_copy(update={"mode": "parallel"})
-    marks = LoopbackMarks.of(replication.loopback, replication.name)
     try:
-        return apply_window(loading, manifest, statements, hook=hook, stop=stop, marks=marks)
+        return apply_window(loading, manifest, statements, hook=hook, stop=stop, marks=task.marks)
     except TargetRefused as error:
         error.hint = "fix what the target refuses there, and run it again with the same dump: it goes on where it was"
         raise

@@ -19,6 +19,7 @@ from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, rea
 from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.lenient import make_lenient
 from binlake.statements.literal import qualified
 from binlake.target.base.scan import DumpedRows, read_inserts
 from binlake.target.segments import SegmentPlan
@@ -27,6 +28,9 @@ _BATCH_BYTES = 256 << 10
 _HEAD_BYTES = 512
 """More than what stands before the rows of a statement, and around it in a packet."""
 _MAKES = re.compile(r"CREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
+_HAS_ENUM = re.compile(r"\benum\s*\(", re.I)
+_EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
+"""A value that may be an ENUM's error value, which a strict session refuses."""
 _NOTHING = Definitions((), ())
 
 
@@ -67,6 +71,7 @@ class DumpStatements:
         self.tables = [name for name in folder.tables if rules.keeps(*name)]
         self._require_loadable()
         self._names = _Names(rules)
+        self._with_enums: set[Name] = set()
         self._plans = self._plan()
 
     def segments(self) -> list[SegmentPlan]:
@@ -143,8 +148,9 @@ class DumpStatements:
 
     def _plan(self) -> list[SegmentPlan]:
         """The last segment ends at the base; those before it leave the checkpoint where it is."""
-        made = {db for db, _ in self.tables}
-        ddls = [(db, "", file) for db, file in sorted(self._folder.databases.items()) if db in made]
+        used = {db for db, _ in self.tables}
+        made = [db for db in sorted(self._folder.databases) if db in used or self._rules.keeps(db, "")]
+        ddls = [(db, "", self._folder.databases[db]) for db in made]
         ddls += [(*name, self._folder.tables[name]) for name in self.tables]
         plans = [SegmentPlan(0, 0, 0, rows=0, bytes=0)]
         for number, (db, table, file) in enumerate(ddls, 1):
@@ -156,6 +162,8 @@ class DumpStatements:
         text = next((one for one in read_dump_statements(file) if one.upper().startswith("CREATE ")), "")
         if not text:
             raise ConfigError("a schema file of the dump has no CREATE statement", where={"file": file})
+        if table and _HAS_ENUM.search(text):
+            self._with_enums.add((db, table))
         routed = put_target_names(text, db, self._names)
         sql = routed if self._new_collation else bytewise_text(routed, self._dialect)
         home = self._names.table(db, table) if table else (self._names.database(db), "")
@@ -171,6 +179,11 @@ class DumpStatements:
         texts = [head + one.rest for one in group]
         # Bytes that are no UTF-8 stay what they are on their way through the driver (a dump's _binary strings).
         sql = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
+        if name in self._with_enums:
+            odd = (_EMPTY_TEXT.search(one.rest) is not None for one in group)
+            sql = tuple(
+                make_lenient(text, self._dialect) if is_odd else text for text, is_odd in zip(sql, odd, strict=True)
+            )
         expect = tuple(one.rows for one in group)
         return StatementBatch(
             segment, Phase.WRITE, number, db, table, "insert", sql, expect, "", 0, sum(expect), _digest(texts)

@@ -13,8 +13,9 @@ from support.windows import end_children
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
-from binlake.target import read_checkpoint, read_open_window
-from binlake.target.base.load import Base, find_base, load_base
+from binlake.target import ApplyResult, read_checkpoint, read_open_window
+from binlake.target.base import load as loading
+from binlake.target.base.load import Base, BaseTask, find_base
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
 BASE = 463_267_587_686_400_000
@@ -54,6 +55,11 @@ def replication(server: MariaDb, **more: Any) -> Replication:
               "user": server.user, "worker-count": 3}  # fmt: skip
     values = {"name": "restored", "source": {"pd-urls": ["http://127.0.0.1:1"]}, "lake": {"path": "/nowhere"}}
     return Replication.model_validate({**values, "target": target, **more})
+
+
+def load_base(replication: Replication, base: Base, cluster_id: int, **more: Any) -> ApplyResult:
+    """Load for a replication, into its own target."""
+    return loading.load_base(replication.sql_target(), BaseTask.of(replication, cluster_id), base, **more)
 
 
 @pytest.fixture
@@ -129,6 +135,23 @@ def test_a_load_that_was_killed_at_any_step_goes_on_and_loads_each_row_once(
             assert opened.window == (0, BASE)
         load_base(replication(server), find_base(folder), CLUSTER)
         assert shown(server) == there, kill_at
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_the_error_value_of_an_enum_comes_along(server: MariaDb, tmp_path: Path) -> None:
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS `log`",
+        "DROP DATABASE IF EXISTS tidb_binlog",
+        "CREATE DATABASE `log`",
+        "CREATE TABLE `log`.e (id INT PRIMARY KEY, e ENUM('a', 'b'))",
+        "SET sql_mode = ''",
+        "INSERT INTO `log`.e VALUES (1, 'a'), (2, 'none such'), (3, NULL)",
+    )
+    folder = write_dump(server, ["log"], tmp_path / "dump", BASE)
+    execute(server, "DROP DATABASE `log`")
+    load_base(replication(server), find_base(folder), CLUSTER)
+    assert rows(server, "SELECT id, e + 0 FROM `log`.e ORDER BY 1") == [(1, 1), (2, 0), (3, None)]
 
 
 def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: MariaDb, dumped: Dumped) -> None:
