@@ -17,6 +17,7 @@ from binlake.errors import BinlakeError
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
+from pump_service.pump.batch_writes import BatchWrite
 from pump_service.pump.groupcommit import Behind
 from pump_service.pump.pulls import Pulls
 from pump_service.pump.service import PumpService
@@ -48,12 +49,13 @@ class LeanServer:
     ) -> None:
         self._service = service
         self.rpc = RpcServer(http=http, limits=_LIMITS, name="pump-rpc")
-        self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
+        self._stored: deque[tuple[Call, BinlakeError | None, bytes]] = deque()
         self._answering = False
-        self._waiting = WaitingWrites(_WAITING_BYTES, self._submit, self._give_up)
+        self._waiting = WaitingWrites(_WAITING_BYTES)
         self._retrying = self._checking = False
         service.on_batch(self._on_batch)
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
+        self.rpc.add("/binlake.wire.PumpAdmin/WriteBinlogs", self._write_many)
         self._pulls = Pulls(service, self.rpc)
         self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
         self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
@@ -81,7 +83,9 @@ class LeanServer:
             call.fail(Status.INTERNAL, f"damaged WriteBinlogReq: {error}")
             return
         if self._waiting or not self._submit(call, cluster_id, payload):
-            self._wait(call, Write(cluster_id, payload, time.perf_counter()))
+            since = time.perf_counter()
+            submit = partial(self._submit, call, cluster_id, payload, since)
+            self._wait(call, Write(len(payload), since, submit, partial(self._give_up, call, since)))
 
     def _submit(self, call: Call, cluster_id: int, payload: bytes, since: float | None = None) -> bool:
         try:
@@ -120,15 +124,29 @@ class LeanServer:
         if self._checking:
             self.rpc.after(_LOOK_S, self._check_waiting)
 
-    def _give_up(self, call: Call, error: BinlakeError, since: float) -> None:
+    def _give_up(self, call: Call, since: float, error: BinlakeError) -> None:
         self._service.metrics.count_refusal(time.perf_counter() - since)
         self._refuse(call, error)
 
     def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
         # On the log's thread, before `_on_batch`; a refusal of a single binlog may come from another thread.
-        self._stored.append((call, error))
+        self._stored.append((call, error, b""))
         if error is not None:
             self._wake_to_answer()
+
+    def _write_many(self, call: Call, message: bytes) -> None:
+        try:
+            batch = BatchWrite(self._service, message, partial(self._on_many_stored, call))
+        except DecodeError as error:
+            call.fail(Status.INTERNAL, f"damaged WriteBinlogsReq: {error}")
+            return
+        if self._waiting or not batch.submit():
+            self._wait(call, Write(batch.size, batch.since, batch.submit, batch.refuse))
+
+    def _on_many_stored(self, call: Call, answer: bytes) -> None:
+        # On the log's thread, or on the loop where the last one was refused at once.
+        self._stored.append((call, None, answer))
+        self._wake_to_answer()
 
     def _wake_to_answer(self) -> None:
         if not self._answering:
@@ -139,9 +157,9 @@ class LeanServer:
         self._answering = False
         stored = self._stored
         while stored:
-            call, error = stored.popleft()
+            call, error, answer = stored.popleft()
             if error is None:
-                call.reply(b"")
+                call.reply(answer)
             else:
                 self._refuse(call, error)
 

@@ -12,27 +12,22 @@ from binlake.rpc import Call, Status
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A WriteBinlog that found no room at `since`, seconds of the caller's clock."""
+    """A call that found no room at `since`, seconds of the caller's clock; `size`: bytes of its binlogs.
 
-    cluster_id: int
-    payload: bytes
+    `submit()`: hands it to the storage or answers it; False: there is still no room. `refuse(error)`: answers it.
+    """
+
+    size: int
     since: float
-
-
-Submit = Callable[[Call, int, bytes, float], bool]
-"""`(call, cluster_id, payload, since)`: hands a write to the storage or answers it; False: there is still no room."""
+    submit: Callable[[], bool]
+    refuse: Callable[[BinlakeError], None]
 
 
 class WaitingWrites:
-    """Used on the loop; `refuse(call, error, since)` answers a caller that waited too long.
+    """Used on the loop. `limit`: bytes of all writes together, one alone may be larger."""
 
-    `limit`: bytes of all payloads together, one alone may be larger.
-    """
-
-    def __init__(self, limit: int, submit: Submit, refuse: Callable[[Call, BinlakeError, float], None]) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._submit = submit
-        self._refuse = refuse
         self._writes: OrderedDict[Call, Write] = OrderedDict()
         self.bytes = 0
 
@@ -41,11 +36,11 @@ class WaitingWrites:
 
     def add(self, call: Call, write: Write) -> bool:
         """Let `call` wait; False when it was refused because too much waits already."""
-        if self._writes and self.bytes + len(write.payload) > self._limit:
+        if self._writes and self.bytes + write.size > self._limit:
             call.fail(Status.UNAVAILABLE, f"the pump is behind: {self.bytes} bytes wait to be stored")
             return False
         self._writes[call] = write
-        self.bytes += len(write.payload)
+        self.bytes += write.size
         call.on_end = lambda: self._on_left(call)
         return True
 
@@ -54,7 +49,7 @@ class WaitingWrites:
         while self._writes:
             call = next(iter(self._writes))
             write = self._writes[call]
-            if not self._submit(call, write.cluster_id, write.payload, write.since):
+            if not write.submit():
                 return
             self._forget(call)
 
@@ -65,13 +60,12 @@ class WaitingWrites:
             if write.since >= before:
                 return
             self._forget(call)
-            error = Transient("the pump is behind: too many bytes wait to be stored", where={"bytes": self.bytes})
-            self._refuse(call, error, write.since)
+            write.refuse(Transient("the pump is behind: too many bytes wait to be stored", where={"bytes": self.bytes}))
 
     def _forget(self, call: Call) -> None:
         write = self._writes.pop(call, None)
         if write is not None:
-            self.bytes -= len(write.payload)
+            self.bytes -= write.size
             call.on_end = None
 
     def _on_left(self, call: Call) -> None:

@@ -7,34 +7,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-from google.protobuf.message import DecodeError
+from binlake.cluster.pumpclient.calls import METHOD, Sender, Sent
+from binlake.cluster.pumpclient.outcomes import Done, Refused, read_outcome
+from binlake.rpc import Channel, Tls
+from binlake.wire.pump_pb2 import WriteBinlogReq
 
-from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
-from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+__all__ = ["Connect", "Connection", "Refused", "RpcConnection", "rpc_connect"]
 
-log = structlog.get_logger()
-
-_METHOD = "/binlog.Pump/WriteBinlog"
 _CONNECT_S = 5.0
-_AT_ONCE = 64  # sent without waiting and not answered yet
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why a write failed. `too_large`: the message exceeds a limit of the connection, no other try can change that."""
-
-    text: str
-    too_large: bool = False
-
-
-Done = Callable[[Refused | None], None]
-"""Called once with the outcome of a call: None = stored."""
 
 
 class Connection(Protocol):
@@ -63,11 +46,12 @@ def rpc_connect(tls: Tls | None = None) -> Connect:
 
 
 class RpcConnection:
-    """A Connection on one channel. What is sent without waiting goes through a thread, started with the first one."""
+    """A Connection on one channel. What is sent without waiting goes through a thread, started with the first one:
+    what waits there together goes in one call, where the pump knows it."""
 
     def __init__(self, target: str, tls: Tls | None = None) -> None:
         self._channel = Channel(target, tls=tls, connect_timeout_s=_CONNECT_S)
-        self._queue: queue.SimpleQueue[tuple[bytes, float, Done] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Sent | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._sender: threading.Thread | None = None
         self._closed = False
@@ -75,14 +59,14 @@ class RpcConnection:
     def write(self, request: WriteBinlogReq, timeout_s: float) -> Refused | None:
         """See Connection."""
         message = request.SerializeToString()
-        return _read_outcome(lambda: self._channel.call(_METHOD, message, timeout_s))
+        return read_outcome(lambda: self._channel.call(METHOD, message, timeout_s))
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
         """See Connection."""
         with self._lock:
             closed = self._closed
             if not closed:
-                self._queue.put((request.SerializeToString(), timeout_s, done))
+                self._queue.put(Sent(request, timeout_s, done))
                 if self._sender is None:
                     self._sender = threading.Thread(target=self._run, name="pumpclient-send", daemon=True)
                     self._sender.start()
@@ -99,54 +83,4 @@ class RpcConnection:
             self._sender.join()
 
     def _run(self) -> None:
-        waiting: deque[tuple[PendingCall, Done]] = deque()
-        open_ = True
-        while open_ or waiting:
-            while open_ and len(waiting) < _AT_ONCE and (not waiting or not self._queue.empty()):
-                one = self._queue.get()
-                open_ = one is not None
-                if one is not None:
-                    self._begin(*one, waiting)
-            if waiting:
-                call, done = waiting.popleft()
-                done(_outcome_or_error(call.result))
-
-    def _begin(self, message: bytes, timeout_s: float, done: Done, waiting: deque[tuple[PendingCall, Done]]) -> None:
-        try:
-            call = self._channel.start(_METHOD, message, timeout_s)
-        except RpcError as error:
-            done(_refused(error))
-        except Exception as error:
-            # Only this call fails: later ones need the thread.
-            log.exception("pump_send_failed")
-            done(_refused_by_error(error))
-        else:
-            waiting.append((call, done))
-
-
-def _outcome_or_error(call: Callable[[], bytes]) -> Refused | None:
-    try:
-        return _read_outcome(call)
-    except Exception as error:
-        log.exception("pump_send_failed")
-        return _refused_by_error(error)
-
-
-def _refused_by_error(error: Exception) -> Refused:
-    return Refused(f"{type(error).__name__}: {error}")
-
-
-def _read_outcome(call: Callable[[], bytes]) -> Refused | None:
-    try:
-        answer = WriteBinlogResp.FromString(call())
-    except RpcError as error:
-        return _refused(error)
-    except DecodeError as error:
-        return Refused(f"damaged answer: {error}")
-    return Refused(answer.errmsg) if answer.errmsg else None
-
-
-def _refused(error: RpcError) -> Refused:
-    # RESOURCE_EXHAUSTED alone may be a matter of load: another pump, or a later try, may take it.
-    too_large = error.status is Status.RESOURCE_EXHAUSTED and "larger than max" in error.message
-    return Refused(f"{error.message} ({error.status.name})", too_large=too_large)
+        Sender(self._channel, self._queue).run()

@@ -1,0 +1,138 @@
+"""Sends what a queue holds to one pump: what waits together goes in one call of Binlake's own (WriteBinlogs).
+
+A call costs both sides more than a binlog does. An original pump does not know the call: it gets one after the other.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from dataclasses import dataclass
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from binlake.cluster.pumpclient.outcomes import (
+    Done,
+    Refused,
+    read_any_outcome,
+    refused_by_error,
+    refused_by_status,
+)
+from binlake.rpc import Channel, PendingCall, RpcError, Status
+from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
+from binlake.wire.pump_pb2 import WriteBinlogReq
+
+log = structlog.get_logger()
+
+METHOD = "/binlog.Pump/WriteBinlog"
+_MANY = "/binlake.wire.PumpAdmin/WriteBinlogs"
+_AT_ONCE = 64  # calls that are not answered yet, where each has one binlog
+_CALLS_OF_MANY = 8
+_MOST, _MOST_BYTES = 500, 1 << 20  # of a call
+_ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request on its way; `done` gets its outcome."""
+
+    request: WriteBinlogReq
+    timeout_s: float
+    done: Done
+
+
+class Sender:
+    """Sends all of `sent` until None comes, and gives each its outcome; `run` in a thread of its own."""
+
+    def __init__(self, channel: Channel, sent: queue.SimpleQueue[Sent | None]) -> None:
+        self._channel = channel
+        self._sent = sent
+        self._held: Sent | None = None
+        self._open = True
+        self._one_by_one = False
+        self._waiting: deque[tuple[PendingCall, list[Sent]]] = deque()
+
+    def run(self) -> None:
+        """Until the queue ends and all is answered."""
+        while self._open or self._held or self._waiting:
+            while self._has_more():
+                self._begin(self._take())
+            if self._waiting:
+                self._settle(*self._waiting.popleft())
+
+    def _has_more(self) -> bool:
+        """Whether to send now, before an answer is waited for."""
+        if self._held is not None or not self._waiting:
+            return self._held is not None or self._open
+        at_once = _AT_ONCE if self._one_by_one else _CALLS_OF_MANY
+        return self._open and len(self._waiting) < at_once and not self._sent.empty()
+
+    def _take(self) -> list[Sent]:
+        """The next of the queue, and what waits behind it as far as a call holds."""
+        first = self._held or self._sent.get()
+        self._held = None
+        if first is None:
+            self._open = False
+            return []
+        taken, size = [first], len(first.request.payload)
+        while not self._one_by_one and len(taken) < _MOST and not self._sent.empty():
+            one = self._sent.get_nowait()
+            if one is None:
+                self._open = False
+                break
+            size += len(one.request.payload)
+            if size > _MOST_BYTES:
+                self._held = one
+                break
+            taken.append(one)
+        return taken
+
+    def _begin(self, taken: list[Sent]) -> None:
+        if len(taken) < 2 or self._one_by_one:
+            for one in taken:
+                self._start(METHOD, one.request.SerializeToString(), [one])
+            return
+        payloads = [one.request.payload for one in taken]
+        message = WriteBinlogsReq(cluster_id=taken[0].request.clusterID, payloads=payloads).SerializeToString()
+        self._start(_MANY, message, taken)
+
+    def _start(self, method: str, message: bytes, taken: list[Sent]) -> None:
+        try:
+            call = self._channel.start(method, message, max(one.timeout_s for one in taken))
+        except RpcError as error:
+            _refuse(taken, refused_by_status(error))
+        except Exception as error:
+            # Only this call fails: later ones need the thread.
+            log.exception("pump_send_failed")
+            _refuse(taken, refused_by_error(error))
+        else:
+            self._waiting.append((call, taken))
+
+    def _settle(self, call: PendingCall, taken: list[Sent]) -> None:
+        if len(taken) == 1:
+            taken[0].done(read_any_outcome(call.result))
+            return
+        try:
+            refusals = WriteBinlogsResp.FromString(call.result()).refusals
+        except RpcError as error:
+            if error.status in _ONE_BY_ONE:
+                self._one_by_one = self._one_by_one or error.status is Status.UNIMPLEMENTED
+                for one in taken:
+                    self._begin([one])
+            else:
+                _refuse(taken, refused_by_status(error))
+        except DecodeError as error:
+            _refuse(taken, Refused(f"damaged answer: {error}"))
+        except Exception as error:
+            log.exception("pump_send_failed")
+            _refuse(taken, refused_by_error(error))
+        else:
+            texts = {refusal.number: refusal.text for refusal in refusals}
+            for number, one in enumerate(taken):
+                one.done(Refused(texts[number]) if number in texts else None)
+
+
+def _refuse(taken: list[Sent], refused: Refused) -> None:
+    for one in taken:
+        one.done(refused)

@@ -1,0 +1,131 @@
+"""Many binlogs in one call: each stored or refused as if it had come alone, and all answered when all are durable."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pump_helpers import commit, prewrite, until
+
+from binlake.cluster.pumpclient import ClientOptions, PumpClient
+from binlake.errors import Transient
+from binlake.rpc import Channel, RpcError, Status
+from binlake.wire import build
+from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.batch_writes import BatchWrite
+from pump_service.pump.groupcommit import Behind, Done
+from pump_service.pump.lean_server import LeanServer
+from pump_service.pump.service import PumpService, State
+from pump_service.pump.storage import Storage, StorageOptions
+
+CLUSTER_ID = 7
+WRITE_MANY = "/binlake.wire.PumpAdmin/WriteBinlogs"
+
+
+class Pump:
+    """A pump that counts the calls it gets."""
+
+    def __init__(self, folder: Path, memory_bytes: int) -> None:
+        self.storage = Storage(folder, StorageOptions(memory_bytes=memory_bytes))
+        service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
+        service.state = State.ONLINE
+        self._short = tempfile.TemporaryDirectory(prefix="bl-")
+        self.socket = Path(self._short.name) / "pump.sock"
+        self.server = LeanServer(service, "127.0.0.1:0", socket=self.socket)
+        self.calls: list[str] = []
+        for path, handler in list(self.server.rpc.methods.items()):
+            self.server.rpc.methods[path] = self._counted(path, handler)
+        self.server.start()
+
+    def _counted(self, path: str, handler: Any) -> Any:
+        def handle(call: Any, message: bytes) -> None:
+            self.calls.append(path.rpartition("/")[2])
+            handler(call, message)
+
+        return handle
+
+    def stop(self) -> None:
+        self.server.stop(1)
+        self.storage.close()
+        self._short.cleanup()
+
+
+@pytest.fixture(params=[256 << 20, 300], ids=["room", "hardly any room"])
+def pump(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pump]:
+    made = Pump(tmp_path, request.param)
+    yield made
+    made.stop()
+
+
+def test_prewrites_and_commits_share_calls_and_each_is_there_once(pump: Pump) -> None:
+    # S0-24 S0-39
+    binlogs = [build.prewrite(start_ts, b"k%d" % start_ts, b"\x08\x17") for start_ts in range(1, 1001)]
+    with PumpClient(None, CLUSTER_ID, ClientOptions(socket=str(pump.socket))) as client:
+        assert set(client.write_prewrites(binlogs)) == {"local unix"}
+        for one in binlogs:
+            client.send_commit(build.commit(one, one.start_ts + 10_000))
+        assert client.drain(60) == 0
+    until(lambda: pump.storage.watermark == 11_000 and not pump.storage.count_unmatched()[0], "all is committed")
+    assert pump.calls.count("WriteBinlogs") > 3
+    if pump.storage._budget._limit > 1000:
+        assert len(pump.calls) < 200
+
+
+def test_one_that_is_refused_keeps_none_of_the_others_back(pump: Pump) -> None:
+    binlogs = [encoded(prewrite(1)), b"no binlog", encoded(commit(1, 5)), encoded(prewrite(2))]
+    with Channel(pump.server.address) as channel:
+        answer = WriteBinlogsResp.FromString(channel.call(WRITE_MANY, request(CLUSTER_ID, binlogs), 60))
+    assert [one.number for one in answer.refusals] == [1]
+
+
+def test_another_cluster_and_what_is_no_request(pump: Pump) -> None:
+    with Channel(pump.server.address) as channel:
+        answer = WriteBinlogsResp.FromString(channel.call(WRITE_MANY, request(8, [encoded(prewrite(1))] * 2), 60))
+        assert ["mismatched cluster id" in one.text for one in answer.refusals] == [True, True]
+        assert channel.call(WRITE_MANY, request(CLUSTER_ID, []), 60) == b""
+        with pytest.raises(RpcError) as failed:
+            channel.call(WRITE_MANY, b"\xff\xff", 60)
+    assert failed.value.status is Status.INTERNAL
+
+
+def test_the_answer_waits_for_the_last_one_and_no_binlog_overtakes_one_without_room() -> None:
+    # S0-46
+    waiting: list[Done] = []
+    refusals: list[float] = []
+    room = 2
+
+    def submit(_: int, __: bytes, done: Done, *, since: float) -> None:
+        assert since > 0
+        if len(waiting) == room:
+            raise Behind("the pump is behind")
+        waiting.append(done)
+
+    service = SimpleNamespace(submit=submit, metrics=SimpleNamespace(count_refusal=refusals.append))
+    answers: list[bytes] = []
+    batch = BatchWrite(cast("PumpService", service), request(CLUSTER_ID, [b"a", b"b", b"cc", b"d"]), answers.append)
+    assert not batch.submit()
+    assert batch.size == 3
+    for done in waiting:
+        done(None)
+    room = 3
+    assert not batch.submit()
+    batch.refuse(Transient("nobody waits longer"))
+    assert answers == []
+    waiting[2](Transient("the disk"))
+    (answer,) = answers
+    found = {one.number: one.text for one in WriteBinlogsResp.FromString(answer).refusals}
+    assert found == {2: "the disk", 3: "nobody waits longer"}
+    assert len(refusals) == 1
+
+
+def encoded(binlog: Binlog) -> bytes:
+    return binlog.SerializeToString()
+
+
+def request(cluster_id: int, payloads: list[bytes]) -> bytes:
+    return WriteBinlogsReq(cluster_id=cluster_id, payloads=payloads).SerializeToString()
