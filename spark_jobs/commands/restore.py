@@ -7,9 +7,12 @@ is loaded first (`--base`), or nothing, where the lake begins with the source.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+
+import structlog
 
 from binlake.audit.audit import Audit
 from binlake.base.arguments import add_output
@@ -19,6 +22,9 @@ from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.ddls import landed_ddls
 from binlake.mysqlbinlog.dumpfolder import Name, read_dump_folder
 from binlake.pipeline import names_of_sink
+from binlake.reparo.command import open_data
+from binlake.reparo.restore import restore as replay_files
+from binlake.reparo.settings import DestDb, ReparoSettings
 from binlake.target.base.load import Base, BaseTask, find_base, load_base
 from binlake.target.commands.checkpoint import set_checkpoint
 from binlake.window.cuts import require_outside_ddl
@@ -30,6 +36,8 @@ from spark_jobs.job.opening import context_of
 from spark_jobs.job.outcomes import run_and_report, show_results
 from spark_jobs.job.runner import run_sink
 from spark_jobs.tables.pinned import cluster_id, target_position
+
+log = structlog.get_logger(__name__)
 
 SINK_STAGES = names_of_sink("sql")
 
@@ -57,6 +65,9 @@ class RestoreCommand:
             help="the dump's commit_ts, where its metadata does not say it",
         )
         parser.add_argument(
+            "--files", metavar="URI", help="binlog files (of a feed, or of a drainer) in the place of the lake"
+        )
+        parser.add_argument(
             "--to", type=parse_moment, metavar="TS|TIME", help="the moment, inclusive (default: all that has landed)"
         )
         add_where(parser, master="local[*]")
@@ -68,8 +79,11 @@ class RestoreCommand:
         if args.into:
             # Only where to: what to apply is in the lake of this replication, under its name.
             replication = replication.model_copy(update={"target": load_replication(args.into).target})
-        ctx = context_of(replication, "restore", args, args.run_id)
-        results = run_and_report(args, lambda: restore_from_base(ctx, args.base, args.base_ts, args.to))
+        if args.files:
+            results = run_and_report(args, lambda: [restore_from_files(replication, args)])
+        else:
+            ctx = context_of(replication, "restore", args, args.run_id)
+            results = run_and_report(args, lambda: restore_from_base(ctx, args.base, args.base_ts, args.to))
         known = results[-1].detail.get("inexact", {}) if results else {}
         show_results(args, results, [f"{name}: {why}" for name, why in sorted(known.items())])
         return 0
@@ -98,6 +112,30 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
         inexact = {".".join(name): why for name, why in known.items()}
         results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": inexact})
     return results
+
+
+def restore_from_files(replication: Replication, args: argparse.Namespace) -> StageResult:
+    """As `binlake reparo`, into the target of `replication`, by its table lists. Raises ConfigError for other rules."""
+    began, target, lists = time.monotonic(), replication.sql_target(), replication.filter
+    own = (replication.routes, replication.filters, replication.expression_filter, replication.block_allow_list)
+    if any(own) or lists.ignore_txn_commit_ts:
+        raise ConfigError(
+            "files hold changes as the source had them, and this replication has rules that files do not go through",
+            where={"replication": replication.name},
+            hint="restore from the lake, or by `binlake reparo` without these rules",
+        )
+    settings = ReparoSettings(
+        data_dir=args.files, base=args.base or "", base_ts=args.base_ts or 0, stop_tso=args.to or 0,
+        dest_type=target.db_type, mode=target.mode if target.mode != "ordered" else "auto",
+        dest_db=DestDb(host=target.host, port=target.port, user=target.user, password=target.password),
+        worker_count=target.worker_count, name=f"restore-{replication.name}"[:64],
+        replicate_do_db=lists.replicate_do_db, replicate_do_table=lists.replicate_do_table,
+        replicate_ignore_db=lists.ignore_schemas, replicate_ignore_table=lists.ignore_table,
+    )  # fmt: skip
+    done = replay_files(settings, open_data(settings), say=lambda line: log.info("restore", progress=line))
+    state = "done" if done.state == "applied" else done.state
+    detail = {"files": args.files, "windows": done.windows, "ddl": done.ddls, "ddl_skipped": list(done.skipped)}
+    return StageResult("restore", state, done.begin, done.end, done.rows, time.monotonic() - began, "", detail)
 
 
 def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:

@@ -9,7 +9,9 @@ from support.drainerfiles import payloads_of, write_files
 from support.dumps import write_dump
 from support.mariadb import MariaDb, rows
 from support.reparation import compared, load_base, run
+from support.replication_files import write_replication
 
+from binlake import cli
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
@@ -85,3 +87,18 @@ def test_a_dump_and_files_alone_give_the_state_of_any_commit(
     assert run(empty_server, files, base=str(dump), stop_tso=last.commit_ts).state == "already"
     with pytest.raises(ConfigError, match="newer than the end"):
         run(empty_server, files, base=str(dump), stop_tso=base.commit_ts - 1)
+
+
+@pytest.mark.servers("mariadb")
+def test_restore_takes_files_in_the_place_of_the_lake(empty_server: MariaDb, tmp_path: Path) -> None:
+    # S0-01: as it is asked for where a replication is described
+    capture = Capture(CAPTURES / "keys")
+    state = list(read_expected_states(capture))[-1]
+    write_files(tmp_path, payloads_of(capture), 1 << 15)
+    target = f'db-type = "mariadb"\nport = {empty_server.port}\nuser = "{empty_server.user}"'
+    file = write_replication(tmp_path, "orders", target=target)
+    words = ["--replication", str(file), "--files", str(tmp_path), "--to", str(state.commit_ts), "--output", "json"]
+    assert cli.run(["restore", *words]) == 0
+    assert compared(capture, state, empty_server).differences == []
+    write_replication(tmp_path, "orders", target=target, filter='ignore-txn-commit-ts = ["5"]')
+    assert cli.run(["restore", *words]) == 1

@@ -33,6 +33,7 @@ _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
 _FEED = r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$"
 _TOPIC = r"^[A-Za-z0-9._{}][A-Za-z0-9._{}-]*$"
 _BASE = r"^(/[^\n]*|[0-9]{1,20})$"
+_FILES = r"^(/|[a-z0-9]+://)[^\n]*$"
 _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
@@ -125,6 +126,7 @@ def _restore_dag(file: ReplicationFile) -> DAG:
                 " which the database equals the source", _BASE,
             ),
             "base_ts": text_param("base_ts", "the dump's commit_ts, where its metadata does not say it", TS_PATTERN),
+            "files": text_param("files", "binlog files in the place of the lake: a folder or a URI", _FILES),
             "into": text_param("into", "the replication whose target is restored; empty = this one", _NAME),
         },
         schedule=None,

@@ -205,11 +205,8 @@ class RestoreOperator(CommandOperator):
     def words(self, context: Context) -> Sequence[str]:
         """Base, moment and target of the params."""
         params = context["params"]
-        given = {
-            "--base": params.get("base"),
-            "--base-ts": params.get("base_ts"),
-            "--to": parse_moment(params.get("to")),
-        }
+        given = {"--base": params.get("base"), "--base-ts": params.get("base_ts"), "--files": params.get("files")}
+        given["--to"] = parse_moment(params.get("to"))
         if into := params.get("into"):
             given["--into"] = _replication_file(into)
         words = [word for name, value in given.items() if value for word in (name, value)]
