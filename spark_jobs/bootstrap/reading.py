@@ -19,12 +19,13 @@ from binlake.errors import Permanent
 from binlake.lake.baseload import Chunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, arrow_schema
+from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
 from binlake.mysqlbinlog.tablerows.link import Link
-from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter, select_columns, split_rows
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, in_blocks
+from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
-from binlake.rows.codec.encode import commit_binlog, prewrite_value
+from binlake.rows.codec.encode import commit_binlog
 from binlake.statements.literal import qualified
-from binlake.wire import binlog_pb2 as pb
 from spark_jobs.bootstrap.ranges import Range
 from spark_jobs.tables.landed import DIGEST_COLUMNS
 
@@ -102,20 +103,18 @@ def _counted_table(rows: list[tuple[int, int, bytes]], version: int, counted: _C
 def _transactions(link: Link, given: Range, version: int, counted: _Counted) -> Iterator[tuple[int, bytes]]:
     """(commit_ts, payload) of each transaction of the range."""
     definition, commit_ts = given.table.definition, given.first_ts
-    writer = RowWriter(definition)
+    writer = BlockWriter(definition)
     where = f" WHERE {given.where}" if given.where else ""
     query = f"SELECT {select_columns(definition)} FROM {qualified(*given.table.name)}{where}"
-    for packets in query_rows(link, query):
-        rows = writer.write(packets)
-        counted.rows += len(rows)
-        for part in split_rows(rows, MOST_ROWS, MOST_BYTES):
+    for packets in in_blocks(query_rows(link, query)):
+        counted.rows += len(packets)
+        for rows, entries in writer.write(packets).parts(MOST_ROWS, MOST_BYTES):
             if commit_ts > given.last_ts:
                 raise Permanent(
                     "a range has more transactions than commit_ts were kept for it",
                     where={"table": ".".join(given.table.name)},
                     hint="give the table a primary key of one kind that SQL orders, or load it by other means",
                 )
-            mutation = pb.TableMutation(table_id=definition.id, inserted_rows=part, sequence=[pb.Insert] * len(part))
-            value = prewrite_value(version, [mutation])
+            value = value_of_inserts(version, definition.id, entries, rows)
             yield commit_ts, commit_binlog(commit_ts - 1, commit_ts, b"", value)
             commit_ts += 1

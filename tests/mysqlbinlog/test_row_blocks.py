@@ -115,15 +115,19 @@ def _plain(table: TableDef, packets: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
-@pytest.mark.parametrize("keyed", [True, False])
-def test_a_block_is_what_the_plain_writer_gives(monkeypatch: pytest.MonkeyPatch, nulls: float, keyed: bool) -> None:
-    columns = [KEY] * keyed + [column for column, _ in COLUMNS]
-    table = d.table("t", *columns, pk_is_handle=keyed)
+@pytest.mark.parametrize("keyed", [True, False, "together"])
+def test_a_block_is_what_the_plain_writer_gives(
+    monkeypatch: pytest.MonkeyPatch, nulls: float, keyed: bool | str
+) -> None:
+    columns = [KEY] * bool(keyed) + [column for column, _ in COLUMNS]
+    # A key of two columns that orders the table in TiDB.
+    keys = (d.primary(*(column["name"]["O"] for column in columns[:2])),) if keyed == "together" else ()
+    table = d.table("t", *columns, keys=keys, is_common_handle=bool(keys), pk_is_handle=bool(keyed and not keys))
     draw = random.Random(7)
     packets = []
     for number in range(300):
         values = [None if draw.random() < nulls else value(draw) for _, value in COLUMNS]
-        packets.append(_packet([str(number * 977 - 5000).encode()] * keyed + values))
+        packets.append(_packet([str(number * 977 - 5000).encode()] * bool(keyed) + values))
     plain = _plain(table, packets)
     writer = BlockWriter(table)
     first = writer.write(packets[:200])

@@ -17,7 +17,6 @@ from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, Sou
 from binlake.lake.baseload import BaseLoad, BaseTable, Chunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
-from spark_jobs.bootstrap import source as sources
 from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
 from spark_jobs.bootstrap.reading import binlog_table
 from spark_jobs.bootstrap.sealing import Sealer
@@ -26,6 +25,7 @@ from spark_jobs.bootstrap.structures import SourceTable
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import commit_parts, ensure_tables
 from spark_jobs.land import stage as land
+from spark_jobs.tables.landed import landed_of
 
 NO_ROWS = Fold(0, 0, 0)
 BASE = 470_614_289_491_165_184
@@ -127,7 +127,7 @@ def test_what_the_server_refuses_is_told_by_name(
     def refuse(*_: object, **__: object) -> None:
         raise err.OperationalError(code, "no")
 
-    monkeypatch.setattr(sources.pymysql, "connect", refuse)
+    monkeypatch.setattr("pymysql.connect", refuse)
     raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
     with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).session():
         raise AssertionError("there is no session")
@@ -149,7 +149,7 @@ def test_a_seal_that_died_behind_its_files_is_done_again_with_them_once(tmp_path
     for one in found:
         rows = binlog_table([(one.first_ts, 0, b"payload")], "dml", 40)
         parts = tuple(write_parts(ctx.paths.table(BINLOG.name), BINLOG, [rows]))
-        chunks.append(read(one, parts, 7, land.landed_of(rows).fold))
+        chunks.append(read(one, parts, 7, landed_of(rows).fold))
     notes = BaseTable(ctx.paths)
     notes.add(chunks)
     assert notes.chunks() == chunks

@@ -26,7 +26,7 @@ from binlake.mysqlbinlog.rowimage.pieces import (
 )
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
 from binlake.mysqlbinlog.tablerows import textlanes
-from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, row_text_writer
+from binlake.mysqlbinlog.tablerows.rowtexts import AS_NUMBER, RowWriter, handle_datums, row_text_writer
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -91,7 +91,10 @@ class BlockWriter:
         self._handle = keys[0] if keys else None
         self._fits = all(0 < column.id < MOST_COLUMN_ID for column in columns) and bool(columns)
         self._columns = [_column(column) for column in columns] if self._fits else []
-        self._stride = FRAME + NUMBER_ROOM + sum(column.room for column in self._columns) + TEXT_ROOM
+        self._handles_before = handle_datums(table)
+        self._stride = (
+            FRAME + NUMBER_ROOM * self._handles_before + sum(column.room for column in self._columns) + TEXT_ROOM
+        )
 
     def write(self, packets: list[bytes]) -> Entries:
         """The rows in their order."""
@@ -110,8 +113,10 @@ class BlockWriter:
         texts = textlanes.text_values(words, starts, ends, len(self._columns))
         out = Output(Rows(data, words, starts, ends), Sink(len(packets), self._stride))
         out.begin(FRAME)
-        out.sink.put_number(b"\x08", b"\x00", zigzag(self._handles(out, texts)), None)
-        out.offset += NUMBER_ROOM
+        handles = zigzag(self._handles(out, texts))
+        for _ in range(self._handles_before):
+            out.sink.put_number(b"\x08", b"\x00", handles, None)
+            out.offset += NUMBER_ROOM
         for column, values in zip(self._columns, texts, strict=True):
             column.write(out, values)
             if column.cuts:

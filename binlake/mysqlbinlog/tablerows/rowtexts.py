@@ -6,7 +6,7 @@ SET and BIT are asked for as numbers, and FLOAT as the DOUBLE that it is: its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from binlake.mysqlbinlog.tablerows.textrows import row_values
@@ -41,10 +41,7 @@ class RowWriter:
         self._parts: list[tuple[bytes, Write]] = [(d.write_int(c.id), row_text_writer(c)) for c in columns]
         keys = [n for n, c in enumerate(columns) if table.pk_is_handle and c.flag & t.FLAG_PRIMARY]
         self._handle = keys[0] if keys else None
-        # Of a key that is the table's order in TiDB; its values stand in the row, too, from where they are read.
-        common = table.primary_key if table.is_common_handle else ()
-        names = [c.name for c in columns]
-        self._common = [(names.index(name), self._parts[names.index(name)][1]) for name in common]
+        self._handles = handle_datums(table)
 
     def write(self, rows: Sequence[bytes]) -> list[bytes]:
         """The bytes of an insert for each row, in their order."""
@@ -58,25 +55,20 @@ class RowWriter:
         return b"".join(parts)
 
     def _handle_of(self, values: Sequence[bytes | None]) -> bytes:
-        if self._common:
-            return b"".join(write(values[at] or b"") for at, write in self._common)
         if self._handle is None:
             self.next_handle += 1
-            return d.write_int(self.next_handle - 1)
+            return d.write_int(self.next_handle - 1) * self._handles
         number = int(values[self._handle] or 0)
         return d.write_int(number - (1 << 64) if number >> 63 > 0 else number)
 
 
-def split_rows(rows: Sequence[bytes], most_rows: int, most_bytes: int) -> Iterator[Sequence[bytes]]:
-    """`rows` in parts of at most so many rows and bytes; a longer row is alone."""
-    first, size = 0, 0
-    for number, row in enumerate(rows):
-        if number > first and (number - first == most_rows or size + len(row) > most_bytes):
-            yield rows[first:number]
-            first, size = number, 0
-        size += len(row)
-    if rows:
-        yield rows[first:]
+def handle_datums(table: TableDef) -> int:
+    """How many datums an insert of `table` has in front of its columns.
+
+    Of a key that orders the table in TiDB as many as it has columns. The values of such a key stand in the row as well,
+    from where they are read: its datums here are only counted.
+    """
+    return len(table.primary_key) if table.is_common_handle else 1
 
 
 def _expression(column: ColumnInfo) -> str:

@@ -15,7 +15,6 @@ from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
-from binlake.mysqlbinlog.tablerows.rowtexts import split_rows
 from binlake.rows.schema import mysqltypes as t
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
@@ -201,8 +200,3 @@ def test_a_table_without_snapshots_is_refused_by_name(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT) ENGINE = MyISAM")
     with source.connect() as link, pytest.raises(SourceRefused, match=rf"{DB}\.t.*InnoDB"):
         guess_rows(link, [(DB, "t")])
-
-
-def test_values_have_a_limit_of_rows_and_bytes() -> None:
-    parts = split_rows([b"a", b"bb", b"c" * 10, b"d", b"e", b"f"], 2, 4)
-    assert [list(part) for part in parts] == [[b"a", b"bb"], [b"c" * 10], [b"d", b"e"], [b"f"]]
