@@ -127,6 +127,13 @@ def test_a_sink_with_nothing_to_do_is_skipped_alone(run: Runner) -> None:
     assert done.states["mirror"] == "success"
 
 
+def test_rows_are_validated_behind_the_apply_and_no_window_waits_for_it(run: Runner) -> None:
+    later = answer("validate", BEHIND, LOWERED, "postponed", detail={"reason": "the target is inside a window"})
+    done = run({**good_window(), "validate": [later]}, validation='mode = "sample"')
+    assert (done.state, done.states["validate"]) == ("success", "success")
+    assert done.bounds()["validate"] == (BEHIND, LOWERED)
+
+
 def test_asked_bounds_reach_the_plan_and_are_never_cut_short_in_silence(run: Runner) -> None:
     # C-04, R-35
     conf = {"start_ts": LO, "stop_ts": HI}

@@ -130,6 +130,24 @@ def test_the_page_names_the_tables_that_the_lake_knows_in_part(
     assert "<strong>Inexact:</strong> known in part" in page
 
 
+def test_the_page_names_rows_that_validation_found(
+    server: httpx.Client, shop: Path, lake: Path, bearer: dict[str, str]
+) -> None:
+    assert shop.exists()
+    listed = [{"number": 7, "table": "shop.<b>", "key": "#12ab", "kind": "different", "columns": ["n"],
+               "against": "source", "window": "1-2", "times": 3}]  # fmt: skip
+    detail = {"errors": 1, "pending": 4, "ignored": 0, "listed": listed, "reason": "the feeder does not answer"}
+    log = WindowLog(LakePaths(str(lake / "shop")))
+    log.record(WindowEvent("validate", END - 1, END, "done", 50, run_id="v", sink="sql", detail=detail))
+    page = server.get("/binlake/dags/shop", headers=bearer).text
+    assert "1 errors, 4 pending, 0 ignored" in page
+    assert "7: <code>shop.&lt;b&gt;</code> key <code>#12ab</code> different in <code>n</code>" in page
+    assert "the feeder does not answer" in page
+    assert server.get("/binlake/api/dags/shop", headers=bearer).json()["validated"]["errors"] == 1
+    # For the tests that look at the same lake.
+    log.record(WindowEvent("validation", END, END, "cleared", 1, detail={"errors": 0, "listed": []}))
+
+
 def test_no_page_shows_a_secret_or_runs_a_value(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     assert shop.exists()
     for path in questions("shop"):

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import structlog
@@ -53,6 +52,10 @@ State = Literal["done", "postponed"]
 SPOKEN = "validation"
 """The stage of events in which a person changed the ledger; their detail has the counts that a run's has."""
 _LISTED = 20
+_LOCK_S = 1.0
+"""Seconds to wait for a person's command, which holds the ledger for a moment."""
+_KEYS_AT_ONCE = 20_000
+"""Keys whose rows are in memory at a time; for each so many the window's row changes are read once."""
 _NO_KEY = "it has no key"
 _MOVED = "its key became another among the changes"
 
@@ -87,6 +90,8 @@ class Validated:
     def detail(self) -> dict[str, Any]:
         """For the lake's table `window`; nothing of a row."""
         own = {name: value for name, value in vars(self).items() if name not in ("lo", "hi", "state", "why", "seconds")}
+        own["tables"] = dict(sorted(self.tables.items())[:_LISTED])
+        own["tables_left_out"] = len(self.tables)
         return own | ({"reason": self.why} if self.why else {})
 
 
@@ -124,13 +129,8 @@ class _Work:
 
     @property
     def keys(self) -> list[AnyKey]:
-        """All of them, each once."""
-        return list({key_text(list(key)): key for key in (*self.chosen, *self.held)}.values())
-
-    @cached_property
-    def chosen_texts(self) -> set[str]:
-        """Those chosen, as the lake writes them."""
-        return {key_text(list(key)) for key in self.chosen}
+        """All of them."""
+        return [*self.chosen, *self.held]
 
 
 class _Run:
@@ -141,7 +141,10 @@ class _Run:
 
     def run(self) -> Validated:
         target, cluster_id = self._replication.sql_target(), cluster_of(self._windows)
-        with lake_lock(self._paths, LOCK), target_snapshot(target, cluster_id, self._replication.name) as snapshot:
+        with (
+            lake_lock(self._paths, LOCK, wait_s=_LOCK_S),
+            target_snapshot(target, cluster_id, self._replication.name) as snapshot,
+        ):
             ts = snapshot.checkpoint.commit_ts
             self._done = done = Validated(self._since(ts), ts)
             self._ledger = Ledger(self._paths)
@@ -180,7 +183,10 @@ class _Run:
             entries = held.get(name, [])
             keys = [tuple(json.loads(entry.key)) for entry in entries]
             least = min((entry.since for entry in entries), default=since)
-            yield _Work(comparable[name], chosen.get(name, ()), keys, since, least)
+            known = set(keys)
+            for some in _stretches([key for key in chosen.get(name, ()) if tuple(key) not in known]):
+                yield _Work(comparable[name], some, keys, since, least)
+                keys = []
 
     def _is_comparable(self, one: VerifiedTable, snapshot: Snapshot) -> bool:
         if one.table.identity().kind == "row":
@@ -227,6 +233,7 @@ class _Run:
         try:
             there, lake = self._rows_of_target(work), self._rows_of_lake(work)
             self._done.compared += len(work.keys)
+            self._changed = lake.changed
             wrong = self._compare_with_lake(work, there, lake)
         except BinlakeError as error:
             self._done.tables[name] = error.message
@@ -318,7 +325,7 @@ class _Run:
         self, status: Literal["pending", "new"], against: Against, one: Difference, work: _Work, **more: str
     ) -> Entry:
         old = self._ledger.get((against, one.db, one.table, one.key))
-        since = work.since if old is None or one.key in work.chosen_texts else old.since
+        since = self._changed[one.key] - 1 if one.key in self._changed else work.since if old is None else old.since
         window = window_name(self._done.lo, self._done.hi)
         made = Entry(status, against, one.db, one.table, one.key, one.kind, one.columns, window=window, since=since)
         return replace(made, **more)  # type: ignore[arg-type]
@@ -336,6 +343,12 @@ class _Run:
             text = key_text(list(key))
             if text not in wrong:
                 self._done.settled += self._ledger.settle((against, *work.table.name, text))
+
+
+def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
+    """At least one, which may be empty."""
+    for start in range(0, max(len(keys), 1), _KEYS_AT_ONCE):
+        yield keys[start : start + _KEYS_AT_ONCE]
 
 
 def list_errors(ledger: Ledger) -> list[dict[str, Any]]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from binlake.config import Replication, load_replication
+from binlake.config.validation import ValidatedSource
+from binlake.errors import ConfigError
+from binlake.pipeline import names_of_sink
 from binlake.repair.validation.places import FedPlace, LogPlace, published_at
 from binlake.repair.validation.proof import Judged, Places, Proof, Reading, judge
 
@@ -152,3 +157,37 @@ def test_all_sources_of_a_row_must_be_published() -> None:
     assert published_at(fed, wanted) == 70
     assert published_at(fed, {**wanted, "b": LogPlace("mariadb", "0-2-5").to_json()}) is None
     assert published_at(fed, {"c": wanted["a"]}) is None
+
+
+def test_a_database_behind_the_feeder_is_one_of_the_source() -> None:
+    def server(rename: str) -> ValidatedSource:
+        return ValidatedSource(name="s-1", host="h", rename_schema=rename)
+
+    assert server("").schema_of("own") == "own"
+    assert server("{source}_{schema}").schema_of("s-1_own") == "own"
+    assert [server("in_{schema}_x").schema_of(name) for name in ("in_own_x", "in_own", "own_x", "in__x")] == [
+        "own", None, None, None,
+    ]  # fmt: skip
+
+
+def test_the_section_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "orders.toml"
+
+    def read(*lines: str) -> Replication:
+        file.write_text("\n".join(['name = "orders"', "[lake]", 'path = "/l"', *lines]), encoding="utf-8")
+        return load_replication(file)
+
+    server = ["[[validation.source]]", 'name = "s"', 'host = "h"']
+    with pytest.raises(ConfigError, match="compares the rows of a SQL target"):
+        read("[validation]", 'mode = "full"')
+    with pytest.raises(ConfigError, match="`rename-schema` has no"):
+        read(*server, 'rename-schema = "x"')
+    with pytest.raises(ConfigError, match="names an environment variable that is not set"):
+        read(*server, 'password = "env:BINLAKE_TEST_VALIDATED"')
+    monkeypatch.setenv("BINLAKE_TEST_VALIDATED", "secret")
+    found = read("[target]", "[validation]", 'mode = "full"', *server, 'password = "env:BINLAKE_TEST_VALIDATED"')
+    assert found.validation.source[0].password == "secret"
+    assert [stage.name for stage in found.stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
+    assert "validate" not in [stage.name for stage in read("[target]").stages()]
+    # What cannot do without a sink's stages does without this one.
+    assert names_of_sink("sql") == ("compact", "convert", "finalize")

@@ -327,3 +327,20 @@ def test_a_fault_of_the_comparison_fails_no_window(watched: Watched, monkeypatch
     monkeypatch.setattr(run_of_validation, "read_lake_rows", broken)
     done = watched.run()
     assert (done.state, "a type that nobody knows" in done.why) == ("postponed", True)
+
+
+def test_many_keys_are_compared_by_stretches_and_each_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.window()
+    execute(watched.shop.server, "DELETE FROM shop.item WHERE id = 9002")
+    watched.run()
+    monkeypatch.setattr(run_of_validation, "_KEYS_AT_ONCE", 2)
+    for key in range(9010, 9015):
+        watched.shop.workload.begin().insert("shop", "item", id=key, name=f"item {key}", n=1).commit()
+    watched.change(9002, n=9)
+    watched.lake.land()
+    set_checkpoint(watched.shop.server, watched.lake.hi)
+    done = watched.run()
+    assert (done.compared, done.found, done.errors) == (6, 5, 6)
+    assert [one.times for one in Ledger(watched.lake.paths).entries()] == [2, 1, 1, 1, 1, 1]
+    # Its last change is where it is looked for from now on.
+    assert Ledger(watched.lake.paths).entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1
