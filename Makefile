@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-feeder bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -82,6 +82,9 @@ bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro
 
 bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded as TiDB's rows beside one by one, and whole, to commits on a pump
 	@$(PYTHON) bench/bench_feeder.py
+
+bench-snapshot: setup  ## A full load: rows/s and CPU a row from SELECT to a pump, and by windows to MariaDB, beside SELECT, dump and REPLACE (SCALE=0.1 READERS=1,4)
+	@$(PYTHON) bench/bench_snapshot.py
 
 bench-proofs: setup  ## Rollbacks proved by TiKV each second and core, beside storing them alone
 	@$(PYTHON) bench/bench_proofs.py

@@ -7,10 +7,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from support.feeder_killer import STEPS
 from support.feeding import FedCluster, contents, mixed_transactions
 from support.feedload import TABLES, Load, fed_on, purge, run_windows
@@ -18,7 +20,10 @@ from support.killer import Killer
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 from binlake.cli import run
+from binlake.lake.paths import LakePaths
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.snapshot.kept import load_record
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -117,6 +122,59 @@ def test_a_full_load_under_writes_and_the_windows_behind_it(
         done = follow_bootstrap(cluster.replication(target=target), "applied", shown.append)
         assert shown == [done]
         assert (done.loads[0].rows, done.loads[0].tables) == (load["rows"], 2)
+
+
+def test_a_full_load_that_is_killed_again_and_again_goes_on(
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S4-02 S4-24 R-34: chunks stay, what changed between the snapshots comes once; target and mirror are equal
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) SELECT"
+    execute(mariadb, "DROP DATABASE IF EXISTS fed")
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS fed",
+        "CREATE DATABASE fed CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
+        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+        "SET SESSION max_recursive_iterations = 20000",
+        f"INSERT INTO fed.t (id, u, v) {numbers} i, CONCAT('u', i), i / 7 FROM n",
+        f"INSERT INTO fed.log {numbers} i % 5, 'base' FROM n",
+    )
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
+    with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
+        kept = [0]
+        with Killer("feeder_killer", cluster.write_settings()) as killer:
+            for number, step in enumerate(LOAD_STEPS):
+                killer.kill_at(*step)
+                mixed_transactions(link, "fed", 200 + number, 30)
+                with closing(Journal(tmp_path / "feeder")) as journal:
+                    kept.append(load_record(journal, "shard-1")["rows"])
+        assert kept[1:5] == sorted(kept[1:5])
+        assert kept[1] > 0
+        cluster.start_feeder()
+        cluster.follow(server)
+        load = cluster.status()["sources"][0]["load"]
+        assert load["state"] == "done"
+        for _ in range(2):
+            run_windows(cluster, target, mirror={"enabled": True})
+        times = Counter(tail for _, tail, _ in cluster.published())
+        assert {tail for tail, count in times.items() if count > 1} == set()
+        assert contents(mariadb, "fed") == contents(server, "fed")
+        mirror = DeltaTable(LakePaths.of(cluster.replication()).mirror("fed", "t")).to_pyarrow_table(
+            columns=["id", "u", "v"]
+        )
+        found = sorted(tuple(row.values()) for row in mirror.to_pylist())
+        assert found == sorted(rows(server, "SELECT id, u, v FROM fed.t"))
+
+
+LOAD_STEPS = [
+    ("after kept", 1),
+    ("before kept", 2),
+    ("after prewrites", 3),
+    ("before outcome", 2),
+    ("after outcome", 1),
+]
+"""The outcome of the first definitions is one, too; in the last step all rows are read, and committed."""
 
 
 @pytest.mark.parametrize("kills", [len(STEPS), pytest.param(50, marks=pytest.mark.soak)])

@@ -37,6 +37,9 @@ CALLS: dict[str, tuple[type, str]] = {
     "register": (Registration, "begin"),
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
+_CALLS = CALLS | {"kept": (Journal, "keep_chunks")}
+_REQUEST = "pump_service.feeder.snapshot.keeping._HELD_BYTES"
+"""Small here, so that a load of few rows has many."""
 
 
 def main(settings: str) -> None:
@@ -47,9 +50,9 @@ def main(settings: str) -> None:
         # What it logs must not stand before the answer in the line that `serve` writes behind its end.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         when, call = step.split()
-        owner, name = CALLS[call]
+        owner, name = _CALLS[call]
         hooked = _killing(getattr(owner, name), when, number)
-        with mock.patch.object(owner, name, hooked):
+        with mock.patch.object(owner, name, hooked), mock.patch(_REQUEST, 20_000):
             Feeder(feeder_file).run()
 
     serve(work)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from pymysql import err
@@ -209,7 +209,9 @@ class Loader:
                 self.publisher.hold(held, _definitions(changes, position, began_ms))
                 self.publisher.commit(held, position, facts)
             else:
-                self.journal.commit([], {name: Place(position)}, facts=facts)
+                # Its last commit_ts stays: by it the registry knows the folder for the newest one.
+                known = self.journal.places().get(name) or Place(position)
+                self.journal.commit([], {name: replace(known, position=position)}, facts=facts)
             tables = [
                 SourceTable(table, definition, texts[table], kept.tables[table].ranges)
                 for table, definition in found.items()

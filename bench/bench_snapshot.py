@@ -1,0 +1,216 @@
+"""`make bench-snapshot`: a full load of a MariaDB source: from SELECT to commits on a pump, and by windows to a target.
+
+Each beside its floor in the same run: the same table by the server's own client to /dev/null (and by its dump tool,
+where it is installed), and its rows as ready multi-row REPLACE texts over 4 connections. Feeder, placement driver, pump
+and servers are processes of their own; windows run in this one. The target must show each row. SCALE=0.1 takes a tenth
+of the rows, READERS=1,4 are connections that read (the last one's load goes on to the target). Ratios and CPU count,
+absolute figures belong to the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import httpx
+import psutil
+import structlog
+from sysbench_rows import DB, LOADS, Writer
+from target_floor import Floor, check_rows, measure_floor
+
+from binlake.config import Replication
+from deploy.local.mariadb import MariaDb
+from deploy.local.source import FeederSource
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.runner import run_window
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = 400_000
+SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
+TABLE = f"CREATE TABLE {DB}.sbtest1 (id BIGINT PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
+_POLL_S, _WAIT_S = 0.05, 900.0
+
+
+@dataclass
+class Cost:
+    """Seconds by the clock, and CPU seconds by process."""
+
+    seconds: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    def __add__(self, other: Cost) -> Cost:
+        names = self.cpu | other.cpu
+        return Cost(self.seconds + other.seconds, {n: self.cpu.get(n, 0) + other.cpu.get(n, 0) for n in names})
+
+
+def main() -> int:
+    """Print a line a step; 1 when the target differs."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    rows = int(ROWS * float(os.environ.get("SCALE", "1")))
+    readers = [int(one) for one in os.environ.get("READERS", "1,4").split(",")]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="binlake-bench-snapshot-")))
+        servers = {"source": MariaDb.source_options(), "target": ()}
+        source, target = (
+            stack.enter_context(MariaDb(folder / name, options=(*SERVER, *own))) for name, own in servers.items()
+        )
+        writer = _fill(source, rows)
+        _measure_reading(source, rows)
+        loads, windows = {}, Cost()
+        for count in readers:
+            with _cluster(folder / f"load-{count}") as cluster:
+                loads[count] = _measure_load(cluster, source, target, count, rows)
+                if count == readers[-1]:
+                    windows = _measure_windows(cluster, target, rows)
+        wrong = check_rows(target, writer)
+        floor = measure_floor(target, writer)
+        _print("multi-row REPLACE", rows, Cost(floor.seconds, {"client": floor.client_cpu, "target": floor.server_cpu}))
+        for count, load in loads.items():
+            _print_ratio(f"load, {count} readers", load, floor)
+        _print_ratio("load and windows", loads[readers[-1]] + windows, floor)
+        print(*wrong, sep="\n")
+        return int(bool(wrong))
+
+
+def _fill(source: MariaDb, rows: int) -> Writer:
+    """The rows of a load, written to `source`."""
+    writer = Writer(LOADS["a"])
+    writer.tables[0].insert(rows)
+    with source.connect() as connection, connection.cursor() as cursor:
+        for statement in ("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0", f"CREATE DATABASE {DB}"):
+            cursor.execute(statement)
+        cursor.execute(TABLE)
+    measure_floor(source, writer)
+    return writer
+
+
+def _measure_reading(source: MariaDb, rows: int) -> None:
+    """The server's own programs on the same table."""
+    own = [f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
+    commands = {
+        "SELECT to /dev/null": ["mariadb", *own, "--quick", "--batch", "-e", f"SELECT * FROM {DB}.sbtest1"],
+        "dump to /dev/null": ["mariadb-dump", *own, "--single-transaction", DB],
+    }
+    for name, (program, *words) in commands.items():
+        installed = ROOT / ".local" / "mariadb" / "usr" / "bin" / program
+        path = installed if installed.exists() else shutil.which(program)
+        if path is None:
+            print(f"{name:<22} {program} is not installed here")
+            continue
+        before = os.times()
+        with _measured({"source": source}) as cost:
+            subprocess.run([str(path), *words], stdout=subprocess.DEVNULL, check=True)
+        after = os.times()
+        cost.cpu["client"] = sum(after[2:4]) - sum(before[2:4])
+        _print(name, rows, cost)
+
+
+def _measure_load(cluster: FeederSource, source: MariaDb, tracker: MariaDb, readers: int, rows: int) -> Cost:
+    """From the snapshot to the commits of all rows on the pump."""
+    pump = cluster.parts[1]
+    with _measured({"source": source, "pump": pump}) as cost:
+        cluster.feed(
+            f'[tracker]\nhost = "{tracker.host}"\nport = {tracker.port}\n'
+            f'[[source]]\nname = "s1"\nhost = "{source.host}"\nport = {source.port}\n'
+            f'ignore-tables = ["mysql.*"]\nsnapshot = {{ threads = {readers} }}\n'
+        )
+        started = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2])
+        began = time.perf_counter()
+        _until(lambda: _load_of(cluster).get("state") == "done")
+    cost.seconds = time.perf_counter() - began
+    cost.cpu["feeder"] = sum(psutil.Process(cluster.parts[-1].pid).cpu_times()[:2]) - started
+    _print(f"load, {readers} readers", rows, cost)
+    return cost
+
+
+def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
+    """From the pump through the lake to the target, in pieces, by this process."""
+    until = int(_load_of(cluster)["commit_ts"])
+    replication = Replication.model_validate(
+        {
+            "name": "bench",
+            "initial-commit-ts": "0",
+            "source": {"pd-urls": [cluster.pd_url], "status-url": cluster.status_url},
+            "lake": {"path": str(cluster.folder / "lake")},
+            "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
+            "mirror": {"enabled": False},
+        }
+    )
+    context = StageContext(replication, "bench", _no_spark, in_pieces=True)
+    own = time.process_time()
+    with _measured({"target": target, "pump": cluster.parts[1]}) as cost:
+        while (context.windows.landed_ts() or 0) < until:
+            run_window(context)
+    cost.cpu["windows"] = time.process_time() - own
+    _print("windows to the target", rows, cost)
+    return cost
+
+
+def _no_spark() -> NoReturn:
+    raise AssertionError("pieces of a window need no Spark")
+
+
+@contextmanager
+def _cluster(folder: Path) -> Iterator[FeederSource]:
+    cluster = FeederSource(folder, pumps=1)
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def _measured(processes: Mapping[str, Any]) -> Iterator[Cost]:
+    """What the body takes; `processes`: by name, each with a `pid`."""
+    watched = {name: psutil.Process(one.pid) for name, one in processes.items()}
+    before = {name: sum(one.cpu_times()[:2]) for name, one in watched.items()}
+    cost, began = Cost(), time.perf_counter()
+    yield cost
+    cost.seconds = time.perf_counter() - began
+    cost.cpu |= {name: sum(one.cpu_times()[:2]) - before[name] for name, one in watched.items()}
+
+
+def _load_of(cluster: FeederSource) -> dict[str, Any]:
+    try:
+        sources = cluster.feeder_status()["sources"]
+    except (httpx.HTTPError, json.JSONDecodeError):
+        return {}
+    return dict(sources[0].get("load", {})) if sources else {}
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not reached():
+        if time.monotonic() > deadline:
+            raise SystemExit("the load does not end")
+        time.sleep(_POLL_S)
+
+
+def _print(name: str, rows: int, cost: Cost) -> None:
+    each = ", ".join(f"{who} {seconds / rows * 1e6:.2f}" for who, seconds in sorted(cost.cpu.items()))
+    print(f"{name:<22} {rows / cost.seconds:>9,.0f} rows/s   CPU us a row: {each}", flush=True)
+
+
+def _print_ratio(name: str, cost: Cost, floor: Floor) -> None:
+    cpu = (floor.client_cpu + floor.server_cpu) / sum(cost.cpu.values())
+    print(
+        f"{name:<22} {floor.seconds / cost.seconds:.2f} of the target's floor by the clock, {cpu:.2f} by CPU",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
