@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from binlake.base.arrowimport import import_arrow_without_pandas
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -31,6 +32,7 @@ class Command(Protocol):
 
 def main() -> NoReturn:
     """The process `binlake`: run and leave with the command's status."""
+    import_arrow_without_pandas()
     status = run(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

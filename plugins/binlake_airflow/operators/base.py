@@ -127,4 +127,4 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
 def command_of(module: str) -> tuple[str, ...]:
     """How the Python module `module` is started: by the interpreter of the task."""
-    return sys.executable, "-m", module
+    return sys.executable, "-m", "binlake.base.program", module

@@ -1,0 +1,19 @@
+"""Runs a module as a program of Binlake: `python -m binlake.base.program MODULE ARGUMENTS`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+from binlake.base.arrowimport import import_arrow_without_pandas
+
+
+def main() -> None:
+    """What `python -m MODULE ARGUMENTS` does, in a process that loads no pandas for Arrow."""
+    import_arrow_without_pandas()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A program of Binlake uses Arrow without pandas, and what asks for pandas still gets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from binlake.base.arrowimport import import_arrow_without_pandas
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).resolve().parents[2]
+_LATER = """
+import sys
+import pyarrow as pa
+assert not any("arrowimport" in type(one).__module__ for one in sys.meta_path), sys.meta_path
+table = pa.table({"n": pa.array([1, None])})
+assert "pandas" not in sys.modules
+frame = table.to_pandas()
+assert frame["n"].isna().tolist() == [False, True]
+import pandas
+assert pa.Table.from_pandas(pandas.DataFrame({"x": [1.5, None]})).to_pydict() == {"x": [1.5, None]}
+print("well", *sys.argv[1:])
+"""
+
+
+def run(*words: str) -> str:
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_arrow_takes_lists_without_pandas_and_gives_frames_with_it() -> None:
+    first = "from binlake.base.arrowimport import import_arrow_without_pandas as do; do()\n"
+    assert run("-c", first + _LATER) == "well\n"
+
+
+def test_a_module_runs_as_a_program_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asked.py").write_text(f"assert __name__ == '__main__'\n{_LATER}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-m", "binlake.base.program", "asked", "--one", "two") == "well --one two\n"
+
+
+def test_a_process_that_has_loaded_arrow_is_left_as_it_is() -> None:
+    import pyarrow as pa
+
+    assert pa.array([1]).to_pylist() == [1]
+    before = list(sys.meta_path)
+    import_arrow_without_pandas()
+    assert sys.meta_path == before
