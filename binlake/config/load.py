@@ -13,6 +13,7 @@ from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
 from binlake.config.reading import read_toml, readable_error
+from binlake.config.sinkuri import mask_sink_uri
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,10 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     _require_rules(replication, path)
     if replication.relay.log_dir and replication.target is None:
         log.warning(
-            "relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no relay file is written"
+            "relay_without_target",
+            file=str(path),
+            log_dir=mask_sink_uri(replication.relay.log_dir),
+            reason="no relay file is written",
         )
     return _with_secrets(replication, path)
 

@@ -261,7 +261,9 @@ class Relay(Section):
 
     log_dir: str = Field(
         "",
-        description="folder of the files, any mounted path; empty = no relay files: the lake has the statements anyway",
+        repr=False,
+        description="folder of the files, any mounted path, or `s3://bucket/prefix?...` with a sink URI's words; empty"
+        " = no relay files: the lake has the statements anyway",
     )
     max_file_size: int = Field(
         10_485_760, gt=0, description="bytes after which a file is closed, at the end of a batch (the drainer's)"

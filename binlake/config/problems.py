@@ -15,7 +15,9 @@ from croniter.croniter import CroniterBadDateError
 
 from binlake import tso
 from binlake.config.model import Replication, SourceSql, Target
+from binlake.config.storage import parse_place
 from binlake.config.validation import ValidatedSource
+from binlake.errors import ConfigError
 
 PRESETS = frozenset({"@once", "@continuous"})
 CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
@@ -98,13 +100,22 @@ def _addresses(replication: Replication) -> Iterator[str]:
             yield f"`{key}.user`: empty"
 
 
+def _address_problem(uri: str) -> Iterator[str]:
+    try:
+        parse_place(uri)
+    except ConfigError as error:
+        yield f"`relay.log-dir`: {error}"
+
+
 def _places(replication: Replication) -> Iterator[str]:
     path, folder = replication.lake.path, replication.relay.log_dir
     if not path.strip():
         yield "`lake.path`: empty"
     elif path != path.strip() or not (path.startswith("/") or "://" in path):
         yield f"`lake.path`: {path!r} is relative, so it depends on the working directory: begin it with / or a scheme"
-    if folder and (folder != folder.strip() or not folder.startswith("/")):
+    if "://" in folder:
+        yield from _address_problem(folder)
+    elif folder and (folder != folder.strip() or not folder.startswith("/")):
         yield f"`relay.log-dir`: {folder!r} is relative, so it depends on the working directory: begin it with /"
     loopback, target = replication.loopback, replication.target
     names = [("loopback.mark-schema", loopback.mark_schema), ("loopback.mark-table", loopback.mark_table)]

@@ -49,7 +49,7 @@ class RecoverCommand:
         """The replication, where its statements are, how far to go."""
         add_job(parser)
         parser.add_argument(
-            "--log-dir", default="", metavar="DIR", help="read relay files from this folder and do not use the lake"
+            "--log-dir", default="", metavar="DIR|URI", help="read relay files from there and do not use the lake"
         )
         parser.add_argument(
             "--roll-forward",

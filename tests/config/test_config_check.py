@@ -64,6 +64,7 @@ def merged(change: dict[str, Any]) -> dict[str, Any]:
         ({"lake": {"path": ""}}, "`lake.path`: empty"),
         ({"lake": {"path": "lake"}}, "depends on the working directory"),
         ({"relay": {"log-dir": "relay"}}, "`relay.log-dir`"),
+        ({"relay": {"log-dir": "s3:///relay"}}, "`relay.log-dir`"),
         ({"target": {"host": ""}}, "`target.host`"),
         ({"target": {"user": " "}}, "`target.user`"),
         ({"target": {"checkpoint-schema": ""}}, "`target.checkpoint-schema`"),

@@ -1,4 +1,4 @@
-"""Names in the folder of relay files: `relay-INDEX-LO-HI.log`, each holding records of the window (LO, HI] only."""
+"""Relay files `relay-INDEX-LO-HI.log`, each holding records of the window (LO, HI] only, and the folder they lie in."""
 
 from __future__ import annotations
 
@@ -6,59 +6,150 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import IO, BinaryIO, Protocol
 
 from binlake.base.durable import sync_folder
 from binlake.errors import LeaseHeld, Transient
 
-_NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)\.log")
+_NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.log")
 _UNFINISHED = ".tmp"
 
 
 @dataclass(frozen=True, order=True)
 class RelayFile:
-    """One file: its `index` counts up for ever; `lo` and `hi` (commit_ts) are its window's."""
+    """One file: its `index` counts up for ever; `lo` and `hi` (commit_ts) are its window's.
+
+    `mark`: of a store its writer's own, so that two never write one file.
+    """
 
     index: int
     lo: int
     hi: int
-    folder: Path
+    folder: PurePath
+    mark: str = ""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> PurePath:
         """Where it is."""
-        return self.folder / f"relay-{self.index:016d}-{self.lo}-{self.hi}.log"
+        mark = f"-{self.mark}" if self.mark else ""
+        return self.folder / f"relay-{self.index:016d}-{self.lo}-{self.hi}{mark}.log"
+
+
+class Place(Protocol):
+    """Where the relay files of one replication and target lie. A failure of a disk is an OSError, or Transient.
+
+    A store that does not answer raises Transient, one that refuses Permanent.
+    """
+
+    shown: str
+    """For people."""
+    mark: str
+    """Of the files that are written here; "" where a lock keeps others away."""
 
     @property
-    def unfinished(self) -> Path:
-        """Where it is while it is written."""
-        return self.path.with_suffix(_UNFINISHED)
+    def folder(self) -> PurePath:
+        """Of each file."""
+
+    def files(self) -> list[RelayFile]:
+        """The finished files, by index."""
+
+    def open(self, file: RelayFile) -> BinaryIO:
+        """The file, to be read from any byte on."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Around all that writes: makes the place, and keeps other writers away where it can. Raises LeaseHeld."""
+
+    def create(self, file: RelayFile) -> IO[bytes]:
+        """A new file, unseen by readers until `publish`."""
+
+    def close(self, opened: IO[bytes]) -> None:
+        """The file is whole."""
+
+    def publish(self, files: list[RelayFile]) -> None:
+        """Show files that are whole, the last one last, and make them durable."""
+
+    def make_durable(self) -> None:
+        """Make durable what is shown."""
+
+    def remove_unfinished(self) -> None:
+        """What was created and not shown; nothing was applied from it."""
+
+    def delete(self, file: RelayFile) -> None:
+        """A file that nobody needs any more; one that is gone is no error."""
+
+
+def parse_names(names: Iterable[str], folder: PurePath) -> list[RelayFile]:
+    """The relay files among the names in `folder`, by index."""
+    found = (_NAME.fullmatch(name) for name in names)
+    return sorted(RelayFile(int(m[1]), int(m[2]), int(m[3]), folder, m[4] or "") for m in found if m)
 
 
 def list_files(folder: Path) -> list[RelayFile]:
-    """The finished files, by index. A missing folder has none."""
-    if not folder.exists():
-        return []
-    found = (_NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(RelayFile(int(m[1]), int(m[2]), int(m[3]), folder) for m in found if m)
+    """The finished files of a folder, by index. A missing folder has none."""
+    return parse_names((path.name for path in folder.iterdir()), folder) if folder.exists() else []
 
 
-def remove_unfinished(folder: Path) -> None:
-    """What a writer that died left; nothing was applied from it."""
-    for path in folder.glob(f"relay-*{_UNFINISHED}"):
-        path.unlink()
+class Folder:
+    """The place `folder`, made when it is needed below `root`, which must be there; one writer by flock."""
+
+    mark = ""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self._root, self.folder, self.shown = root, folder, str(folder)
+
+    def files(self) -> list[RelayFile]:
+        """As Place.files."""
+        return list_files(self.folder)
+
+    def open(self, file: RelayFile) -> BinaryIO:
+        """As Place.open."""
+        return Path(file.path).open("rb")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """As Place.writing."""
+        make_folders(self._root, self.folder)
+        with folder_lock(self.folder):
+            yield
+
+    def create(self, file: RelayFile) -> IO[bytes]:
+        """As Place.create."""
+        return _unfinished(file).open("wb")
+
+    def close(self, opened: IO[bytes]) -> None:
+        """As Place.close."""
+        opened.flush()
+        os.fsync(opened.fileno())
+        opened.close()
+
+    def publish(self, files: list[RelayFile]) -> None:
+        """As Place.publish."""
+        with raise_transient_on_failure(self.folder):
+            for file in files:
+                _unfinished(file).rename(file.path)
+        sync_names(self.folder)
+
+    def make_durable(self) -> None:
+        """As Place.make_durable."""
+        sync_names(self.folder)
+
+    def remove_unfinished(self) -> None:
+        """As Place.remove_unfinished."""
+        for path in self.folder.glob(f"relay-*{_UNFINISHED}"):
+            path.unlink()
+
+    def delete(self, file: RelayFile) -> None:
+        """As Place.delete."""
+        Path(file.path).unlink(missing_ok=True)
 
 
-def publish(files: list[RelayFile]) -> None:
-    """Give written and synced files their names, the last one last, and make the names durable."""
-    folder = files[0].folder
-    with raise_transient_on_failure(folder):
-        for file in files:
-            file.unfinished.rename(file.path)
-    sync_names(folder)
+def _unfinished(file: RelayFile) -> Path:
+    """Where it is while it is written."""
+    return Path(file.path.with_suffix(_UNFINISHED))
 
 
 def sync_names(folder: Path) -> None:
@@ -69,7 +160,7 @@ def sync_names(folder: Path) -> None:
 
 
 @contextmanager
-def raise_transient_on_failure(folder: Path) -> Iterator[None]:
+def raise_transient_on_failure(folder: object) -> Iterator[None]:
     """A failure to write is raised as Transient."""
     try:
         yield

@@ -6,31 +6,24 @@ but never the newest one. Sources: tidb-binlog 1.9, 5.9.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 from urllib.parse import quote
 
 import structlog
 
+from binlake.base.filestore import StoreAddress, open_store
 from binlake.config.model import Replication, Target
-from binlake.errors import ConfigError, LostRange
+from binlake.config.storage import parse_place
+from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
-from binlake.target.relay.files import (
-    RelayFile,
-    folder_lock,
-    list_files,
-    make_folders,
-    publish,
-    raise_transient_on_failure,
-    remove_unfinished,
-    sync_names,
-)
+from binlake.target.relay.files import Folder, Place, RelayFile, raise_transient_on_failure
 from binlake.target.relay.items import Item, batch_to_item, end, head
 from binlake.target.relay.reader import RelayWindow, files_with_manifest
 from binlake.target.relay.records import pack_record
+from binlake.target.relay.stored import Bucket
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
 
@@ -41,67 +34,51 @@ Check = Callable[[], None]
 
 
 class RelayLog:
-    """The relay files of one replication and target, in `folder`, made when it is needed below `log_dir`."""
+    """The relay files of one replication and target, in `place`."""
 
-    def __init__(self, log_dir: Path, folder: Path, max_file_size: int) -> None:
-        self.folder = folder
-        self._log_dir = log_dir
+    def __init__(self, place: Place, max_file_size: int) -> None:
+        self.place = place
         self._max_file_size = max_file_size
 
     @classmethod
     def of(cls, replication: Replication, log_dir: str = "") -> RelayLog | None:
         """Those of `replication` (below `log_dir` instead of its `relay.log-dir`, if given); None: it keeps none.
 
-        Raises ConfigError for what is not an existing folder.
+        Raises ConfigError for a folder that does not exist, and for a URI that names no store.
         """
         place = log_dir or replication.relay.log_dir
         if not place or replication.target is None:
             return None
-        if "://" in place:
-            raise ConfigError(
-                "relay files are stored in a folder, such as a mounted share",
-                where={"log-dir": place},
-                hint="mount the store, or leave `relay.log-dir` empty: the lake has the statements too",
-            )
-        root = Path(place).expanduser().absolute()
-        if not root.is_dir():
-            # Made here, it would lie on this machine's own disk, and the files would miss on the share.
-            raise ConfigError(
-                "the folder for relay files does not exist",
-                where={"log-dir": root},
-                hint="is the share mounted? Create the folder once by hand, inside the share",
-            )
-        folder = root / replication.name / _folder_name(replication.target)
-        return cls(root, folder, replication.relay.max_file_size)
+        own = PurePosixPath(replication.name, _folder_name(replication.target))
+        return cls(_place_of(parse_place(place), own), replication.relay.max_file_size)
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
         """Make the whole window durable, unless it is already. Raises Transient (it cannot be written), LeaseHeld."""
-        make_folders(self._log_dir, self.folder)
-        with folder_lock(self.folder):
+        with self.place.writing():
             if self._has(manifest):
                 # The try that wrote them may have failed between their names and the folder.
-                sync_names(self.folder)
+                self.place.make_durable()
             else:
                 self._write(manifest, source, check)
 
     def window(self, bounds: tuple[int, int], digest: str) -> RelayWindow:
         """The window (lo, hi] as it was written ahead with the manifest of `digest`. Raises LostRange."""
-        return RelayWindow.find(self.folder, bounds, digest)
+        return RelayWindow.find(self.place, bounds, digest)
 
     def applied(self, commit_ts: int) -> None:
         """Delete the files of windows at or below the checkpoint `commit_ts`, all but the newest file."""
         try:
-            passed = [file for file in list_files(self.folder)[:-1] if file.hi <= commit_ts]
-        except OSError as error:
-            log.warning("relay_files_not_deleted", folder=str(self.folder), error=str(error))
+            passed = [file for file in self.place.files()[:-1] if file.hi <= commit_ts]
+        except (OSError, BinlakeError) as error:
+            log.warning("relay_files_not_deleted", folder=self.place.shown, error=str(error))
         else:
             self._delete(passed)
 
     def _delete(self, files: list[RelayFile]) -> None:
         for file in files:
             try:
-                file.path.unlink(missing_ok=True)
-            except OSError as error:
+                self.place.delete(file)
+            except (OSError, BinlakeError) as error:
                 # The window is safe whatever becomes of these; the next one tries again.
                 log.warning("relay_file_not_deleted", file=str(file.path), error=str(error))
 
@@ -116,20 +93,20 @@ class RelayLog:
         return True
 
     def _files_of(self, manifest: ApplyManifest) -> list[RelayFile]:
-        with raise_transient_on_failure(self.folder):
-            return [file for file in list_files(self.folder) if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
+        with raise_transient_on_failure(self.place.shown):
+            return [file for file in self.place.files() if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
 
     def _write(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
-        failed = files_with_manifest(self._files_of(manifest), manifest.digest())
-        with raise_transient_on_failure(self.folder):
-            remove_unfinished(self.folder)
-            newest = list_files(self.folder)[-1:]
-        with _Writer(self.folder, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
+        failed = files_with_manifest(self.place, self._files_of(manifest), manifest.digest())
+        with raise_transient_on_failure(self.place.shown):
+            self.place.remove_unfinished()
+            newest = self.place.files()[-1:]
+        with _Writer(self.place, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
             plans = source.segments()
             for plan in plans:
                 self._write_segment(writer, source, plan, check)
             writer.end(plans)
-            publish(writer.files)
+            self.place.publish(writer.files)
         self._delete(failed)
         log.info("relay_written", window=manifest.window, files=len(writer.files), batches=writer.batches)
 
@@ -139,6 +116,21 @@ class RelayLog:
             for batch in source.batches(plan.number, phase):
                 check()
                 writer.batch(batch_to_item(batch))
+
+
+def _place_of(address: StoreAddress, own: PurePosixPath) -> Place:
+    """The folder `own` there. Raises ConfigError."""
+    if address.scheme != "file":
+        return Bucket(open_store(address), own)
+    root = Path(address.root)
+    if not root.is_dir():
+        # Made here, it would lie on this machine's own disk, and the files would miss on the share.
+        raise ConfigError(
+            "the folder for relay files does not exist",
+            where={"log-dir": root},
+            hint="is the share mounted? Create the folder once by hand, inside the share",
+        )
+    return Folder(root, root / own)
 
 
 def _folder_name(target: Target) -> str:
@@ -151,10 +143,10 @@ def _folder_name(target: Target) -> str:
 class _Writer:
     """The files of one window while they are written, gone when that fails. `index`: of the first one."""
 
-    def __init__(self, folder: Path, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
+    def __init__(self, place: Place, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
         self.files: list[RelayFile] = []
         self.batches = 0
-        self._folder = folder
+        self._place = place
         self._manifest = manifest
         self._max_file_size = max_file_size
         self._first = index
@@ -170,14 +162,14 @@ class _Writer:
                 with suppress(OSError):
                     self._open.close()
             try:
-                remove_unfinished(self._folder)
+                self._place.remove_unfinished()
             except OSError as error:
                 # The first failure is the one to report; the next writer removes these files.
-                log.warning("relay_unfinished_not_deleted", folder=str(self._folder), error=str(error))
+                log.warning("relay_unfinished_not_deleted", folder=self._place.shown, error=str(error))
 
     def batch(self, item: Item) -> None:
         """Add a batch, whole into one file. Raises Transient."""
-        with raise_transient_on_failure(self._folder):
+        with raise_transient_on_failure(self._place.shown):
             if self._open is None or self._open.tell() >= self._max_file_size:
                 self._close()
                 self._open = self._begin()
@@ -186,22 +178,21 @@ class _Writer:
 
     def end(self, plans: list[SegmentPlan]) -> None:
         """The last record; everything is on disk when it returns. Raises Transient."""
-        with raise_transient_on_failure(self._folder):
+        with raise_transient_on_failure(self._place.shown):
             if self._open is None:
                 self._open = self._begin()
             self._open.write(pack_record(end(len(self.files), self.batches, plans)))
             self._close()
 
     def _begin(self) -> IO[bytes]:
-        file = RelayFile(self._first + len(self.files), self._manifest.lo, self._manifest.hi, self._folder)
-        opened = file.unfinished.open("wb")
+        lo, hi = self._manifest.lo, self._manifest.hi
+        file = RelayFile(self._first + len(self.files), lo, hi, self._place.folder, self._place.mark)
+        opened = self._place.create(file)
         self.files.append(file)
         opened.write(pack_record(head(self._manifest, len(self.files))))
         return opened
 
     def _close(self) -> None:
         if self._open is not None:
-            self._open.flush()
-            os.fsync(self._open.fileno())
-            self._open.close()
+            self._place.close(self._open)
             self._open = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -15,7 +14,7 @@ import structlog
 from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
 from binlake.statements.digests import INDEX, digest_of_index
-from binlake.target.relay.files import RelayFile, list_files
+from binlake.target.relay.files import Place, RelayFile
 from binlake.target.relay.items import FORMAT, Item, batch_from_item, segment_from_item
 from binlake.target.relay.records import Damaged, read_record_at, read_records
 from binlake.target.segments import SegmentPlan
@@ -42,38 +41,40 @@ class _FilePosition(NamedTuple):
 class RelayWindow:
     """The pinned statements of one window (a StatementSource). Made by `find`."""
 
-    def __init__(self, manifest: ApplyManifest, files: list[RelayFile]) -> None:
+    def __init__(self, place: Place, manifest: ApplyManifest, files: list[RelayFile]) -> None:
         self.manifest = manifest
-        self._files = files
+        self._place, self._files = place, files
         self._index: list[dict[str, Any]] = []
         self._positions: dict[tuple[int, int], list[_FilePosition]] = {}
         self._segments = [segment_from_item(item) for item in self._read_and_verify()]
         self._require_pinned()
 
     @classmethod
-    def find(cls, folder: Path, window: tuple[int, int], digest: str) -> RelayWindow:
-        """The window (lo, hi] with the manifest of `digest` (SHA-256, hex) in `folder`. Raises LostRange.
+    def find(cls, place: Place, window: tuple[int, int], digest: str) -> RelayWindow:
+        """The window (lo, hi] with the manifest of `digest` (SHA-256, hex) in `place`.
+
+        Raises LostRange, and what a store raises that does not answer.
 
         The newest try that is whole counts: one that is damaged takes nothing from those before it.
         """
         try:
-            files = [file for file in list_files(folder) if (file.lo, file.hi) == window]
+            files = [file for file in place.files() if (file.lo, file.hi) == window]
         except OSError as error:
             raise _no_window_error(
-                f"the folder of relay files cannot be read: {error.strerror}", folder, window, digest
+                f"the folder of relay files cannot be read: {error.strerror}", place, window, digest
             ) from error
-        tries, unread = _group_by_try(files, digest)
+        tries, unread = _group_by_try(place, files, digest)
         for damage in unread.values():
             log.warning("relay_file_set_aside", reason=damage.message, **damage.where)
         failures = dict(unread)
         for found in sorted(tries, key=lambda found: -found[-1].file.index):
             try:
-                return cls(found[0].manifest, _require_complete_try(found, unread))
+                return cls(place, found[0].manifest, _require_complete_try(found, unread))
             except LostRange as error:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
                 failures[found[-1].file] = error
         if not failures:
-            raise _no_window_error("no relay file holds this window as the target opened it", folder, window, digest)
+            raise _no_window_error("no relay file holds this window as the target opened it", place, window, digest)
         # The newest is the one that somebody may still repair.
         raise failures[max(failures)]
 
@@ -85,7 +86,9 @@ class RelayWindow:
         """The batches of a phase in the order they were written. Raises LostRange."""
         for file, offset in self._positions.get((segment, phase), []):
             try:
-                yield batch_from_item(read_record_at(file.path, offset))
+                with self._place.open(file) as stream:
+                    item = read_record_at(stream, offset)
+                yield batch_from_item(item)
             except (Damaged, OSError) as error:
                 raise _lost_error(f"a relay file cannot be read: {error}", file) from error
 
@@ -94,10 +97,11 @@ class RelayWindow:
         last: Item = {}
         for file in self._files:
             try:
-                for record in read_records(file.path):
-                    last = record.value
-                    if last["kind"] == "batch":
-                        self._remember(file, record.offset, batch_from_item(last))
+                with self._place.open(file) as stream:
+                    for record in read_records(stream):
+                        last = record.value
+                        if last["kind"] == "batch":
+                            self._remember(file, record.offset, batch_from_item(last))
             except (Damaged, OSError, ImmutableWindow) as error:
                 raise _lost_error(f"a relay file is damaged: {error}", file) from error
         if last.get("kind") != "end" or last["parts"] != len(self._files):
@@ -119,24 +123,26 @@ def _index_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
 
 
-def files_with_manifest(files: list[RelayFile], digest: str) -> list[RelayFile]:
+def files_with_manifest(place: Place, files: list[RelayFile], digest: str) -> list[RelayFile]:
     """Those of `files` whose head says the manifest of `digest`."""
-    return [head.file for found in _group_by_try(files, digest)[0] for head in found]
+    return [head.file for found in _group_by_try(place, files, digest)[0] for head in found]
 
 
-def _group_by_try(files: list[RelayFile], digest: str) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
+def _group_by_try(
+    place: Place, files: list[RelayFile], digest: str
+) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
     """The files with the manifest of `digest` by the try that wrote them, and those whose head cannot be read."""
-    tries: dict[int, list[_Head]] = {}
+    tries: dict[tuple[str, int], list[_Head]] = {}
     unread: dict[RelayFile, LostRange] = {}
     for file in files:
         try:
-            head = _read_head(file)
+            head = _read_head(place, file)
         except LostRange as error:
             unread[file] = error
         else:
             if head.manifest.digest() == digest:
                 # The files of a try are numbered in a row, and so are its parts.
-                tries.setdefault(file.index - head.part, []).append(head)
+                tries.setdefault((file.mark, file.index - head.part), []).append(head)
     return list(tries.values()), unread
 
 
@@ -149,9 +155,10 @@ def _require_complete_try(found: list[_Head], unread: Mapping[RelayFile, LostRan
     return [head.file for head in found]
 
 
-def _read_head(file: RelayFile) -> _Head:
+def _read_head(place: Place, file: RelayFile) -> _Head:
     try:
-        item = read_record_at(file.path, 0)
+        with place.open(file) as stream:
+            item = read_record_at(stream, 0)
         if (item["kind"], item["format"]) == ("window", FORMAT):
             return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
     except (Damaged, OSError, KeyError, TypeError, WireError) as error:
@@ -159,9 +166,9 @@ def _read_head(file: RelayFile) -> _Head:
     raise _lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
 
 
-def _no_window_error(what: str, folder: Path, window: tuple[int, int], digest: str) -> LostRange:
+def _no_window_error(what: str, place: Place, window: tuple[int, int], digest: str) -> LostRange:
     return LostRange(
-        what, where={"folder": folder, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
+        what, where={"folder": place.shown, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
     )
 
 

@@ -9,8 +9,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 
@@ -39,25 +38,31 @@ def pack_record(value: Mapping[str, Any]) -> bytes:
     return b"".join((_HEAD.pack(MAGIC, len(payload)), payload, _CRC.pack(google_crc32c.value(payload))))
 
 
-def read_records(path: Path) -> Iterator[Record]:
+def read_records(file: BinaryIO) -> Iterator[Record]:
     """All records of a file in order. Raises Damaged, OSError."""
-    with path.open("rb") as file:
-        while (record := _next(file)) is not None:
-            yield record
+    size = _size_of(file)
+    while (record := _next(file, size)) is not None:
+        yield record
 
 
-def read_record_at(path: Path, offset: int) -> dict[str, Any]:
+def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
     """The value of the record at `offset`. Raises Damaged, OSError."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        record = _next(file)
+    size = _size_of(file)
+    file.seek(offset)
+    record = _next(file, size)
     if record is None:
         raise Damaged(offset, "the file ends")
     return record.value
 
 
-def _next(file: IO[bytes]) -> Record | None:
-    """None at the end of the file."""
+def _size_of(file: BinaryIO) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
+
+
+def _next(file: BinaryIO, size: int) -> Record | None:
+    """None at the end of the file, which has `size` bytes."""
     offset = file.tell()
     head = file.read(_HEAD.size)
     if not head:
@@ -68,7 +73,7 @@ def _next(file: IO[bytes]) -> Record | None:
     if magic != MAGIC:
         raise Damaged(offset, "not a record")
     # Before it is read: a damaged length may be any number.
-    if length + _CRC.size > os.fstat(file.fileno()).st_size - file.tell():
+    if length + _CRC.size > size - file.tell():
         raise Damaged(offset, "a torn record")
     payload, (crc,) = file.read(length), _CRC.unpack(file.read(_CRC.size))
     if google_crc32c.value(payload) != crc:

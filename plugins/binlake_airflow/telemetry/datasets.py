@@ -7,7 +7,6 @@ so OpenLineage's packages need not be there for anybody else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from openlineage.client.event_v2 import Dataset, OutputDataset
@@ -19,8 +18,9 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
+from binlake.base.filestore import StoreAddress
 from binlake.config import Replication
-from binlake.config.storage import Storage
+from binlake.config.storage import parse_place
 from binlake.lake.paths import LakePaths
 from binlake.window.lineage import LineageTable, Table
 from binlake_airflow.telemetry import addresses
@@ -39,15 +39,15 @@ class Datasets:
         target = replication.target
         # TiDB and MariaDB are named by the protocol they speak.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
-        self._relay = replication.relay.log_dir and str(Path(replication.relay.log_dir).expanduser().absolute())
+        self._relay = replication.relay.log_dir and _place_of(parse_place(replication.relay.log_dir))
 
     def binlog(self) -> Dataset:
         """All that the pumps of the source keep."""
         return Dataset(self._source, "binlog")
 
     def relay(self) -> Dataset:
-        """The folder of relay files."""
-        return Dataset("file", self._relay)
+        """Where relay files are."""
+        return Dataset(*_storage_name(self._relay))
 
     def source(self, table: Table, commit_ts: str = "") -> Dataset:
         """A table of the source."""
@@ -136,7 +136,7 @@ def _source_of(replication: Replication) -> str:
     return f"tidb://{source.cluster_id or addresses.host_and_port(source.pd_urls[0])}"
 
 
-def _place_of(storage: Storage) -> str:
+def _place_of(storage: StoreAddress) -> str:
     return storage.root if storage.scheme == "file" else f"{storage.scheme}://{storage.root}"
 
 

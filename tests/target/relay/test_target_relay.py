@@ -5,10 +5,12 @@ from __future__ import annotations
 import resource
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
-from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import NAME, Crash, Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config import Replication
 from binlake.config.model import Target
@@ -16,6 +18,9 @@ from binlake.errors import LostRange, Transient
 from binlake.target.recover import finish_from_relay, judge_recovery, require_consistent
 from binlake.target.relay import RelayLog
 from binlake.target.relay.files import list_files
+
+if TYPE_CHECKING:
+    from deploy.local.s3 import S3
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -90,12 +95,33 @@ def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
     assert verdict.state == "nothing-to-do"
 
 
+@pytest.mark.process
+def test_a_kill_is_recovered_from_an_object_store(server: MariaDb, replication: Replication, s3: S3) -> None:
+    # S3-09
+    s3.create_bucket("relay")
+    access = f"endpoint={quote(s3.url, safe='')}&region=us-east-1&access-key=any&secret-access-key=any"
+    section = {"log-dir": f"s3://relay/{server.port}?{access}", "max-file-size": 1000}
+    own = Replication.model_validate({**replication.model_dump(by_alias=True), "relay": section})
+    target, relay = of(own)
+    execute(server, "INSERT INTO app.log VALUES ('old')")
+
+    def crash() -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        apply(target, window(), at("batch", 9, crash), relay)
+    assert state(server) != END
+    finish_from_relay(own, judge_recovery(own))
+    assert state(server) == END
+    assert len(relay.place.files()) == 1
+
+
 def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
     server: MariaDb, replication: Replication
 ) -> None:
     # S3-08, S3-15, S3-17: seen from the moment at which the window is opened
     target, relay = of(replication)
-    assert not relay.folder.exists()
+    assert not relay.place.folder.exists()
     seen: list[object] = []
 
     def look() -> None:
@@ -105,14 +131,14 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
     execute(server, "INSERT INTO app.log VALUES ('old')")
     apply(target, window(), at("opened", 1, look), relay)
     assert seen == [BATCHES]
-    assert len(list_files(relay.folder)) == 1
+    assert len(list_files(relay.place.folder)) == 1
     assert state(server) == END
 
 
 def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replication: Replication) -> None:
     # S3-08: a file may not grow above 2000 bytes; more is needed
     target, relay = of(replication)
-    relay = RelayLog(relay.folder.parents[1], relay.folder, 10_000)
+    relay = RelayLog(relay.place, 10_000)
     apply(target, Window(0, 100).put((1, "w3")))
     before = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -124,7 +150,7 @@ def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replicatio
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)) == before
     assert rows(server, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
-    assert list_files(relay.folder) == []
+    assert list_files(relay.place.folder) == []
 
 
 def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
@@ -133,7 +159,7 @@ def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb,
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
-    files = list_files(relay.folder)
+    files = list_files(relay.place.folder)
     assert len(files) > 3
     files[2].path.unlink()
     before = state(server), rows(server, "SELECT * FROM tidb_binlog.binlake_fence")
