@@ -302,6 +302,9 @@ class Replication(Section):
         " where none of them is that the pipeline stops; `optimistic`: it has their joined definition, which none of"
         " them need have; `pessimistic`: a DDL waits until all of them have it, and so do the rows behind it",
     )
+    shard_lock_alert_s: int = Field(
+        3600, ge=0, description="pessimistic: an alert when rows wait for longer, in seconds of commit time; 0 = none"
+    )
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
     ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements to run on the target between changes")

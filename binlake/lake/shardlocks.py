@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.windowlog import WindowLog
+from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.window.derived import MergeManifest
-from binlake.window.shardlocks import Locks, Name
+from binlake.window.shardlocks import Locks, Name, Resolution
 from binlake.window.targets import Naming, TargetTables
+
+STAGE, RESOLVED = "lock", "resolved"
+"""Of an event of the table `window`: an operator goes on without tables that others wait for."""
 
 
 def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
@@ -29,6 +33,18 @@ def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
 def read_locks_at(windows: WindowLog, rules: Rules, ts: int) -> Locks:
     """What is held behind `ts`, the end of a merged window or the start of the lake. Raises DamagedManifest."""
     return read_locks(windows, rules, ts - 1, ts).still_open
+
+
+def record_resolution(windows: WindowLog, place: int, resolution: Resolution, run_id: str = "") -> None:
+    """Record what merge does in front of the window behind `place`, the end of what is merged."""
+    detail = resolution.to_dict()
+    windows.record(WindowEvent(STAGE, place, place + 1, RESOLVED, run_id=run_id, detail=detail))
+
+
+def read_resolutions(windows: WindowLog, place: int) -> list[Resolution]:
+    """What was commanded at `place`, in order."""
+    events = windows.events(stage=STAGE, state=RESOLVED, within=(place, place + 1))
+    return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == place]
 
 
 def read_shown(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:

@@ -331,7 +331,7 @@ WINDOW = _control(
         "STRING",
         "plan, land, merge, compact, convert, finalize, validate, mirror, encode, publish; start, base, incident,"
         " forget, release, skip, backfill, rollback, emit, feed, verify, repair, aside, verify-ddl, validation,"
-        " failure",
+        " lock, failure",
     ),
     Column(Window.SINK, "STRING", "sql, mirror, feed.NAME; empty for what all sinks share"),
     Column(

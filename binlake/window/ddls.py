@@ -17,7 +17,7 @@ from binlake.rules import Rules
 from binlake.window.deciding import NO_CHANGE, Case
 from binlake.window.definitions import FILTERED, LandedDdl
 from binlake.window.judging import Judge
-from binlake.window.shardlocks import Locks
+from binlake.window.shardlocks import Locks, Resolution
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, TargetTables
 
@@ -55,11 +55,17 @@ def plan_locked_ddls(
     ignored: Collection[int] = (),
     lo: int = 0,
     before: Locks | None = None,
+    resolutions: Iterable[Resolution] = (),
 ) -> tuple[list[LandedDdl], Locks]:
-    """As `plan_ddls`, and what tables that share a target hold in the window; `before`: what they held at lo."""
+    """As `plan_ddls`, and what tables that share a target hold in the window; `before`: what they held at lo.
+
+    `resolutions`: what an operator commanded at lo.
+    """
     naming, held = Naming(rules), before or Locks()
     judge = Judge(naming, TargetTables(base, naming, held.shown(lo)), ignored, held)
-    state, segment, planned = base, 0, []
+    resolved = (judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions)
+    planned = [replace(row, segment=n) for n, row in enumerate((row for row in resolved if row is not None), 1)]
+    state, segment = base, len(planned)
     for ddl in sort_ddls(lo, attach_jobs(binlogs, jobs)):
         job = ddl.job if ddl.kind == "ddl" else None
         after = state if job is None else state.follow(job, ddl.commit_ts, base.version)

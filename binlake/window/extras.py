@@ -24,8 +24,8 @@ class Extra:
     values: _Values
 
 
-def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None) -> list[Extra]:
-    """All that the rows of a window need, by place; without routes nothing. Raises ConfigError.
+def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None, lo: int = 0) -> list[Extra]:
+    """All that the rows of a window behind `lo` need, by place; without routes nothing. Raises ConfigError.
 
     `locks`: what is held in it: such a row needs nothing of the target's definition that its table has left.
     """
@@ -34,7 +34,8 @@ def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None
         return found
     open_at: dict[tuple[str, str], Extra] = {}
     for since, until, state in schemas.spans():
-        shown = locks.shown(since) if locks else {}
+        # The first span has no start of its own; what is commanded at lo holds from the first row on.
+        shown = locks.shown(max(since, lo + 1)) if locks else {}
         wanted = {(table.db, table.name): values for table, values in _of_state(state, naming, shown)}
         for name, extra in list(open_at.items()):
             if wanted.get(name) != extra.values:

@@ -81,13 +81,25 @@ class LockKeeper:
         found = (self._through(fold_pair(hold.source), shape) for hold in self._waiting(target))
         return next((steps for steps in found if steps), [])
 
-    def pass_over(self, target: Name, tables: Sequence[TableDef], since: int) -> None:
-        """Go on without `tables`: each counts as having what the others have."""
-        waiting = self._waiting(target)
-        leader = max({fold_pair(hold.source) for hold in waiting}, key=lambda name: len(self._named(name)))
-        after = self._named(leader)[0].after
-        for table in tables:
-            self._passed.append(PassedOver(target, _name(table), since, as_table(after, table)))
+    def pass_over(
+        self, group: Sequence[TableDef], without: Sequence[TableDef], target: Name, place: int
+    ) -> Release | None:
+        """Go on from `place` without some tables of `group`: they count as having what the others come to.
+
+        What they hold themselves is released too. None where the others have not come to one shape.
+        """
+        before = list(self._passed)
+        self._passed += [PassedOver(target, _name(table), place, table) for table in without]
+        release = self.release(group, target, place)
+        if release is None:
+            self._passed = before
+            return None
+        left = [hold for table in without for hold in self._of(table)]
+        for hold in left:
+            filled = _lacking(hold.after, release.after)
+            self._holds[self._holds.index(hold)] = replace(hold, released=place, filled=filled)
+        self._show_again(without, release.after)
+        return release
 
     def release(self, group: Sequence[TableDef], target: Name, place: int) -> Release | None:
         """The steps to the furthest shape that all tables of `group` have reached; None when there is none."""

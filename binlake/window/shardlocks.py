@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from binlake import tso
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.info import SOURCE_KEY
 from binlake.rows.schema.names import fold_pair
@@ -100,6 +101,20 @@ class Locks:
     holds: tuple[Hold, ...] = ()
     passed: tuple[PassedOver, ...] = ()
 
+    def alerts(self, lo: int, hi: int, most_s: int) -> list[str]:
+        """The targets that in the window (lo, hi] came to wait for longer than `most_s`, for people; 0 = never."""
+        first: dict[Name, Hold] = {}
+        for hold in sorted(self.holds, key=lambda hold: hold.since):
+            if hold.waits:
+                first.setdefault(hold.target, hold)
+        found = [hold for hold in first.values() if _age_s(hold.since, lo) <= most_s < _age_s(hold.since, hi)]
+        return [
+            f"rows of {'.'.join(hold.source)} wait since {hold.since} for the other tables of {'.'.join(hold.target)}:"
+            " `binlake ddl lock`"
+            for hold in found
+            if most_s
+        ]
+
     def __bool__(self) -> bool:
         return bool(self.holds or self.passed)
 
@@ -176,6 +191,10 @@ def as_table(definition: TableDef, table: TableDef) -> TableDef:
 def named(names: Sequence[Name]) -> str:
     """Tables for people."""
     return ", ".join(".".join(name) for name in names)
+
+
+def _age_s(since: int, ts: int) -> float:
+    return (tso.physical(ts) - tso.physical(since)) / 1000
 
 
 def _table_to_dict(table: TableDef) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
 from binlake.window.optimistic import SharedChange, join_change
 from binlake.window.pessimistic import LockKeeper, Release
-from binlake.window.shardlocks import Hold, Locks, as_table, named
+from binlake.window.shardlocks import Hold, Locks, Resolution, as_table, named
 from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
 
 REMOVES = frozenset(
@@ -111,6 +111,37 @@ class SharedJudge(Decider):
         if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
         raise self._unmergeable(case, "the DDL of one table does not bring the target from its shape to the next")
+
+    def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
+        """The DDL with which an operator goes on, before all of the window behind `lo`; None: it releases nothing."""
+        target, place = fold_pair(resolution.target), lo + 1
+        group = self._tables.sources_of(*target)
+        names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
+        without = [table for table in group if fold_pair((table.db, table.name)) in names]
+        if not without or len(without) == len(group):
+            return None
+        release = self.keeper.pass_over(group, without, target, place)
+        if release is None:
+            return None
+        before, after = self._sides_of(release)
+        table = after.tables[0]
+        return LandedDdl(
+            commit_ts=place,
+            since=place,
+            start_ts=0,
+            schema_version=version,
+            job_id=0,
+            action=Action.MULTI_SCHEMA_CHANGE,
+            db=table.db,
+            table=table.name,
+            query="",
+            sql=resolution.sql or "; ".join(release.texts),
+            decision="replaced" if resolution.sql else "apply",
+            reason="",
+            before=before,
+            after=after,
+            alert=f"the shard lock of {table_name(table)} was resolved without {named(sorted(names))}",
+        )
 
     def _judge_waiting(
         self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef

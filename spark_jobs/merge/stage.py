@@ -23,7 +23,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at
+from binlake.lake.shardlocks import read_locks_at, read_resolutions
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
@@ -84,7 +84,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
         detail |= {f"ddl_{name}": own} if own else {}
     filtered = {reason: count for reason, count in lost.items() if not reason.startswith(BY_TABLE)}
     detail |= {"filtered": filtered} if filtered else {}
-    alerts = [*_alerts(planned), *_table_alerts(lost, bounds)]
+    alerts = [*_alerts(planned), *_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
@@ -100,7 +100,8 @@ def _ddls(
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
     before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
-    planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before)
+    commanded = read_resolutions(ctx.windows, manifest.lo) if before else []
+    planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before, commanded)
     require_replacements_used(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
     planned = add_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
     return planned, window_schemas(base, binlogs, jobs, manifest.lo), locks
@@ -171,12 +172,21 @@ def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, 
     return found
 
 
+def _lock_alerts(ctx: StageContext, locks: Locks, bounds: Bounds) -> list[dict[str, str]]:
+    """Tables that have waited for others for too long: said once."""
+    texts = locks.alerts(bounds.lo, bounds.hi, ctx.replication.shard_lock_alert_s)
+    found = [{"commit_ts": str(bounds.hi), "reason": "shard-lock", "alert": text} for text in texts]
+    for alert in found:
+        log.warning("shard_lock_is_old", window=bounds.window, **alert)
+    return found
+
+
 def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, locks: Locks, ignored: frozenset[int]
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
-    added = tuple(extras_of_window(schemas, Naming(ctx.rules), locks))
+    added = tuple(extras_of_window(schemas, Naming(ctx.rules), locks, bounds.lo))
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
     return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))

@@ -10,8 +10,9 @@ import pytest
 from support.fedshards import FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
+from binlake.errors import ConfigError
 from binlake.repair.verify.run import VerifyOptions, verify
-from binlake.target.commands.locks import read_locks
+from binlake.target.commands.locks import read_locks, resolve_lock
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -68,4 +69,23 @@ def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> Non
     whole = sales(shards, "shard-1") + sales(shards, "shard-2")
     assert sales(shards) == whole
     assert read_locks(shards.replication()) == []
+    assert verify(shards.replication(), VerifyOptions()).equal
+
+    # Without the table that has not dropped the column: its rows go on without it.
+    execute(shards.servers["shard-1"], "ALTER TABLE store.sale_1 DROP COLUMN note")
+    execute(shards.servers["shard-1"], "UPDATE store.sale_1 SET amount = 8 WHERE id = 1")
+    shards.run_windows()
+    assert sales(shards) == whole
+    with pytest.raises(ConfigError, match="no rows of this table wait"):
+        resolve_lock(shards.replication(), "store.item", [], "")
+    done = resolve_lock(shards.replication(), "store.sale", [], "")
+    assert done["sql"].startswith("ALTER TABLE `store`.`sale` DROP COLUMN `note`")
+    execute(shards.servers["shard-2"], "UPDATE store.sale_2 SET amount = 100, note = 'late' WHERE id = 1001")
+    shards.run_windows()
+    assert sales(shards) == sales(shards, "shard-1") + [row[:-1] for row in sales(shards, "shard-2")]
+    assert verify(shards.replication(), VerifyOptions()).equal
+    execute(shards.servers["shard-2"], "ALTER TABLE store.sale_2 DROP COLUMN note")
+    execute(shards.servers["shard-2"], "INSERT INTO store.sale_2 VALUES (1009, 'Ida', 1, 'new', '2026-11-09')")
+    shards.run_windows()
+    assert sales(shards) == sales(shards, "shard-1") + sales(shards, "shard-2")
     assert verify(shards.replication(), VerifyOptions()).equal

@@ -262,7 +262,7 @@ class MergingConverter(Converter):
         for commit_ts, start_ts, payload, _ in log.rows:
             if lo < commit_ts <= hi:
                 batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks))
+        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self.rules), self.locks, lo))
         own = pa.Table.from_batches([made])
         found: Events = {}
         for row in self._placed(own, lo, hi).to_pylist(maps_as_pydicts="strict"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from support.workload import Workload, integer, text
 from test_judging import SHARDS, logged, rename, rules, two_shards
@@ -9,9 +11,10 @@ from test_optimistic import alter
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import SchemaState
-from binlake.window.ddls import plan_locked_ddls
+from binlake.window.ddls import plan_locked_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
-from binlake.window.shardlocks import Locks
+from binlake.window.extras import extras_of_window
+from binlake.window.shardlocks import Locks, Resolution
 from binlake.window.targets import Naming, TargetTables
 
 PESSIMISTIC = {"routes": [SHARDS], "shard_mode": "pessimistic"}
@@ -170,6 +173,75 @@ def test_what_is_held_goes_from_window_to_window_as_text() -> None:
     assert [ddl.sql for ddl in found] == ["ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"]
     assert len(Locks.joined([whole, locks]).holds) == 2
     assert not Locks.joined([whole, locks]).still_open
+
+
+def resolved(w: Workload, held: Locks, *names: tuple[str, str], sql: str = "") -> tuple[list[LandedDdl], Locks]:
+    """A window of nothing behind what is logged, where an operator went on without `names`."""
+    base, lo = SchemaState().fold(logged(w)[1]), w.clock()
+    commanded = [Resolution(("all", "t"), names, sql)]
+    return plan_locked_ddls(base, [], [], rules(**PESSIMISTIC), lo=lo, before=held.still_open, resolutions=commanded)
+
+
+def test_an_operator_goes_on_without_a_table() -> None:  # S4-53
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    held = planned(w)[1]
+    (row,), locks = resolved(w, held)
+    assert (row.sql, row.decision, row.segment) == (
+        "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'",
+        "apply",
+        1,
+    )
+    assert "without s2.t_2" in row.alert
+    assert (locks.holds[0].released, row.opens_segment) == (row.commit_ts, True)
+    assert at_target(w, locks, row.commit_ts) == ["id", "name", "n"]
+    # Its rows get what they lack, until it has the DDL; that runs no second time.
+    lo = w.clock()
+    before = len(logged(w)[0])
+    base = SchemaState().fold(logged(w)[1])
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    binlogs, jobs = (some[before:] for some in logged(w))
+    found, later = plan_locked_ddls(base, binlogs, jobs, rules(**PESSIMISTIC), lo=lo, before=locks.still_open)
+    assert [ddl.reason for ddl in found] == [SAME.removeprefix("- ")]
+    schemas = window_schemas(base, binlogs, jobs, lo)
+    extras = extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), later, lo)
+    assert [(extra.db, extra.values, extra.until) for extra in extras] == [("s2", {"n": "5"}, found[0].since)]
+    assert not later.still_open
+    (row,), _ = resolved(w, held, sql="ALTER TABLE all.t ADD n INT DEFAULT 5")
+    assert (row.decision, row.sql) == ("replaced", "ALTER TABLE all.t ADD n INT DEFAULT 5")
+
+
+def test_an_operator_goes_on_without_a_table_of_another_shape() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a", default="1"))
+    w.add_column("s2", "t_2", integer("b", default="2"))
+    held = planned(w)[1]
+    assert resolved(w, held)[0] == []
+    (row,), locks = resolved(w, held, ("s2", "t_2"))
+    assert row.sql.endswith("ADD COLUMN `a` INT(11) DEFAULT '1'")
+    assert [(hold.source[0], dict(hold.filled)) for hold in locks.holds] == [("s1", {}), ("s2", {"a": "1"})]
+    assert [one.source for one in locks.still_open.passed] == [("s2", "t_2")]
+    assert at_target(w, locks, row.commit_ts) == ["id", "name", "a"]
+
+
+def test_rows_of_a_table_that_is_waited_for_get_nothing_of_what_others_have() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    held, base, lo = planned(w)[1], SchemaState().fold(logged(w)[1]), w.clock()
+    schemas = window_schemas(base, [], [], lo)
+    assert extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), held.still_open, lo) == []
+
+
+def test_waiting_for_long_is_told_once() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    held = planned(w)[1]
+    since = held.holds[0].since
+    minutes = [since + ((n * 60_000) << 18) for n in range(4)]
+    told = [len(held.alerts(lo, hi, 90)) for lo, hi in pairwise(minutes)]
+    assert told == [0, 1, 0]
+    assert held.alerts(minutes[0], minutes[3], 0) == []
+    assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
 
 
 def test_a_rename_of_a_table_is_refused_as_ever() -> None:

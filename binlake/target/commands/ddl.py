@@ -16,7 +16,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rules import Rules
 from binlake.target.apply.position import read_open_window
 from binlake.target.commands.arguments import add_arguments, read_row_arguments
-from binlake.target.commands.locks import show_locks
+from binlake.target.commands.locks import resolve_lock, show_locks
 from binlake.target.commands.release import release_ddl
 
 log = structlog.get_logger()
@@ -34,17 +34,35 @@ class DdlCommand:
 
     help = (
         "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left"
-        " out; lock: show the tables that share a target and lack a DDL of the others"
+        " out; lock: show the tables that share a target and lack a DDL of the others, or go on without them"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show`, `release` or `lock`, the replication's file, the DDL's commit_ts."""
+        """`show`, `release` or `lock [show|resolve]`, the replication's file, which DDL or table."""
         add_arguments(parser, ("show", "release", "lock"))
+        parser.add_argument(
+            "of_lock", nargs="?", choices=("show", "resolve"), default="show",
+            help="lock: show who waits for whom, or resolve: go on without the tables that others wait for",
+        )  # fmt: skip
         parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
+        parser.add_argument("--table", metavar="DB.TABLE", help="lock resolve: the table of the target")
+        parser.add_argument(
+            "--without", action="append", default=[], metavar="DB.TABLE",
+            help="lock resolve: a table of the source to go on without (repeatable); default: all that lack the DDL",
+        )  # fmt: skip
+        parser.add_argument("--sql", default="", help="lock resolve: this statement instead of the tables' own")
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the DDL at which the target is stuck, what was given up, or who lacks a DDL. 3 when there is none."""
         replication, target, cluster_id = read_row_arguments(args)
+        if args.action == "lock" and args.of_lock == "resolve":
+            if not args.table:
+                raise ConfigError(
+                    "resolve must know the table", hint="give --table DB.TABLE; `binlake ddl lock` has it"
+                )
+            done = resolve_lock(replication, args.table, args.without, args.sql)
+            print(json.dumps(done, indent=2) if args.output == "json" else _text(done))
+            return 0
         if args.action == "lock":
             return show_locks(replication, args.output)
         if args.action == "release":

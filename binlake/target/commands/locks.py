@@ -7,20 +7,28 @@ table widens the target, the last one narrows it, and meanwhile this says whose 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
+
+import structlog
 
 from binlake.base.terminal import print_table
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
+from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at
+from binlake.lake.shardlocks import read_locks_at, record_resolution, target_tables_at
 from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import BY_NAME
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.window.shardlocks import Name
-from binlake.window.shards import find_unlike_shards
+from binlake.window.shardlocks import Name, Resolution
+from binlake.window.shards import Shard, find_unlike_shards
+from binlake.window.sharedddl import SharedJudge
 from binlake.window.targets import Naming, TargetTables
+
+log = structlog.get_logger(__name__)
 
 _STATES = {
     True: "the target holds the rows of all",
@@ -60,13 +68,13 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
     return [
         {
             "target": f"{one.db}.{one.table}",
-            "state": _WAITS if held else _STATES[one.mergeable],
+            "state": _WAITS if any(_name(shard) in held for shard in one.shards) else _STATES[one.mergeable],
             "tables": [
                 {
                     "source": shard.source or replication.name,
                     "table": f"{shard.db}.{shard.table}",
                     "lacks": list(shard.lacks),
-                    "held_from": held.get(fold_pair((shard.db, shard.table)), ""),
+                    "held_from": held.get(_name(shard), ""),
                     "ddl": last.get(shard.table_id, (0, ""))[1],
                     "commit_ts": str(last[shard.table_id][0]) if shard.table_id in last else "",
                 }
@@ -75,6 +83,43 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
         }
         for one in found
     ]
+
+
+def resolve_lock(replication: Replication, table: str, without: Sequence[str], sql: str) -> dict[str, Any]:
+    """Record that merge goes on without the tables that others wait for; what the next window does, for JSON.
+
+    Raises ConfigError where that would release nothing.
+    """
+    paths, rules = LakePaths.of(replication), Rules.of(replication)
+    windows, naming = WindowLog(paths), Naming(rules)
+    with lake_lock(paths, BY_NAME["merge"].lock):
+        merged = windows.newest(("merge",), 1)
+        place = merged[0]["hi"] if merged else 0
+        locks = read_locks_at(windows, rules, place)
+        resolution = Resolution(_split(table), tuple(map(_split, without)), sql)
+        tables = target_tables_at(paths, naming, place)
+        row = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else None
+        if row is None:
+            raise ConfigError(
+                "no rows of this table wait for tables that it could go on without",
+                where={"table": table, "without": ", ".join(without)},
+                hint="`binlake ddl lock` shows who waits and who lacks what; where tables have come to different"
+                " shapes, name those to go on without by --without",
+            )
+        record_resolution(windows, place, resolution)
+    log.warning("shard_lock_resolved", table=table, without=list(without), sql=row.sql, behind=str(place))
+    return {"table": table, "sql": row.sql, "behind": str(place), "what": row.alert}
+
+
+def _split(name: str) -> Name:
+    db, dot, table = name.partition(".")
+    if not (db and dot and table):
+        raise ConfigError("the name of a table is db.table", where={"name": name}, hint="`binlake ddl lock` has it")
+    return db, table
+
+
+def _name(shard: Shard) -> Name:
+    return fold_pair((shard.db, shard.table))
 
 
 def _held_from(replication: Replication, paths: LakePaths) -> dict[Name, str]:
