@@ -80,7 +80,7 @@ bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's
 bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro and a producer of ready bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_feed.py
 
-bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded as TiDB's rows beside one by one, and whole, to commits on a pump
+bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded beside one by one, and whole, to commits on a pump, beside the log dump tool; lag at 5,000 rows/s
 	@$(PYTHON) bench/bench_feeder.py
 
 bench-snapshot: setup  ## A full load: rows/s and CPU a row from SELECT to a pump, and by windows to MariaDB, beside SELECT, dump and REPLACE (SCALE=0.1 READERS=1,4)

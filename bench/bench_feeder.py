@@ -2,7 +2,8 @@
 
 The rows are real: written to a private server, 1,000 or one a transaction, and read from its log by the feeder's own
 reader. `encoded` is what a batch of transactions takes as prewrite values, beside the same row by row; `both` is the
-reader's CPU and that together. The last lines are the feeder's process whole, from the log to commits on a pump.
+reader's CPU and that together. Then the feeder's process whole, from the log to commits on a pump, beside the server's
+own tool that reads the same log; and how far it is behind a load of 5,000 transactions a second.
 Ratios count, absolute figures belong to the machine.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import structlog
 from bench_decode import best_rate
 from decode_load import SHAPES, Column, Row, table_of
-from feeder_whole import publish_all
+from feeder_whole import lags_of_paced_load, publish_all
+from server_tools import run_client
 
 from binlake.mysqlbinlog.model import Position, RowsEvent
 from binlake.mysqlbinlog.rowimage import encode_transactions
@@ -41,6 +44,8 @@ _BATCH_BYTES = 8 << 20
 _DISTINCT = 1000
 _PLAIN_SHARE = 8
 _SERVER_ID = 4_000_000
+_RATE, _PACED_S = 5_000, 20.0
+_DUMPS = {"as text to /dev/null": (), "as bytes to a file": ("--raw",)}
 
 Batches = list[list[tuple[RowsEvent, ...]]]
 
@@ -56,19 +61,43 @@ def main() -> int:
     with MariaDb(options=MariaDb.source_options()) as source:
         for in_each in (BULK, SINGLE):
             _whole_case(source, in_each)
+    with MariaDb(options=MariaDb.source_options()) as source:
+        _paced_case(source)
     return 0
+
+
+def _paced_case(server: MariaDb) -> None:
+    lags = sorted(lags_of_paced_load(server, _RATE, _PACED_S))
+    print(
+        f"{server.name:<8} {_RATE:,} transactions a second of 1 row, {_PACED_S:g} s: the feeder is behind by"
+        f" {lags[len(lags) // 2]:.2f} s at the median, {lags[len(lags) * 99 // 100]:.2f} s at 99 of 100,"
+        f" {lags[-1]:.2f} s at most",
+        flush=True,
+    )
 
 
 def _whole_case(server: MariaDb, in_each: int) -> None:
     shape, columns = next(iter(SHAPES.items()))
     table, rows = table_of(columns), ROWS[shape.split()[0]] * (4 if in_each > 1 else 1)
     taken = publish_all(server, lambda: _write(server, table, columns, rows, in_each))
+    floors = {how: _dump_tool(server, rows, *options) for how, options in _DUMPS.items()}
     print(
         f"{server.name:<8} {shape:<20} {in_each:>4} rows/txn  from the log to commits on a pump"
         f" {rows / taken.cpu_s:>9,.0f} rows/s of the feeder's CPU ({taken.cpu_s / rows * 1e6:.1f} us a row),"
-        f" {rows / taken.wall_s:>9,.0f} by the clock",
+        f" {rows / taken.wall_s:>9,.0f} by the clock;"
+        f" mariadb-binlog: {', '.join(f'{rate:,.0f} {how}' for how, rate in floors.items())}",
         flush=True,
     )
+
+
+def _dump_tool(server: MariaDb, rows: int, *options: str) -> float:
+    """Rows/s of CPU of the server's own tool over the last log."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SHOW BINARY LOGS")
+        last = cursor.fetchall()[-1][0]
+    at = ("--read-from-remote-server", f"--host={server.host}", f"--port={server.port}", "--user=root")
+    with tempfile.TemporaryDirectory(prefix="binlake-bench-dump-") as folder:
+        return rows / run_client(["mariadb-binlog", "--no-defaults", *at, *options, last], Path(folder)).cpu_s
 
 
 def _case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> None:
@@ -104,6 +133,7 @@ def _write(server: MariaDb, table: TableDef, columns: list[Column], rows: int, i
         cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
         cursor.execute("DROP TABLE IF EXISTS bench.t")
         cursor.execute(f"CREATE TABLE bench.t ({types}, PRIMARY KEY (id))")
+        cursor.execute("FLUSH BINARY LOGS")
         for first in range(0, rows, in_each):
             values = ",".join(f"({n},{texts[n % _DISTINCT]})" for n in range(first, first + in_each))
             cursor.execute(f"INSERT INTO bench.t VALUES {values}")

@@ -3,11 +3,14 @@ their own."""
 
 from __future__ import annotations
 
+import bisect
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from pump_service.feeder.settings import FeederFile
 
 _START_S = 60.0
 _WAIT_S = 600.0
+_SAMPLE_S = 0.1
+_WRITER = Path(__file__).with_name("paced_writer.py")
 
 
 @dataclass(frozen=True)
@@ -33,48 +38,79 @@ class Whole:
 
 def publish_all(server: MariaDb, write: Callable[[], None]) -> Whole:
     """Feed what `write` commits at `server`; the log is read from before it, once it is written."""
-    with tempfile.TemporaryDirectory(prefix="binlake-bench-feeder-") as name:
+    with _cluster(server) as settings:
+        with running(settings, lambda source: source["state"] == "reading"):
+            pass
+        write()
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@GLOBAL.gtid_binlog_pos")
+            (end,) = cursor.fetchone()
+        cpu, wall = time.process_time(), time.perf_counter()
+        with running(settings, lambda source: source.get("gtids") == end):
+            return Whole(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def lags_of_paced_load(server: MariaDb, rate: int, seconds: float) -> list[float]:
+    """How many seconds ago the oldest transaction was sent to `server` that no pump has, sampled while `rate`
+    transactions a second are committed there."""
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET GLOBAL sync_binlog = 0, innodb_flush_log_at_trx_commit = 0")
+        cursor.execute("CREATE DATABASE paced")
+        cursor.execute("CREATE TABLE paced.t (id INT PRIMARY KEY, n INT, v VARCHAR(20))")
+    with _cluster(server) as settings, running(settings, lambda source: source["state"] == "reading") as feeder:
+        words = [sys.executable, str(_WRITER), server.host, str(server.port), str(rate), str(seconds)]
+        samples: list[tuple[float, int]] = []
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as writer:
+            while writer.poll() is None:
+                samples.append((time.time(), feeder.workers[0].counts.transactions))
+                time.sleep(_SAMPLE_S)
+            assert writer.stdout is not None
+            sent = [(int(number), float(at)) for number, at in map(str.split, writer.stdout)]
+    numbers = [number for number, _ in sent]
+    found = []
+    for at, published in samples:
+        chunk = bisect.bisect_right(numbers, published)  # the first one that is not published whole
+        if chunk < len(sent):
+            found.append(max(0.0, at - sent[chunk][1]))
+    assert numbers[-1] >= rate * seconds
+    return found
+
+
+@contextmanager
+def _cluster(server: MariaDb) -> Iterator[FeederFile]:
+    """The placement driver and a pump; the settings of a feeder that reads `server` from its present end."""
+    with tempfile.TemporaryDirectory(prefix="binlake-bench-feeder-") as name, ExitStack() as stack:
         folder = Path(name)
         pd, pump, status = (f"{HOST}:{port}" for port in free_ports(3))
-        children = [
-            _child(folder, "pd", ("pd", "--addr", pd, "--data-dir", str(folder / "pd")), "serving http"),
-            _child(
-                folder, "pump",
+        for child, words, mark in (
+            ("pd", ("pd", "--addr", pd, "--data-dir", str(folder / "pd")), "serving http"),
+            (
+                "pump",
                 ("pump", "--addr", pump, "--pd-urls", f"http://{pd}", "--data-dir", str(folder / "pump"),
                  "--status-url", f"http://{status}"), " listens at ",
             ),
-        ]  # fmt: skip
-        try:
-            settings = FeederFile.model_validate({
-                "pd-urls": [f"http://{pd}"], "data-dir": str(folder / "feeder"), "status-addr": status,
-                "tracker": {"host": server.host, "port": server.port},
-                "source": [{"name": "s1", "host": server.host, "port": server.port, "start": {"mode": "now"}}],
-            })  # fmt: skip
-            _run(settings, lambda source: source["state"] == "reading")
-            write()
-            with server.connect() as connection, connection.cursor() as cursor:
-                cursor.execute("SELECT @@GLOBAL.gtid_binlog_pos")
-                (end,) = cursor.fetchone()
-            return _run(settings, lambda source: source.get("gtids") == end)
-        finally:
-            for child in reversed(children):
-                child.stop()
+        ):  # fmt: skip
+            stack.callback(_child(folder, child, words, mark).stop)
+        yield FeederFile.model_validate({
+            "pd-urls": [f"http://{pd}"], "data-dir": str(folder / "feeder"), "status-addr": status,
+            "tracker": {"host": server.host, "port": server.port},
+            "source": [{"name": "s1", "host": server.host, "port": server.port, "start": {"mode": "now"}}],
+        })  # fmt: skip
 
 
-def _run(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> Whole:
-    """Run a feeder until its source is where `reached` wants it."""
+@contextmanager
+def running(settings: FeederFile, reached: Callable[[dict[str, object]], bool]) -> Iterator[Feeder]:
+    """A feeder whose source is where `reached` wants it."""
     feeder = Feeder(settings)
     thread = threading.Thread(target=feeder.run)
-    cpu, wall = time.process_time(), time.perf_counter()
     thread.start()
     deadline = time.monotonic() + _WAIT_S
     while not any(map(reached, _sources(settings))):
         assert time.monotonic() < deadline, "the feeder does not get there"
         time.sleep(0.05)
-    taken = Whole(time.process_time() - cpu, time.perf_counter() - wall)
+    yield feeder
     feeder.stop()
     thread.join()
-    return taken
 
 
 def _sources(settings: FeederFile) -> list[dict[str, object]]:

@@ -1,0 +1,47 @@
+"""Programs of the servers' own client packages, for floors: the system's, else unpacked into `.local`."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from deploy.setup import debian
+from deploy.setup.common import LOCAL, find_program
+
+_ROOT = LOCAL / "mariadb-client"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """CPU seconds of a program, and seconds by the clock."""
+
+    cpu_s: float
+    wall_s: float
+
+
+def client_program(name: str) -> Path:
+    """`mariadb-binlog`, `mariadb-dump` and the like. Raises SetupError."""
+    unpacked = _ROOT / "usr/bin" / name
+
+    def look() -> Path | None:
+        return find_program(name) or (unpacked if unpacked.exists() else None)
+
+    return debian.installed("mariadb-client", name, _ROOT, ("mariadb-client",), look)
+
+
+def run_client(words: Sequence[str], folder: Path) -> Taken:
+    """Run a client program with its output to /dev/null; `folder`: where it runs."""
+    program = client_program(words[0])
+    env = {**os.environ, "LD_LIBRARY_PATH": debian.library_path(_ROOT)}
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([str(program), *words[1:]], env=env, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - began
+    return Taken(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall)
