@@ -1,7 +1,7 @@
 """The full load of a TiDB source in a lake: where it stands, and each range of a table that is read.
 
 A range is there whole or not at all: its row of `base_chunk` names the files with its transactions. The load itself is
-two events of the table `window`, stage `base`: `started` with what it goes by until its end, then `done`.
+events of the table `window`, stage `base`: `started` with what it goes by, again behind each window, then `done`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from binlake.base.lakecolumns import BaseChunk
@@ -20,15 +20,17 @@ from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BASE_CHUNK
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.eventrow import EventRow
 
 STAGE = "base"
+_FACTS = ("schema_version", "chunk_rows", "tables", "rows_estimated")
 
 
 @dataclass(frozen=True)
 class BaseLoad:
     """A load: its transactions have commit_ts in (`from_ts`, `base_ts`], and show the source as of `base_ts`.
 
-    `rows_estimated`, `tables`: what it had before it at its begin.
+    `rows_estimated`, `tables`: what it had before it at its begin; `rows`: those read behind its last sealed window.
     """
 
     from_ts: int
@@ -39,6 +41,24 @@ class BaseLoad:
     rows_estimated: int
     done: bool = False
     rows: int = 0
+
+    @classmethod
+    def of(cls, event: EventRow) -> BaseLoad:
+        """That of an event of stage `base`. Raises DamagedManifest."""
+        try:
+            detail = json.loads(event["detail"])
+            facts = {name: int(detail[name]) for name in _FACTS}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedManifest(
+                f"the event of the full load cannot be read: {error!r}", hint="restore the table `window`"
+            ) from error
+        return cls(event["lo"], event["hi"], **facts, done=event["state"] == "done", rows=event["rows"])
+
+    @property
+    def text(self) -> str:
+        """How far it is, for people."""
+        share = f"{100 * self.rows // max(self.rows_estimated, self.rows, 1)} %"
+        return f"full load as of {self.base_ts}: {self.rows:,} of about {self.rows_estimated:,} rows read ({share})"
 
 
 @dataclass(frozen=True)
@@ -72,22 +92,12 @@ class BaseTable:
     def load(self) -> BaseLoad | None:
         """The load of this lake; None where it has none. Raises DamagedManifest."""
         event = self._windows.last_event((STAGE,))
-        if event is None:
-            return None
-        try:
-            detail = json.loads(event["detail"])
-            facts = {name: int(detail[name]) for name in ("schema_version", "chunk_rows", "tables", "rows_estimated")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedManifest(
-                f"the event of the full load cannot be read: {error!r}", hint="restore the table `window`"
-            ) from error
-        done = event["state"] == "done"
-        return BaseLoad(event["lo"], event["hi"], **facts, done=done, rows=event["rows"])
+        return None if event is None else BaseLoad.of(event)
 
     def record(self, load: BaseLoad, run_id: str, seconds: float = 0.0) -> None:
-        """That `load` has begun, or is done; durable when it returns."""
+        """How far `load` is, or that it is done; durable when it returns."""
         state = "done" if load.done else "started"
-        detail = {name: getattr(load, name) for name in ("schema_version", "chunk_rows", "tables", "rows_estimated")}
+        detail = {name: getattr(load, name) for name in _FACTS}
         event = WindowEvent(STAGE, load.from_ts, load.base_ts, state, load.rows, seconds, run_id, detail=detail)
         self._windows.record(event)
 
@@ -109,9 +119,7 @@ class BaseTable:
 
     def describe(self, load: BaseLoad) -> str:
         """How far `load` is, for people."""
-        rows = self.rows_read()
-        share = f"{100 * rows // max(load.rows_estimated, rows, 1)} %"
-        return f"full load as of {load.base_ts}: {rows:,} of about {load.rows_estimated:,} rows read ({share})"
+        return replace(load, rows=self.rows_read()).text
 
 
 def _row(chunk: Chunk) -> dict[str, Any]:

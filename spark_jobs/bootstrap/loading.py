@@ -171,7 +171,10 @@ class Loader:
                 for given, chunk in read:
                     ranges.end(given)
                     rows += chunk.rows
+                windows = sealer.windows
                 sealer.add([chunk for _, chunk in read], ranges.complete_below())
+                if sealer.windows > windows:
+                    table.record(replace(load, rows=rows), ctx.run_id)
                 self.show(Progress(load, rows, ranges.tables_read))
         sealer.finish()
         return replace(load, done=True, rows=rows)

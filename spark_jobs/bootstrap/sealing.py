@@ -35,6 +35,7 @@ class Sealer:
         self._load = load
         self._sealed = sealed
         self._waiting: list[Chunk] = []
+        self.windows = 0
         self._most_bytes = PIECE_BYTES if ctx.most_bytes == 0 else ctx.most_bytes
 
     @property
@@ -106,6 +107,7 @@ class Sealer:
         detail = {"base_ts": str(self._load.base_ts)}
         event = WindowEvent("land", bounds.lo, bounds.hi, "done", landed.rows, seconds, ctx.run_id, detail=detail)
         ctx.windows.record(WindowEvent(**{**vars(event), "manifest": manifest.to_json()}))
+        self.windows += 1
         log.info("base_window_sealed", window=bounds.window, transactions=landed.rows, bytes=landed.bytes)
         self._sealed(bounds)
 

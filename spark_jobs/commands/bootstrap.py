@@ -16,7 +16,7 @@ import structlog
 from binlake.base.arguments import add_output
 from binlake.cluster.source.tidb import StatusPort
 from binlake.config import Replication, load_replication
-from binlake.errors import ConfigError
+from binlake.errors import ConfigError, SourceUnavailable
 from binlake.lake.baseload import BaseLoad
 from binlake.rpc import Tls
 from binlake.target import read_checkpoint_ts
@@ -126,7 +126,12 @@ def _load_of(load: BaseLoad, rows: int, tables_read: int) -> Load:
 def _has_feeder(replication: Replication) -> bool:
     source = replication.source
     with closing(StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.files()))) as port:
-        return port.find(STATUS_PATH) is not None
+        try:
+            return port.find(STATUS_PATH) is not None
+        except SourceUnavailable as error:
+            # Some sites close a TiDB's port. A server of another kind has no tidb_snapshot, and the load says so.
+            log.info("status_port_not_asked", reason=str(error))
+            return False
 
 
 def _log_progress(state: Bootstrap) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
+from binlake.lake.baseload import BaseLoad, BaseTable
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -172,6 +173,18 @@ def test_rows_that_validation_found_are_told_until_a_person_or_a_run_has_settled
     log.record(WindowEvent("validation", T0 + 10, T0 + 10, "ignored", 2, detail={"errors": 0, "ignored": 3}))
     view = seen(log)
     assert (view["state"], view["validated"]["ignored"]) == ("running", 3)
+
+
+def test_a_full_load_that_has_not_ended_is_told_with_its_rows(log: WindowLog) -> None:  # S4-24
+    table = BaseTable(log.paths)
+    load = BaseLoad(T0, T0 + 9, 40, 20, 3, rows_estimated=400, rows=100)
+    table.record(load, "load")
+    view = seen(log)
+    text = f"full load as of {T0 + 9}: 100 of about 400 rows read (25 %); no window of the pumps begins before it"
+    assert (view["state"], view["problems"][0]["run_id"]) == ("attention", "load")
+    assert view["problems"][0]["text"].startswith(text)
+    table.record(replace(load, done=True), "load")
+    assert seen(log)["state"] == "running"
 
 
 def test_a_schedule_that_begins_no_run_stands(log: WindowLog) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,16 +13,20 @@ from pymysql import err
 from support.tabledefs import col, primary, table
 
 from binlake.base.rowhash import Fold
+from binlake.cli import run
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange, Permanent, SourceRefused, SourceUnavailable
 from binlake.lake.baseload import BaseLoad, BaseTable, Chunk
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
+from binlake.target.commands.bootstrap import Bootstrap
+from deploy.local.ports import free_port
 from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
 from spark_jobs.bootstrap.reading import binlog_table
 from spark_jobs.bootstrap.sealing import Sealer
 from spark_jobs.bootstrap.source import SnapshotSource
 from spark_jobs.bootstrap.structures import SourceTable
+from spark_jobs.commands import bootstrap
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import commit_parts, ensure_tables
 from spark_jobs.land import stage as land
@@ -168,3 +173,27 @@ def test_a_seal_that_died_behind_its_files_is_done_again_with_them_once(tmp_path
         assert land.run(ctx, bounds).rows == 1
     sealer.finish()
     assert len(sealed) == 3
+
+
+def test_the_command_loads_by_sql_where_no_feeder_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # S4-24
+    asked: list[tuple[str, int | None]] = []
+
+    def load(_ctx: StageContext, until: str, _show: object, at_ts: int | None) -> Bootstrap:
+        asked.append((until, at_ts))
+        return Bootstrap(until, (bootstrap._load_of(replace(LOAD, done=True), 7, 2),), BASE, None)
+
+    monkeypatch.setattr(bootstrap, "load_tidb", load)
+    file = tmp_path / "a.toml"
+    head = f'name = "a"\n[lake]\npath = "{tmp_path}"\n[source]\nstatus-url = "http://127.0.0.1:{free_port()}"\n'
+    file.write_text(f'{head}[source.sql]\nhost = "h"\n')
+    words = ["bootstrap", "--replication", str(file), "--output", "json", "--at", str(BASE)]
+    assert run(words) == 0
+    assert asked == [("landed", BASE)]
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["phase"], shown["loads"][0]["commit_ts"], shown["loads"][0]["rows"]) == ("landed", str(BASE), 7)
+    # Without [source.sql] it follows a feeder, which takes no moment.
+    file.write_text(head)
+    assert run(words) == 1
+    assert "--at is for a TiDB source" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlake.config import Replication
+from binlake.lake import baseload
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
@@ -80,6 +81,7 @@ def health_view(
         *_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
         *_difference_problems(verified, log, status),
         *_validation_problems(validated),
+        *_loading_problems(log),
     ]
     problems.sort(key=lambda problem: STATES.index(problem.state))
     usual = "empty" if status["landed"] is None else "running"
@@ -92,6 +94,15 @@ def health_view(
         "reach": {**around.reach, "pd": around.nodes["reachable"]},
         "paused": sorted(kind for kind, dag in around.dags.items() if dag.paused),
     }
+
+
+def _loading_problems(log: Events) -> list[Problem]:
+    """A full load that has not ended: windows of the pumps come behind it."""
+    event = log.last_event((baseload.STAGE,))
+    if event is None or event["state"] == "done":
+        return []
+    text = f"{baseload.BaseLoad.of(event).text}; no window of the pumps begins before it is done"
+    return [Problem("attention", text, event["at_ms"], event["run_id"])]
 
 
 def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
