@@ -6,6 +6,7 @@ TiDB logs once a table with the whole text, takes one table each time: the first
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from binlake import tso
@@ -93,13 +94,16 @@ class _Routed:
     after: Definitions
 
 
-def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect) -> TargetDdl:
-    """What the target runs for `ddl`, as it is now. Raises TargetRefused for what its dialect cannot say."""
+def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Collection[Name] = ()) -> TargetDdl:
+    """What the target runs for `ddl`, as it is now; `gone`: what DDL of the same window drop before it.
+
+    Raises TargetRefused for what its dialect cannot say.
+    """
     db = _home(ddl, tables)
     sql = put_target_names(ddl.sql, db, tables)
     names = tuple(dict.fromkeys(replaced_names(sql, db))) or ddl.names
     if ddl.kind in _DROPS:
-        names = next(((name,) for name in names if tables.exists(name)), ())
+        names = next(((name,) for name in names if name not in gone and tables.exists(name)), ())
         if not names:
             return TargetDdl((), "what it drops is not there", (), None, repeatable=True)
     before = [tables.find(*name) for name in names if name[1]]

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import structlog
 
+from binlake.base.dialects import Dialect
 from binlake.base.filestore import Store
 from binlake.binlogfile.index import read_index
 from binlake.binlogfile.reading import Item, read_items, require_covered
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
-from binlake.reparo.ddl import FileDdl, TargetDdl, map_file_ddl, refused
+from binlake.reparo.ddl import TargetDdl, map_file_ddl, refused
 from binlake.reparo.definitions import TargetTables
-from binlake.reparo.rows import read_rows
+from binlake.reparo.rows import WindowRows, read_rows
 from binlake.reparo.settings import ReparoSettings
 from binlake.reparo.statements import DdlStatements, RowStatements, Task
 from binlake.reparo.windows import FileWindow, cut_windows
@@ -34,6 +35,7 @@ from binlake.target.base.load import BaseTask, find_base, load_base
 from binlake.target.claim.progress import Progress
 from binlake.target.ddl.intents import DdlIntent
 from binlake.target.definitions.definitions import read_definitions
+from binlake.target.definitions.forms import Name
 
 log = structlog.get_logger(__name__)
 
@@ -156,17 +158,20 @@ class _Run:
         position = read_position(self._target, self._settings.name, self._settings.cluster_id)
         task = self._task(position)
         source: DdlStatements | RowStatements
-        if window.ddl is not None:
+        if window.ddls:
             self._tables.forget()
-            source = self._ddl(task, window, window.ddl, position)
-            self._tables.forget()
+            source = self._ddl(task, window, position)
         else:
             source = self._rows(task, window, position)
         try:
             result = apply_window(self._target, source.manifest(), source, hook=self._hook)
         except TargetRefused as error:
+            if not window.ddls:
+                raise
             # What finalize hints at is not to be had here.
-            raise error if window.ddl is None else refused(error) from error
+            raise refused(error) from error
+        if window.ddls:
+            self._tables.forget()
         self._count(window, source, result, restored)
 
     def _task(self, position: Position) -> Task:
@@ -187,17 +192,30 @@ class _Run:
             return other
         raise _other_content_error(opened)
 
-    def _ddl(self, task: Task, window: FileWindow, ddl: FileDdl, position: Position) -> DdlStatements:
+    def _ddl(self, task: Task, window: FileWindow, position: Position) -> DdlStatements:
         opened = position.opened
 
-        if opened is None or opened.ddl_state == "":
-            mapped = map_file_ddl(ddl, self._tables, task.dialect)
-        else:
-            mapped = _begun(opened)
-        source = DdlStatements(task, window, mapped)
+        def read() -> WindowRows:
+            self._tables.forget()
+            return read_rows(window.transactions, self._tables, self._zone, self.choice.keeps)
+
+        source = DdlStatements(task, window, tuple(self._mapped(window, opened, task.dialect)), read)
         if opened is not None and not opened.is_for(source.manifest()):
             raise _other_content_error(opened)
         return source
+
+    def _mapped(self, window: FileWindow, opened: Progress | None, dialect: Dialect) -> Iterator[TargetDdl]:
+        """What runs for each DDL; of one that was begun what its intent says, as the target may have its result."""
+        gone: set[Name] = set()
+        for segment, ddl in enumerate(window.ddls, 1):
+            if opened is not None and opened.segment > segment:
+                yield TargetDdl((), "it ran", (), None, repeatable=True)
+            elif opened is not None and opened.segment == segment and opened.ddl_state != "":
+                yield _begun(opened)
+            else:
+                mapped = map_file_ddl(ddl, self._tables, dialect, gone)
+                gone |= set(mapped.touched) if mapped.after is not None else set()
+                yield mapped
 
     def _count(
         self, window: FileWindow, source: DdlStatements | RowStatements, result: ApplyResult, restored: Restored
@@ -206,11 +224,11 @@ class _Run:
         restored.end = window.hi
         restored.rows += result.rows
         restored.ddls += result.ddls
-        if isinstance(source, DdlStatements) and window.ddl is not None and not source.mapped.sql:
-            restored.skipped += (f"{window.hi}: {source.mapped.reason}: {window.ddl.sql[:200]}",)
-            log.warning(
-                "ddl_skipped", commit_ts=str(window.hi), reason=source.mapped.reason, query=window.ddl.sql[:200]
-            )
+        if isinstance(source, DdlStatements):
+            for ddl, mapped in zip(window.ddls, source.mapped, strict=True):
+                if not mapped.sql:
+                    restored.skipped += (f"{window.hi}: {mapped.reason}: {ddl.sql[:200]}",)
+                    log.warning("ddl_skipped", commit_ts=str(window.hi), reason=mapped.reason)
         self._say(f"{window.hi}: {restored.rows:,} rows, {restored.ddls:,} DDL")
 
 

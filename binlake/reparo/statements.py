@@ -1,14 +1,14 @@
 """The statements of a window of files: what the guarded apply asks for (`binlake.target.segments.StatementSource`).
 
-Rows: the net change of each key, by the same functions as `compact` and `convert`. A DDL: a window of two segments, the
-first without rows. The manifest pins what the files hold and nothing that the target shows, since a run that is
+Rows: the net change of each key, by the same functions as `compact` and `convert`. DDL: a segment each, behind one
+without anything. Their manifest pins what the files hold and nothing that the target shows, since a run that is
 continued finds another target: with the DDL, or without.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -58,11 +58,12 @@ class RowStatements:
         """What pins it."""
         digest = digest_of_index(batch_to_row(batch) for batch in self._batches)
         rows = sum(batch.rows for batch in self._batches)
-        return _manifest(self.task, self.window, digest, rows=rows, segments=1, plain=self.plain)
+        return _manifest(self.task, self.window, digest, rows=rows, plain=self.plain)
 
     def segments(self) -> list[SegmentPlan]:
         """One."""
-        rows, size = (sum(values) for values in ((b.rows for b in self._batches), (_size(b) for b in self._batches)))
+        rows = sum(batch.rows for batch in self._batches)
+        size = sum(len(text) for batch in self._batches for text in batch.sql)
         return [SegmentPlan(0, self.window.hi, 0, expected=self.expected, rows=rows, bytes=size)]
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
@@ -71,18 +72,26 @@ class RowStatements:
 
     @cached_property
     def _batches(self) -> list[StatementBatch]:
-        batches: list[StatementBatch] = []
-        numbers = {Phase.DELETE: 0, Phase.WRITE: 0}
-        for name, table in sorted(self.found.tables.items()):
-            net = net_changes(self.found.rows, [_cell(name, table, self.window)]).combine_chunks()
-            is_gone = pc.equal(net[Change.OP], "delete")
-            for phase, rows in ((Phase.DELETE, net.filter(is_gone)), (Phase.WRITE, net.filter(pc.invert(is_gone)))):
-                if rows.num_rows:
-                    writer = TableStatements(table, 0, dialect=self.task.dialect, limits=self.task.limits,
-                                             first_batch=numbers[phase], plain=self.plain)  # fmt: skip
-                    batches += _rendered(writer, table, rows.combine_chunks(), phase)
-                    numbers[phase] = writer.next_batch
-        return batches
+        return _render_rows(self.task, self.window, self.found, 0, plain=self.plain)
+
+
+def _render_rows(
+    task: Task, window: FileWindow, found: WindowRows, segment: int, *, plain: bool
+) -> list[StatementBatch]:
+    """The net changes of a window's rows as batches of `segment`."""
+    batches: list[StatementBatch] = []
+    numbers = {Phase.DELETE: 0, Phase.WRITE: 0}
+    for name, table in sorted(found.tables.items()):
+        net = net_changes(found.rows, [_cell(name, table, window)]).combine_chunks()
+        is_gone = pc.equal(net[Change.OP], "delete")
+        for phase, rows in ((Phase.DELETE, net.filter(is_gone)), (Phase.WRITE, net.filter(pc.invert(is_gone)))):
+            if rows.num_rows:
+                writer = TableStatements(
+                    table, segment, dialect=task.dialect, limits=task.limits, first_batch=numbers[phase], plain=plain
+                )
+                batches += _rendered(writer, table, rows.combine_chunks(), phase)
+                numbers[phase] = writer.next_batch
+    return batches
 
 
 def _cell(name: Name, table: TableDef, window: FileWindow) -> Cell:
@@ -103,48 +112,59 @@ def _rendered(writer: TableStatements, table: TableDef, rows: pa.Table, phase: P
     return writer.render_image_deletes(images, copies) if gone else writer.render_inserts(images, copies)
 
 
-def _size(batch: StatementBatch) -> int:
-    return sum(map(len, batch.sql))
-
-
 @dataclass(frozen=True)
 class DdlStatements:
-    """A window of one DDL, which runs as `mapped` says."""
+    """A window of DDL, which run as `mapped` says, and of the rows of the very same commit_ts behind them.
+
+    `read`: these rows, once the DDL ran: their tables are others then.
+    """
 
     task: Task
     window: FileWindow
-    mapped: TargetDdl
+    mapped: tuple[TargetDdl, ...]
+    read: Callable[[], WindowRows]
 
     def manifest(self) -> ApplyManifest:
-        """What pins it: the text of the file."""
-        ddl = self.window.ddl
-        text = f"{ddl.db}\0{ddl.sql}" if ddl is not None else ""
-        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
-        return _manifest(self.task, self.window, digest, rows=0, segments=2, plain=False)
+        """What pins it: texts and rows of the files."""
+        digest = hashlib.sha256()
+        for ddl in self.window.ddls:
+            digest.update(f"{ddl.db}\0{ddl.sql}\0".encode("utf-8", "surrogateescape"))
+        for transaction in self.window.transactions:
+            digest.update(transaction.message.SerializeToString(deterministic=True))
+        return _manifest(self.task, self.window, digest.hexdigest(), rows=0, plain=False)
 
     def segments(self) -> list[SegmentPlan]:
-        """All before the DDL, and the DDL."""
-        hi, mapped = self.window.hi, self.mapped
-        batch = _ddl_batch(self.window, mapped.sql) if mapped.sql else None
-        return [
-            SegmentPlan(0, hi - 1, 0),
-            SegmentPlan(1, hi, 0, batch, hi if batch else 0, mapped.touched, mapped.after, mapped.repeatable),
-        ]
+        """All before the DDL, then each DDL; the rows are of the last one."""
+        hi, count = self.window.hi, len(self.mapped)
+        plans = [SegmentPlan(0, hi - 1, 0)]
+        for number, mapped in enumerate(self.mapped, 1):
+            last = number == count
+            batch = _ddl_batch(number, self.window.ddls[number - 1].table, mapped.sql) if mapped.sql else None
+            plans.append(
+                SegmentPlan(
+                    number, hi if last else hi - 1, 0, batch, hi if batch else 0, mapped.touched, mapped.after,
+                    mapped.repeatable, rows_ahead=not last or bool(self.window.transactions),
+                )
+            )  # fmt: skip
+        return plans
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """No rows."""
-        del segment, phase
-        return iter(())
+        """As StatementSource."""
+        if segment < len(self.mapped) or not self.window.transactions:
+            return iter(())
+        return (batch for batch in self._batches if batch.phase == phase)
+
+    @cached_property
+    def _batches(self) -> list[StatementBatch]:
+        return _render_rows(self.task, self.window, self.read(), len(self.mapped), plain=False)
 
 
-def _ddl_batch(window: FileWindow, sql: tuple[str, ...]) -> StatementBatch:
-    table = window.ddl.table if window.ddl is not None else ""
-    return StatementBatch(
-        1, Phase.DDL, 0, "", table, "ddl", sql, (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql)
-    )
+def _ddl_batch(segment: int, table: str, sql: tuple[str, ...]) -> StatementBatch:
+    unchecked, digest = (UNCHECKED,) * len(sql), statement_digest(sql)
+    return StatementBatch(segment, Phase.DDL, 0, "", table, "ddl", sql, unchecked, "", 0, 0, digest)
 
 
-def _manifest(task: Task, window: FileWindow, digest: str, *, rows: int, segments: int, plain: bool) -> ApplyManifest:
+def _manifest(task: Task, window: FileWindow, digest: str, *, rows: int, plain: bool) -> ApplyManifest:
     return ApplyManifest(
         replication=task.name,
         sink="files",
@@ -156,9 +176,9 @@ def _manifest(task: Task, window: FileWindow, digest: str, *, rows: int, segment
         definitions="",
         change="",
         statement=digest,
-        segments=segments,
+        segments=1 + len(window.ddls),
         rows=rows,
         schema_version=0,
         windows=(window_name(window.lo, window.hi),),
-        cuts=(window.hi,) if segments > 1 else (),
+        cuts=(window.hi,) * len(window.ddls),
     )

@@ -1,7 +1,9 @@
 """Runs of transactions that are applied together, and the DDL between them, each a window of its own.
 
 Rule: where a window is cut follows from the files, the start and `most` rows alone, and one that the target holds open
-ends where it was opened to end: so a run that was killed finds the windows that it had.
+ends where it was opened to end: so a run that was killed finds the windows that it had. Files of Binlake have a DDL at
+the commit_ts from which rows have its definition: further DDL and rows of that very commit_ts may stand behind it, and
+belong to its window.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ Keeps = Callable[[str, str], bool]
 
 @dataclass(frozen=True)
 class FileWindow:
-    """The window (lo, hi]: whole `transactions`, or one `ddl` at hi."""
+    """The window (lo, hi]: whole `transactions`; or `ddls` at hi, and behind them the transactions of hi."""
 
     lo: int
     hi: int
     transactions: tuple[Transaction, ...] = ()
-    ddl: FileDdl | None = None
+    ddls: tuple[FileDdl, ...] = ()
 
 
 def cut_windows(
@@ -42,67 +44,74 @@ def cut_windows(
 
 
 class _Cutter:
+    """`lo`: where the window under way begins; `last`: up to where everything is in it or does not count."""
+
     def __init__(self, lo: int, most: int, opened: tuple[int, int] | None) -> None:
         self._lo, self._most, self._opened = lo, most, opened
-        self._last = lo
+        self._last = self._seen = lo
+        self._seen_ddl = False
+        self._ddls: list[FileDdl] = []
         self._held: list[Transaction] = []
         self._rows = 0
 
     def add(self, item: Item, keeps: Keeps) -> Iterator[FileWindow]:
         """What is whole before `item`, or with it."""
-        if item.commit_ts <= self._last:
-            raise Permanent(
-                "binlog files are not in commit order",
-                where={"file": item.place.file, "offset": item.place.offset, "commit_ts": item.commit_ts},
-                hint="`binlake files verify` shows what is wrong in the folder",
-            )
-        if self._is_in_open() and self._opened is not None and item.commit_ts > self._opened[1]:
-            self._last = self._opened[1]
-            yield self._rows_window()
+        self._require_in_order(item)
+        if self._ddls and item.commit_ts > self._ddls[0].commit_ts:
+            yield self._window(self._ddls[0].commit_ts)
+        if self._opened is not None and self._is_in_open() and item.commit_ts > self._opened[1]:
+            yield self._window(self._opened[1])
         if isinstance(item, Ddl):
             yield from self._ddl(FileDdl.of(item), keeps)
             return
-        self._last = item.commit_ts
         self._held.append(item)
         self._rows += len(item.message.dml_data.events)
-        if self._rows >= self._most and not self._is_in_open():
-            yield self._rows_window()
+        self._last = item.commit_ts
+        if self._rows >= self._most and not self._ddls and not self._is_in_open():
+            yield self._window(self._last)
 
     def end(self, stop: int) -> Iterator[FileWindow]:
         """What is left; with `stop` the checkpoint is to be there."""
-        if self._is_in_open() and self._opened is not None:
-            self._last = max(self._last, self._opened[1])
-            yield self._rows_window()
-        self._last = max(self._last, stop)
-        if self._last > self._lo:
-            yield self._rows_window()
+        if self._ddls:
+            yield self._window(self._ddls[0].commit_ts)
+        if self._opened is not None and self._is_in_open():
+            yield self._window(max(self._last, self._opened[1]))
+        last = max(self._last, self._seen, stop)
+        if last > self._lo:
+            yield self._window(last)
         if self._opened is not None:
             raise CheckpointConflict(
                 "the target holds a window open that these files do not have",
-                where={"window": f"{self._opened[0]}-{self._opened[1]}", "read_to": self._last},
+                where={"window": f"{self._opened[0]}-{self._opened[1]}", "read_to": last},
                 hint="run it once more with the files, the tables and the range with which it was begun",
             )
 
     def _ddl(self, ddl: FileDdl, keeps: Keeps) -> Iterator[FileWindow]:
         if not keeps(*ddl.judged_name()):
-            self._last = ddl.commit_ts
             return
-        if self._last > self._lo:
-            yield self._rows_window()
-        window = FileWindow(self._lo, ddl.commit_ts, ddl=ddl)
-        self._lo = self._last = ddl.commit_ts
-        self._passed(window)
-        yield window
+        if not self._ddls and self._last > self._lo:
+            yield self._window(self._last)
+        self._ddls.append(ddl)
+        self._last = ddl.commit_ts
+
+    def _window(self, hi: int) -> FileWindow:
+        window = FileWindow(self._lo, hi, tuple(self._held), tuple(self._ddls))
+        self._lo = self._last = hi
+        self._held, self._ddls, self._rows = [], [], 0
+        if self._opened == (window.lo, window.hi):
+            self._opened = None
+        return window
 
     def _is_in_open(self) -> bool:
         return self._opened is not None and self._opened[0] == self._lo
 
-    def _rows_window(self) -> FileWindow:
-        window = FileWindow(self._lo, self._last, tuple(self._held))
-        self._lo, self._held, self._rows = self._last, [], 0
-        self._passed(window)
-        return window
-
-    def _passed(self, window: FileWindow) -> None:
-        if self._opened == (window.lo, window.hi):
-            self._opened = None
+    def _require_in_order(self, item: Item) -> None:
+        """Commits ascend; only behind a DDL there may be more of its commit_ts. Raises Permanent."""
+        same = item.commit_ts == self._seen and self._seen_ddl
+        if item.commit_ts <= self._seen and not same:
+            raise Permanent(
+                "binlog files are not in commit order",
+                where={"file": item.place.file, "offset": item.place.offset, "commit_ts": item.commit_ts},
+                hint="`binlake files verify` shows what is wrong in the folder",
+            )
+        self._seen, self._seen_ddl = item.commit_ts, isinstance(item, Ddl)

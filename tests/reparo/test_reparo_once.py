@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from binlake.errors import BinlakeError, CheckpointConflict, Permanent, SchemaEr
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
+TABLES = ("CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))", "CREATE TABLE app.log (line VARCHAR(40))")
 END = [(2, "B", 5), (3, "c", 5), (4, "d", 5)]
 LINES = ["one", "three", "two", "two"]
 
@@ -34,8 +36,7 @@ def folder(empty_server: MariaDb, tmp_path: Path) -> Path:
     execute(
         empty_server,
         "CREATE DATABASE app CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-        "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))",
-        "CREATE TABLE app.log (line VARCHAR(40))",
+        *TABLES,
     )
     write_files(tmp_path, story().written, 100)
     return tmp_path
@@ -80,6 +81,49 @@ def test_a_killed_run_is_continued_exactly(empty_server: MariaDb, folder: Path, 
     run(empty_server, folder, window_rows=3)
     assert_whole(empty_server)
     assert run(empty_server, folder).state == "already"
+
+
+def test_rows_of_the_commit_of_a_ddl_come_behind_it(empty_server: MariaDb, folder: Path) -> None:
+    # in files of Binlake a DDL is at the commit_ts from which rows have its definition; killed at every fifth step
+    own = folder / "own"
+    own.mkdir()
+    steps = itertools.count(2, 5)
+    while True:
+        execute(empty_server, "DROP TABLE app.t, app.log", "DROP DATABASE IF EXISTS binlake_reparo", *TABLES)
+        found = Story().put((1, "", "a")).ddl("ALTER TABLE `t` ADD COLUMN `w` INT DEFAULT 5").together()
+        found.ddl("DROP TABLE `t`").together().ddl("CREATE TABLE `t` (`id` BIGINT PRIMARY KEY, `v` TEXT)").together()
+        write_files(own, found.put((2, "", "b"), (3, "", "c")).put((3, "c", None)).written, 100)
+        try:
+            run(empty_server, own, crash_at(next(steps)))
+        except Crash:
+            run(empty_server, own)
+        else:
+            break
+        assert rows(empty_server, "SELECT * FROM app.t") == [(2, "b")]
+        checkpoint = rows(empty_server, "SELECT checkPoint FROM binlake_reparo.checkpoint")[0][0]
+        assert checkpoint == f'{{"consistent":true,"commitTS":{found.ts},"ts-map":{{}}}}'
+    assert next(steps) > 20
+
+
+def crash_at(number: int) -> Callable[[str], None]:
+    passed = itertools.count(1)
+
+    def hook(_step: str) -> None:
+        if next(passed) == number:
+            raise Crash
+
+    return hook
+
+
+def test_a_drop_of_two_tables_is_logged_once_a_table(empty_server: MariaDb, folder: Path) -> None:
+    text = "DROP TABLE `log`, `t`"
+    own = folder / "own"
+    own.mkdir()
+    write_files(own, Story().ddl(text).put((1, "", "a")).ddl(text).written)
+    run(empty_server, own, stop_tso=1020)
+    assert rows(empty_server, "SELECT * FROM app.t") == [(1, "a")]
+    run(empty_server, own)
+    assert rows(empty_server, "SHOW TABLES FROM app") == []
 
 
 def test_a_window_left_open_goes_on_in_another_form_of_windows(empty_server: MariaDb, folder: Path) -> None:

@@ -249,6 +249,11 @@ class Story:
         self.written.append(Written(self.ts, ddl_bytes(self.ts, db, query)))
         return self
 
+    def together(self) -> Story:
+        """What comes next has the commit_ts of what was last."""
+        self.ts -= 10
+        return self
+
     def _row(self, key: int, old: str, new: str | None) -> bytes:
         number = str(key)
         if not old:
