@@ -84,7 +84,7 @@ def test_a_killed_run_is_continued_exactly(empty_server: MariaDb, folder: Path, 
 
 
 def test_rows_of_the_commit_of_a_ddl_come_behind_it(empty_server: MariaDb, folder: Path) -> None:
-    # in files of Binlake a DDL is at the commit_ts from which rows have its definition; killed at every fifth step
+    # in files of Binlake a DDL is at the commit_ts where rows have its definition; killed at every fifth step
     own = folder / "own"
     own.mkdir()
     steps = itertools.count(2, 5)
