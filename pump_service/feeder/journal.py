@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS job (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS load_table (
   source TEXT, db TEXT, name TEXT, body TEXT NOT NULL, PRIMARY KEY (source, db, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS load_batch (
-  first_start INTEGER PRIMARY KEY, source TEXT NOT NULL, db TEXT NOT NULL, name TEXT NOT NULL, stage INTEGER NOT NULL,
-  count INTEGER NOT NULL, body TEXT NOT NULL);
+  first_start INTEGER PRIMARY KEY, source TEXT NOT NULL, db TEXT NOT NULL, name TEXT NOT NULL,
+  snapshot INTEGER NOT NULL, count INTEGER NOT NULL, body TEXT NOT NULL);
 """
 _FORMAT = "1"
 _MOST = 1 << 62  # above all timestamps and ids
@@ -100,11 +100,11 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class LoadedChunk:
     """A chunk of a full load that is prewritten: `table` is (source, db, table), `body` what is kept of the table with
-    it; `stage`: the number of the snapshot in which it was read."""
+    it; `snapshot`: the number of the snapshot in which it was read."""
 
     table: tuple[str, str, str]
     body: str
-    stage: int
+    snapshot: int
     batches: Sequence[Batch]
 
 
@@ -243,7 +243,7 @@ class Journal:
                 db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*one.table, one.body))
                 db.executemany(
                     "INSERT INTO load_batch VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [(part.first_start, *one.table, one.stage, part.count, part.to_json()) for part in one.batches],
+                    [(part.first_start, *one.table, one.snapshot, part.count, part.to_json()) for part in one.batches],
                 )
 
     def load_tables(self, source: str) -> dict[tuple[str, str], str]:
@@ -252,10 +252,10 @@ class Journal:
         return {(db, name): body for db, name, body in rows}
 
     def load_batches(self, source: str) -> Iterator[tuple[int, Batch]]:
-        """(stage, batch) of the chunks that were kept, by stage and start_ts."""
-        query = "SELECT stage, first_start, body FROM load_batch WHERE source = ? ORDER BY stage, first_start"
-        for stage, first_start, body in self._ask(query, source):
-            yield stage, Batch.from_json(first_start, body)
+        """(snapshot, batch) of the chunks that were kept, by snapshot and start_ts."""
+        query = "SELECT snapshot, first_start, body FROM load_batch WHERE source = ? ORDER BY snapshot, first_start"
+        for snapshot, first_start, body in self._ask(query, source):
+            yield snapshot, Batch.from_json(first_start, body)
 
     def drop_chunks(self, source: str, tables: Iterable[tuple[str, str]] | None = None) -> None:
         """Roll back the chunks of `tables` (None: of all) and forget them."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 _TODO, _GIVEN = -1, -2
 
 Stored = list[tuple[str, str, int]]
-"""(low, high, stage) of each range as JSON has it; stage -1: not read."""
+"""(low, high, snapshot) of each range as JSON has it; snapshot -1: not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The keys above `low` up to `high`, literals; "" = no bound. `stage`: of the snapshot in which it was read."""
+    """The keys above `low` up to `high`, literals; "" = no bound. `snapshot`: of the snapshot in which it was read."""
 
     low: str
     high: str
-    stage: int = _TODO
+    snapshot: int = _TODO
 
 
 class Ranges:
@@ -35,12 +35,12 @@ class Ranges:
     @classmethod
     def of(cls, stored: Sequence[Sequence[str | int]]) -> Ranges:
         """As `store` gave them."""
-        return cls([Range(str(low), str(high), int(stage)) for low, high, stage in stored])
+        return cls([Range(str(low), str(high), int(snapshot)) for low, high, snapshot in stored])
 
     def next(self) -> Range | None:
         """The first range that nobody reads yet; None when there is none."""
         with self._lock:
-            return next((one for one in self._all if one.stage == _TODO), None)
+            return next((one for one in self._all if one.snapshot == _TODO), None)
 
     def give(self, of: Range, high: str) -> Range:
         """`of` up to `high` is being read; what is above stays to be."""
@@ -50,35 +50,35 @@ class Ranges:
             self._all[place : place + 1] = [part] if high == of.high else [part, rest]
         return part
 
-    def finish(self, low: str, high: str, stage: int) -> None:
+    def finish(self, low: str, high: str, snapshot: int) -> None:
         """The range that was given with these bounds is read."""
         with self._lock:
             place = self._all.index(Range(low, high, _GIVEN))
-            self._all[place] = replace(self._all[place], stage=stage)
+            self._all[place] = replace(self._all[place], snapshot=snapshot)
             self._all = _joined(self._all)
 
     def store(self) -> Stored:
         """For JSON: what is being read is not read."""
         with self._lock:
-            todo = [one if one.stage >= 0 else replace(one, stage=_TODO) for one in self._all]
-        return [(one.low, one.high, one.stage) for one in _joined(todo)]
+            todo = [one if one.snapshot >= 0 else replace(one, snapshot=_TODO) for one in self._all]
+        return [(one.low, one.high, one.snapshot) for one in _joined(todo)]
 
     @property
-    def stages(self) -> list[int]:
+    def snapshots(self) -> list[int]:
         """The snapshots in which parts of the table were read, in their order."""
-        return sorted({stage for _, _, stage in self.store() if stage >= 0})
+        return sorted({snapshot for _, _, snapshot in self.store() if snapshot >= 0})
 
     @property
     def is_complete(self) -> bool:
         """Whether all of the table is read."""
-        return all(stage >= 0 for _, _, stage in self.store())
+        return all(snapshot >= 0 for _, _, snapshot in self.store())
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:
     """Neighbours that were read in one snapshot, or that nobody reads, as one."""
     joined: list[Range] = []
     for one in ranges:
-        if joined and joined[-1].stage == one.stage != _GIVEN:
+        if joined and joined[-1].snapshot == one.snapshot != _GIVEN:
             joined[-1] = replace(joined[-1], high=one.high)
         else:
             joined.append(one)

@@ -32,8 +32,8 @@ from pump_service.feeder.connection import SourceLog, open_log
 from pump_service.feeder.publisher import Outgoing, Stopped
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.joining import IsRead, PartTable, keys_of, only_read
-from pump_service.feeder.snapshot.kept import Stage
-from pump_service.feeder.snapshot.keystages import KeyStages
+from pump_service.feeder.snapshot.kept import SnapshotPlace
+from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
 from pump_service.feeder.snapshot.reading import SnapshotChanged
 from pump_service.feeder.snapshot.tableload import TableLoad
 
@@ -50,32 +50,32 @@ class CannotJoin(Transient):
 
 
 class CatchUp:
-    """Of `source`, whose `tables` were read in `stages`. `link`: a session of `opening`, to compare keys with."""
+    """Of `source`, whose `tables` were read in `snapshots`. `link`: a session of `opening`, to compare keys with."""
 
     def __init__(
         self,
         source: SourceFile,
         server_id: int,
         flavor: Flavor,
-        stages: Sequence[Stage],
+        snapshots: Sequence[SnapshotPlace],
         tables: Mapping[Name, TableLoad],
         catalog: Catalog,
         link: Callable[[], Link],
         stopped: threading.Event,
     ) -> None:
         self._source, self._server_id, self._flavor = source, server_id, flavor
-        self._stages, self._catalog, self._stopped = stages, catalog, stopped
+        self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
         self._link = link
-        self._places = [_Place(flavor, one.position) for one in stages]
+        self._places = [_Place(flavor, one.position) for one in snapshots]
         self._stored = {fold_pair(name): (name, one.ranges.store()) for name, one in tables.items()}
-        self._keys: dict[int, KeyStages] = {}
+        self._keys: dict[int, KeySnapshots] = {}
 
     def read(self) -> Iterator[tuple[int, list[Outgoing]]]:
-        """(number of the stage behind which they come, transactions) up to the place of the last stage.
+        """(number of the snapshot behind which they come, transactions) up to the place of the last snapshot.
 
         Raises SnapshotChanged for a table whose rows DDL changed, CannotJoin, SourceUnavailable, Stopped.
         """
-        first = self._stages[0]
+        first = self._snapshots[0]
         source_log = open_log(self._source, self._server_id, first.position, last_uuid=first.server)
         try:
             with closing(self._link()) as link:
@@ -94,41 +94,41 @@ class CatchUp:
             source_log.end()
 
     def _between(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
-        for (stage, _), group in groupby(batch, key=lambda one: (self._stage_before(one), one.statement is None)):
+        for (snapshot, _), group in groupby(batch, key=lambda one: (self._snapshot_before(one), one.statement is None)):
             transactions = list(group)
-            if stage < 0:
+            if snapshot < 0:
                 continue
             for one in transactions:
                 if one.statement is not None:
-                    self._check_statement(stage, one.statement)
-            outgoing = self._encode(stage, [one for one in transactions if one.statement is None], link)
+                    self._check_statement(snapshot, one.statement)
+            outgoing = self._encode(snapshot, [one for one in transactions if one.statement is None], link)
             if outgoing:
-                yield stage, outgoing
+                yield snapshot, outgoing
 
-    def _stage_before(self, transaction: SourceTransaction) -> int:
-        """The last stage whose rows do not have it; -1: it is behind all of them."""
+    def _snapshot_before(self, transaction: SourceTransaction) -> int:
+        """The last snapshot whose rows do not have it; -1: it is behind all of them."""
         return next((n for n, place in enumerate(self._places[1:]) if place.has(transaction)), -1)
 
-    def _check_statement(self, stage: int, statement: Statement) -> None:
+    def _check_statement(self, snapshot: int, statement: Statement) -> None:
         for single in split_ddl(statement, self._flavor):
             if single.kind in _NEW:
                 continue
             named = [fold_pair(one) for one in ((single.db, single.table), single.to) if one is not None]
             for key, (name, _) in self._stored.items():
                 is_named = key in named or (not single.table and key[0] == named[0][0])
-                if is_named and self._read_until(key, stage):
+                if is_named and self._read_until(key, snapshot):
                     raise SnapshotChanged(name)
 
-    def _read_until(self, key: tuple[str, str], stage: int) -> list[int]:
-        """The stages up to `stage` in which ranges of a table were read."""
-        return [one for _, _, one in self._stored[key][1] if one <= stage] if key in self._stored else []
+    def _read_until(self, key: tuple[str, str], snapshot: int) -> list[int]:
+        """The snapshots up to `snapshot` in which ranges of a table were read."""
+        return [one for _, _, one in self._stored[key][1] if one <= snapshot] if key in self._stored else []
 
-    def _encode(self, stage: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
+    def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
         parts: dict[int, PartTable] = {}
 
         def definition_of(event: TableMap) -> TableDef | None:
             key = fold_pair((event.db, event.table))
-            read = self._read_until(key, stage)
+            read = self._read_until(key, snapshot)
             if not read:
                 return None
             table = self._catalog.definition_of(self._source.name, event)
@@ -138,7 +138,7 @@ class CatchUp:
 
         values = encode_transactions([one.changes for one in transactions], definition_of, self._catalog.version)
         if parts:
-            values = self._parts_of(values, parts, stage)
+            values = self._parts_of(values, parts, snapshot)
         return [Outgoing(one.id, one.time_ms, value) for one, value in zip(transactions, values, strict=True) if value]
 
     def _part(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartTable:
@@ -146,22 +146,22 @@ class CatchUp:
         column = cut_column(table)
         assert column is not None, "a table without ranges is read at once"
         if table.id not in self._keys:
-            self._keys[table.id] = KeyStages(link, name, column, stored)
+            self._keys[table.id] = KeySnapshots(link, name, column, stored)
         return PartTable(table, column)
 
-    def _parts_of(self, values: Sequence[bytes], parts: Mapping[int, PartTable], stage: int) -> list[bytes]:
+    def _parts_of(self, values: Sequence[bytes], parts: Mapping[int, PartTable], snapshot: int) -> list[bytes]:
         parsed = [pb.PrewriteValue.FromString(value) if value else None for value in values]
         keys: dict[int, set[str]] = {table_id: set() for table_id in parts}
         for value in parsed:
             for table_id, text in keys_of(value, parts) if value is not None else ():
                 keys[table_id].add(text)
-        stages = {table_id: self._keys[table_id].of(texts) for table_id, texts in keys.items()}
-        is_read: dict[int, IsRead] = {table_id: _is_read(of, stage) for table_id, of in stages.items()}
+        snapshots = {table_id: self._keys[table_id].of(texts) for table_id, texts in keys.items()}
+        is_read: dict[int, IsRead] = {table_id: _is_read(of, snapshot) for table_id, of in snapshots.items()}
         return [b"" if value is None else only_read(value, parts, is_read) for value in parsed]
 
 
-def _is_read(stages: Mapping[str, int], until: int) -> IsRead:
-    return lambda text: stages[text] <= until
+def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
+    return lambda text: snapshots[text] <= until
 
 
 class _Place:

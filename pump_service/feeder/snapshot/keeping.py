@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.journal import Batch
 from pump_service.feeder.publisher import Held, Outgoing, Publisher
-from pump_service.feeder.snapshot.kept import KeptLoad, Stage
+from pump_service.feeder.snapshot.kept import KeptLoad
 from pump_service.feeder.snapshot.reading import Value
 
 _HELD_BYTES = 4 << 20
@@ -25,7 +25,7 @@ class _Chunk:
 
 
 class ChunkKeeper:
-    """Of one stage. `began_ms`: the time that the transactions carry."""
+    """Of one snapshot. `began_ms`: the time that the transactions carry."""
 
     def __init__(self, publisher: Publisher, source: str, load: KeptLoad, began_ms: int) -> None:
         self._publisher, self._source, self._load, self._began_ms = publisher, source, load, began_ms
@@ -68,8 +68,8 @@ class ChunkKeeper:
             self._publisher.abandon(Held(self._source, chunk.batches))
 
     def _id(self) -> str:
-        """The identity of the next transaction, beside those of the log and of other stages."""
-        stages = self._load.stages
-        at: Stage = stages[-1]
+        """The identity of the next transaction, beside those of the log and of other snapshots."""
+        snapshots = self._load.snapshots
+        at = snapshots[-1]
         self._number += 1
-        return f"snapshot-{at.position.file}:{at.position.offset}-{len(stages) - 1}-{self._number}"
+        return f"snapshot-{at.position.file}:{at.position.offset}-{len(snapshots) - 1}-{self._number}"

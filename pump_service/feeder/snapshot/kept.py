@@ -1,7 +1,7 @@
-"""What the journal keeps of a load that is not done: its snapshots ("stages"), and the ranges that were read in each.
+"""What the journal keeps of a load that is not done: its snapshots, and the ranges of keys that were read in each.
 
-A stage is the place in the log of one snapshot. Chunks whose prewrites are acknowledged stay in the journal, so that a
-load that broke off reads only the rest, in a new stage. `catchup` makes one state of several stages.
+Chunks whose prewrites are acknowledged stay in the journal, so that a load that broke off reads only the rest, in a new
+snapshot. `catchup` makes one state of what several snapshots have read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def record_facts(source: str, record: Mapping[str, Any]) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A snapshot: its place in the log, and the server that it was taken from."""
+class SnapshotPlace:
+    """Where a snapshot was taken: its place in the log, and the server."""
 
     position: Position
     server: str
@@ -58,14 +58,16 @@ class KeptLoad:
         self.from_ts = int(record.get("from_ts", 0))
         self.began = float(record.get("began", time.time()))
         self._total = int(record.get("tables", 0))
-        self.stages = [Stage(Position(*one["position"]), one["server"]) for one in record.get("stages", ())]
+        self.snapshots = [
+            SnapshotPlace(Position(*one["position"]), one["server"]) for one in record.get("snapshots", ())
+        ]
         self.tables = {name: TableLoad.from_json(body) for name, body in journal.load_tables(source).items()}
 
     @property
     def is_read(self) -> bool:
         """Whether all rows are: of every table that the last snapshot had."""
         return (
-            bool(self.stages)
+            bool(self.snapshots)
             and len(self.tables) == self._total
             and all(one.ranges.is_complete for one in self.tables.values())
         )
@@ -78,8 +80,8 @@ class KeptLoad:
         for name, table_id in tables.items():
             self.tables.setdefault(name, TableLoad(table_id, Ranges()))
         self._total = len(tables)
-        if not any(one.ranges.stages for one in self.tables.values()):
-            self.stages = []
+        if not any(one.ranges.snapshots for one in self.tables.values()):
+            self.snapshots = []
 
     def read_again(self, tables: Iterable[Name]) -> None:
         """Roll back what was read of `tables`."""
@@ -88,30 +90,30 @@ class KeptLoad:
         for name in names:
             self.tables.pop(name, None)
 
-    def facts(self, stage: Stage, from_ts: int) -> Facts:
-        """The facts that say that `stage` is read now."""
-        self.stages.append(stage)
+    def facts(self, place: SnapshotPlace, from_ts: int) -> Facts:
+        """The facts that say that the snapshot at this place is read now."""
+        self.snapshots.append(place)
         self.from_ts = from_ts
-        stages = [{"position": list(asdict(one.position).values()), "server": one.server} for one in self.stages]
-        record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "stages": stages}
+        snapshots = [{"position": list(asdict(one.position).values()), "server": one.server} for one in self.snapshots]
+        record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "snapshots": snapshots}
         return record_facts(self._source, {**record, "tables": self._total})
 
     def keep(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
         """The chunks that these values end are prewritten: (value, rows of the chunk, batches)."""
-        stage, kept = len(self.stages) - 1, list[LoadedChunk]()
+        snapshot, kept = len(self.snapshots) - 1, list[LoadedChunk]()
         for value, rows, batches in chunks:
             table = self.tables[value.name]
-            table.ranges.finish(value.chunk.low, value.chunk.high, stage)
+            table.ranges.finish(value.chunk.low, value.chunk.high, snapshot)
             table.rows += rows
             table.chunks += 1
-            kept.append(LoadedChunk((self._source, *value.name), table.to_json(), stage, batches))
+            kept.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
         self._journal.keep_chunks(kept)
 
     def batches(self) -> dict[int, list[Batch]]:
-        """By stage, what is prewritten."""
-        found: dict[int, list[Batch]] = {number: [] for number in range(len(self.stages))}
-        for stage, batch in self._journal.load_batches(self._source):
-            found[stage].append(batch)
+        """By snapshot, what is prewritten."""
+        found: dict[int, list[Batch]] = {number: [] for number in range(len(self.snapshots))}
+        for snapshot, batch in self._journal.load_batches(self._source):
+            found[snapshot].append(batch)
         return found
 
     def forget(self) -> None:

@@ -30,7 +30,7 @@ from pump_service.feeder.server import Link, connect, flavor_of
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp
 from pump_service.feeder.snapshot.keeping import ChunkKeeper
-from pump_service.feeder.snapshot.kept import KeptLoad, Stage, load_record, record_facts
+from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace, load_record, record_facts
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
@@ -123,14 +123,14 @@ class Loader:
         snapshot, databases = self._open()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
-            stage = Stage(snapshot.position, read_identity(snapshot.sessions[0], snapshot.flavor).uuid)
-            _check_server(kept, stage)
-            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, kept, stage)
+            place = SnapshotPlace(snapshot.position, read_identity(snapshot.sessions[0], snapshot.flavor).uuid)
+            _check_server(kept, place)
+            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, kept, place)
             progress = self._watched(guess_rows(snapshot.sessions[0], kept.tables), kept)
             left = [table for table in tables if not table.ranges.is_complete]
             log.info(
                 "snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
-                stage=len(kept.stages) - 1, tables_left=len(left),
+                number=len(kept.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
             reader = SnapshotReader(snapshot, left, version, progress, **limits)
@@ -147,19 +147,19 @@ class Loader:
         return progress
 
     def _join(self, kept: KeptLoad, held: Held, progress: Progress) -> None:
-        """All of the load in the order of its commits: what was read in each stage, and what the log then changed."""
+        """The load in the order of its commits: what was read in each snapshot, and what the log then changed."""
         batches = kept.batches()
-        caught: dict[int, list[Batch]] = {stage: [] for stage in batches}
-        if len(kept.stages) > 1:
+        caught: dict[int, list[Batch]] = {number: [] for number in batches}
+        if len(kept.snapshots) > 1:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
             catch_up = CatchUp(
-                self.source, self.server_id, flavor, kept.stages, kept.tables, self.catalog,
+                self.source, self.server_id, flavor, kept.snapshots, kept.tables, self.catalog,
                 lambda: open_session(self._connect, flavor), self.stopped,
             )  # fmt: skip
-            for stage, outgoing in catch_up.read():
-                caught[stage] += self.publisher.hold(held, outgoing)
-        held.batches[:] = [batch for stage in sorted(batches) for batch in (*batches[stage], *caught[stage])]
+            for number, outgoing in catch_up.read():
+                caught[number] += self.publisher.hold(held, outgoing)
+        held.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
 
     def _open(self) -> tuple[Snapshot, list[DatabaseDescription]]:
         """A snapshot, and the definitions that its tables have in it."""
@@ -189,7 +189,12 @@ class Loader:
         return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
     def _publish_definitions(
-        self, position: Position, databases: Sequence[DatabaseDescription], began_ms: int, kept: KeptLoad, stage: Stage
+        self,
+        position: Position,
+        databases: Sequence[DatabaseDescription],
+        began_ms: int,
+        kept: KeptLoad,
+        place: SnapshotPlace,
     ) -> tuple[list[SourceTable], int]:
         """The tables of the load, by their definitions in the catalog, which are published; and their SchemaVersion."""
         name, catalog = self.source.name, self.catalog
@@ -203,7 +208,7 @@ class Loader:
                 if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
             }
             kept.fit({table: definition.id for table, definition in found.items()})
-            facts = kept.facts(stage, from_ts)
+            facts = kept.facts(place, from_ts)
             if changes:
                 held = Held(name)
                 self.publisher.hold(held, _definitions(changes, position, began_ms))
@@ -220,7 +225,7 @@ class Loader:
 
     def _commit(self, held: Held, kept: KeptLoad, progress: Progress) -> None:
         progress.state = "committing"
-        name, position = self.source.name, kept.stages[-1].position
+        name, position = self.source.name, kept.snapshots[-1].position
         state = progress.to_json()
         done = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
@@ -235,7 +240,7 @@ class Loader:
         self.journal.set_facts(record_facts(name, {**record, "commit_ts": str(commit_ts)}))
         progress.commit_ts, progress.state = commit_ts, "done"
         log.info(
-            "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(kept.stages),
+            "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(kept.snapshots),
             **{k: v for k, v in record.items() if k != "state"},
         )  # fmt: skip
 
@@ -250,12 +255,12 @@ def _definitions(changes: Sequence[SchemaChange], position: Position, began_ms: 
     ]  # fmt: skip
 
 
-def _check_server(kept: KeptLoad, stage: Stage) -> None:
+def _check_server(kept: KeptLoad, place: SnapshotPlace) -> None:
     """Places of file and offset mean something on one server only."""
-    others = [one for one in kept.stages if one.server != stage.server]
-    if others and not all(one.position.gtids for one in (*kept.stages, stage)):
+    others = [one for one in kept.snapshots if one.server != place.server]
+    if others and not all(one.position.gtids for one in (*kept.snapshots, place)):
         raise CannotJoin(
-            f"the load began at server {others[0].server}, this one is {stage.server}, and there are no GTIDs"
+            f"the load began at server {others[0].server}, this one is {place.server}, and there are no GTIDs"
         )
 
 

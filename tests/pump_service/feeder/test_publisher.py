@@ -12,7 +12,7 @@ from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.errors import Permanent, SourceUnavailable, Transient
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.journal import Journal, LoadedChunk, Place
 from pump_service.feeder.publisher import Held, Outgoing, Publisher, Stopped, make_key, read_key
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.replay.status import go_json
@@ -199,6 +199,40 @@ def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> N
         Absent(), Absent(), *(Committed(one.commit_ts) for one in commits[2:])
     ]  # fmt: skip
     assert world.journal.forget(1 << 60) == 0
+
+
+def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S4-24: one request carries several chunks; each is kept, and dropped, by itself
+    monkeypatch.setattr("pump_service.feeder.publisher._MOST_COMMITS", 4)
+    chunks = world.publisher.hold(Held(SOURCE), rows(1, 6), [1, 3, 2])
+    assert [one.count for one in chunks] == [1, 3, 2]
+    world.journal.keep_chunks(
+        [LoadedChunk((SOURCE, "d", f"t{n}"), f"body {n}", n % 2, [chunk]) for n, chunk in enumerate(chunks)]
+    )
+    world.publisher.hold(Held(SOURCE), rows(7, 1))  # in no chunk that is whole
+    world.restart()
+    prewrites = world.pumps.of_type(pb.Prewrite)
+    assert [world.status(one) for one in prewrites] == [Locked()] * 6 + [RolledBack()]
+    assert world.journal.forget(_FAR) == 0
+    assert world.journal.load_tables(SOURCE) == {("d", f"t{n}"): f"body {n}" for n in range(3)}
+    world.journal.drop_chunks(SOURCE, [("d", "t1")])
+    assert [world.status(one) for one in prewrites[1:4]] == [RolledBack()] * 3
+    kept = list(world.journal.load_batches(SOURCE))
+    assert kept == [(0, chunks[0]), (0, chunks[2])]
+    held = Held(SOURCE, [batch for _, batch in kept])
+    world.publisher.hold(held, rows(8, 3))
+    last = world.publisher.commit(held, position(10), {"loaded": "yes"}, is_load=True)
+    commits = world.pumps.of_type(pb.Commit)
+    assert [one.start_ts for one in commits] == [one.start_ts for one in (prewrites[0], *prewrites[4:6])] + [
+        one.start_ts for one in world.pumps.of_type(pb.Prewrite)[-3:]
+    ]
+    assert [one.commit_ts for one in commits] == sorted({one.commit_ts for one in commits})
+    assert world.journal.places()[SOURCE] == Place(position(10), "0-1-10", 1010, last)
+    assert world.journal.load_tables(SOURCE) == {}
+    world.restart()
+    assert [world.status(prewrites[0]), world.status(prewrites[4])] == [
+        Committed(commits[0].commit_ts), Committed(commits[1].commit_ts)
+    ]  # fmt: skip
 
 
 def test_one_process_a_folder(world: World) -> None:

@@ -18,19 +18,19 @@ _AT_ONCE = 500
 """Keys of a question."""
 
 
-class KeyStages:
+class KeySnapshots:
     """Of table `name`, whose ranges are those of `stored` and cut by `column`; `link` is a session of `opening`."""
 
     def __init__(self, link: Link, name: Name, column: ColumnInfo, stored: Sequence[tuple[str, str, int]]) -> None:
         self._link = link
         self._typed = _typed_literal(link, name, column)
         self._literal = key_literal(column)
-        cases = [f"WHEN v <= {high} THEN {stage}" for _, high, stage in stored if high]
+        cases = [f"WHEN v <= {high} THEN {snapshot}" for _, high, snapshot in stored if high]
         self._case = f"CASE WHEN v IS NULL THEN NULL {' '.join(cases)} ELSE {stored[-1][2]} END"
         self._known: dict[str, int] = {}
 
     def of(self, texts: Iterable[str]) -> dict[str, int]:
-        """The stage of each key, by its canonical text. Raises SourceRefused, and pymysql's errors."""
+        """The snapshot of each key, by its canonical text. Raises SourceRefused, and pymysql's errors."""
         wanted = set(texts)
         new = sorted(wanted - self._known.keys())
         for first in range(0, len(new), _AT_ONCE):
@@ -43,10 +43,10 @@ class KeyStages:
     def _ask(self, texts: Sequence[str]) -> None:
         values = (self._typed.format(self._literal(text)) for text in texts)
         rows = " UNION ALL ".join(f"SELECT {n} AS n, {value} AS v" for n, value in enumerate(values))
-        for number, stage in ask(self._link, f"SELECT n, {self._case} FROM ({rows}) AS k"):
-            if stage is None:
+        for number, snapshot in ask(self._link, f"SELECT n, {self._case} FROM ({rows}) AS k"):
+            if snapshot is None:
                 raise SourceRefused("the source reads a key of its log as NULL", where={"key": texts[int(number)]})
-            self._known[texts[int(number)]] = int(stage)
+            self._known[texts[int(number)]] = int(snapshot)
 
 
 def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
