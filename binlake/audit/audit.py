@@ -26,7 +26,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion, key_texts, read_changes, where_definitions, where_keys, where_table
 from binlake.lake.seek import Budget, Slice, find_newest
-from binlake.lake.shardlocks import target_tables_at
+from binlake.lake.shardlocks import read_locks, target_tables_at
 from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
@@ -190,11 +190,27 @@ class Audit:
 
         A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
         """
-        behind = self.changes_behind(base)
-        if behind < base.hi or base.delta_version < 0:
-            return behind
-        later = self._versions.after(base.db, base.table, ts)
-        return max(behind, min(ts, later.lo if later is not None else self._mirrored))
+        since = self.changes_behind(base)
+        if since == base.hi and base.delta_version >= 0:
+            later = self._versions.after(base.db, base.table, ts)
+            since = max(since, min(ts, later.lo if later is not None else self._mirrored))
+        self._require_nothing_held(base, since, ts)
+        return since
+
+    def _require_nothing_held(self, base: MirrorVersion, since: int, ts: int) -> None:
+        """No row of (since, ts] waits for a DDL, or came from before with one: those are in the mirror at its place.
+
+        Raises LostRange.
+        """
+        if since >= ts:
+            return
+        holds = read_locks(self._log, self._naming.rules, since, ts).holds
+        if any(hold.target == fold_pair((base.db, base.table)) for hold in holds):
+            raise LostRange(
+                "rows of this table wait for a DDL at that time (shard-mode = pessimistic)",
+                where={"table": f"{base.db}.{base.table}", "ts": ts, "mirror": since},
+                hint="ask for the end of a window that the mirrors have passed",
+            )
 
     @cached_property
     def _mirrored(self) -> int:

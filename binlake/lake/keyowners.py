@@ -9,6 +9,7 @@ from binlake.base.lakecolumns import Mutation
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows, where_keys, where_table
 from binlake.lake.tables import MUTATION
+from binlake.window.shardlocks import Hold
 
 _KEYS_A_READ = 100
 _COLUMNS = (
@@ -34,19 +35,28 @@ class KeyOwner:
     left_row: bool
 
 
-def key_owners(paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int) -> dict[str, KeyOwner]:
+def key_owners(
+    paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int, holds: Sequence[Hold] = ()
+) -> dict[str, KeyOwner]:
     """The owners at commit_ts `until` of those `keys` (texts of `mutation.key`) of the target's table that are known.
 
-    Reads the lake's whole history of these keys: for few of them.
+    Reads the lake's whole history of these keys: for few of them. `holds`: rows that wait there own nothing yet.
     """
+    waiting = [hold for hold in holds if hold.waits or hold.released > until]
     last_changes: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
     for start in range(0, len(keys), _KEYS_A_READ):
         wanted = set(keys[start : start + _KEYS_A_READ])
         rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(wanted))
         for place, key, owner in _changes(rows.to_pylist()):
+            if any(_is_held(owner, hold, until) for hold in waiting):
+                continue
             if key in wanted and (key not in last_changes or last_changes[key][0] < place):
                 last_changes[key] = (place, owner)
     return {key: owner for key, (_, owner) in last_changes.items()}
+
+
+def _is_held(owner: KeyOwner, hold: Hold, until: int) -> bool:
+    return owner.source == ".".join(hold.source) and hold.since <= owner.commit_ts < hold.ends(until)
 
 
 def _changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:

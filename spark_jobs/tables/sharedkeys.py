@@ -21,12 +21,14 @@ from binlake.changes.net.arrivals import History
 from binlake.config.model import Target
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, key_owners
+from binlake.lake.shardlocks import read_locks
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.target import Position, Session
 from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.remainingrows import moves_rows
+from binlake.window.shardlocks import Hold
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.pinned import next_start
 from spark_jobs.tables.sinks import SinkWindow, target_tables
@@ -93,6 +95,7 @@ def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: New
 
     A key that no change of the lake wrote has no owner. Raises SchemaError.
     """
+    holds = _holds(ctx, window)
     for arrivals in _rounds(new_keys):
         for name, group in _by_table(arrivals):
             table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
@@ -101,9 +104,13 @@ def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, new_keys: New
             old = [one for one in group if _meets_old_rows(window, table, one)]
             there = mirror.present_keys({one.key for one in old})
             taken = [one for one in old if one.key in there]
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo)
+            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
             for one in taken:
                 _require_owner(one, owners.get(one.key))
+
+
+def _holds(ctx: StageContext, window: SinkWindow) -> Sequence[Hold]:
+    return read_locks(ctx.windows, ctx.rules, window.bounds.lo, window.bounds.hi).holds
 
 
 def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
@@ -129,13 +136,14 @@ def _rounds(new_keys: NewKeys) -> Iterator[list[Arrival]]:
 def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:
     """Arrivals at keys that the target has, of which the lake does not know who wrote them. Raises SchemaError."""
     unknown: list[Arrival] = []
+    holds = _holds(ctx, window)
     with closing(Session(target)) as session:
         for name, group in _by_table(arrivals):
             table = window.definitions.at(*name, window.bounds.lo)
             if table is None:
                 continue
             taken = _taken(session, table, [one for one in group if _meets_old_rows(window, table, one)])
-            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo)
+            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo, holds)
             for one in taken:
                 _require_owner(one, owners.get(one.key))
             unknown += [one for one in taken if one.key not in owners]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from binlake.config.model import Lake, Replication
 from binlake.lake.keyowners import KeyOwner, key_owners
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, arrow_schema
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema.forms import table_json
+from binlake.window.shardlocks import Hold
 
 BASE = 470548480001835008
 
@@ -53,6 +57,19 @@ def test_a_move_leaves_its_old_key_and_takes_the_new_one(paths: LakePaths) -> No
     write(paths, (1, "t1", "insert", '["1"]', None), (2, "t1", "update", '["1"]', '["5"]'))
     found = key_owners(paths, "xs", "t", ['["1"]', '["5"]'], BASE + 9)
     assert {key: owner.left_row for key, owner in found.items()} == {'["1"]': False, '["5"]': True}
+
+
+def test_rows_that_wait_own_nothing_yet(paths: LakePaths) -> None:  # S4-03
+    write(paths, (1, "t2", "insert", '["1"]', None), (5, "t1", "insert", '["1"]', None))
+    table = TableDef.from_json(table_json(1, "t1", [], [], pk_is_handle=False), DbInfo(1, "s", "", "", {}))
+    hold = Hold(("xs", "t"), ("s", "t1"), BASE + 3, BASE + 3, "", table, table)
+
+    def owner(until: int, hold: Hold) -> str:
+        return key_owners(paths, "xs", "t", ['["1"]'], BASE + until, [hold])['["1"]'].source
+
+    assert (owner(9, hold), owner(9, replace(hold, released=BASE + 12))) == ("s.t2", "s.t2")
+    # Released, or behind the end of what waits: it has the key.
+    assert (owner(9, replace(hold, released=BASE + 8)), owner(9, replace(hold, until=BASE + 4))) == ("s.t1", "s.t1")
 
 
 def test_more_keys_than_a_read_has(paths: LakePaths) -> None:

@@ -145,7 +145,9 @@ class Shards:
         starts = tuple(line.since for line in lines if line.opens_segment)
         window = SinkWindow(Bounds(lo, hi), lines, Segments(lo, hi, starts), definitions, base)
         arrivals = list(_arrivals(made.to_pylist(maps_as_pydicts="strict")))
-        unknown = sharedkeys._not_explained(SimpleNamespace(paths=self.paths), window, self.target, arrivals)  # type: ignore[arg-type]
+        unknown = sharedkeys._not_explained(
+            SimpleNamespace(paths=self.paths, windows=None, rules=_RULES), window, self.target, arrivals
+        )  # type: ignore[arg-type]
         if unknown:
             raise Wrong(f"the lake knows nothing of {unknown}")
         if made.num_rows:

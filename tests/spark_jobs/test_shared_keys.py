@@ -62,9 +62,17 @@ def insert_31(w: Workload) -> None:
 
 
 class Shards:
-    """The steps as one window each; the databases are dropped before."""
+    """The steps as one window each; the databases are dropped before. `more`: keys of the replication."""
 
-    def __init__(self, spark: SparkSession, root: Path, server: MariaDb, *steps: Step, **target: Any) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: Path,
+        server: MariaDb,
+        *steps: Step,
+        more: dict[str, Any] | None = None,
+        **target: Any,
+    ) -> None:
         for name in ("xs", "s1", "s2", "tidb_binlog"):
             execute(server, f"DROP DATABASE IF EXISTS {name}")
         w, cuts = Workload(), [0]
@@ -72,7 +80,7 @@ class Shards:
             step(w)
             cuts.append(w.clock())
         address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
-        config = {"routes": ROUTES, "target": {"db-type": "mariadb", **address, **target}}
+        config = {"routes": ROUTES, "target": {"db-type": "mariadb", **address, **target}, **(more or {})}
         self.lakehouse = Lakehouse(spark, root, Source.of_workload(w), config)
         self.ctx: StageContext = self.lakehouse.context()
         self.windows = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]

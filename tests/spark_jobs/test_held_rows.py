@@ -1,0 +1,88 @@
+"""Rows that wait for a DDL of another table, through the stages, in the driver and by Spark's workers (R-15, S4-53)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, rows
+from support.workload import Workload, integer
+from test_shared_keys import Shards, first
+
+from binlake.errors import SchemaError
+from spark_jobs.compact import stage as compact
+from spark_jobs.job.context import StageContext
+from spark_jobs.mirror import stage as mirror
+from spark_jobs.tables.held import read_window_changes
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+
+def one_goes_ahead(w: Workload) -> None:
+    w.begin().insert("s1", "t_1", id=3, name="before").commit()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.begin().insert("s1", "t_1", id=4, name="held", n=1).commit()
+    w.begin().insert("s2", "t_2", id=12, name="goes on").commit()
+
+
+def more_is_held(w: Workload) -> None:
+    w.begin().update("s1", "t_1", {"id": "4", "name": "held", "n": "1"}, n=2).commit()
+    w.begin().delete("s1", "t_1", id=1, name="a", n=5).commit()
+
+
+def the_other_follows(w: Workload) -> None:
+    w.begin().insert("s1", "t_1", id=5, name="held too", n=3).commit()
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    w.begin().insert("s2", "t_2", id=13, name="behind", n=4).commit()
+
+
+def take_a_key_that_is_held(w: Workload) -> None:
+    w.begin().insert("s1", "t_1", id=12, name="clash", n=1).commit()
+
+
+AHEAD = [(1, "a"), (2, "b"), (3, "before"), (11, "c"), (12, "goes on")]
+
+
+def test_held_rows_come_with_the_ddl_whoever_reads_them(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = Shards(spark, tmp_path, mariadb, first, one_goes_ahead, more_is_held, the_other_follows,
+                    more={"shard-mode": "pessimistic"})  # fmt: skip
+    for number in range(3):
+        shards.apply(number)
+        mirror.run(shards.ctx, shards.windows[number])
+        if number:
+            assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == AHEAD
+    last = shards.windows[3]
+    shards.lakehouse.land(last.lo, last.hi)
+    # The same rows from the driver and from the workers.
+    found = []
+    for is_small in (True, False):
+        monkeypatch.setattr(StageContext, "is_small", lambda *_, answer=is_small: answer)
+        changes = read_window_changes(shards.ctx, last, 2)
+        assert changes is not None
+        assert (changes.count, changes.placed) == (5, True)
+        table = changes.rows if is_small else changes.rows.toArrow()
+        assert table.schema.names[:3] == ["commit_ts", "start_ts", "seq"]
+        found.append(sorted(map(str, table.to_pylist())))
+    assert found[0] == found[1]
+    shards.apply(3)
+    mirror.run(shards.ctx, last)
+    whole = [(2, "b", 5), (3, "before", 5), (4, "held", 2), (5, "held too", 3), (11, "c", 5), (12, "goes on", 5),
+             (13, "behind", 4)]  # fmt: skip
+    assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == whole
+    # A rerun of a window that is passed seals the same.
+    assert compact.run(shards.ctx, shards.windows[1]).state == "done"
+
+
+def test_a_key_of_another_table_is_found_among_rows_that_waited(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:  # S4-03
+    shards = Shards(spark, tmp_path, mariadb, first, one_goes_ahead, take_a_key_that_is_held, the_other_follows,
+                    more={"shard-mode": "pessimistic"})  # fmt: skip
+    for number in range(3):
+        shards.apply(number)
+    with pytest.raises(SchemaError, match="two tables of the source write one key") as clash:
+        shards.compact(3)
+    assert clash.value.where["sources"] == "s2.t_2,s1.t_1"
