@@ -126,9 +126,9 @@ class Journal:
         self._path = folder / "journal.db"
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._open = OpenBatches()
         self._stored: list[int] = []
         try:
+            self._open = OpenBatches(folder / "open")
             self._db = self._connect()
             self._reader = self._connect()
             self._prepare()
@@ -155,7 +155,19 @@ class Journal:
 
     def open(self, first_start: int, count: int) -> None:
         """Call before the first prewrite of these is sent: they are undecided while this process lives."""
-        self._open.add(first_start, count)
+        try:
+            self._open.add(first_start, count)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def left_open(self) -> list[range]:
+        """The start_ts of what a process before this one prewrote and did not commit, as far as it is known."""
+        ranges = [range(first, first + count) for first, count in self._open.left]
+        return [one for one in ranges if self.outcome(one[0]) == self.outcome(one[-1]) == 0]
+
+    def forget_left_open(self) -> None:
+        """The pumps were told of them."""
+        self._open.forget_left()
 
     def abandon(self, first_start: int) -> None:
         """They will not be committed."""
@@ -293,6 +305,7 @@ class Journal:
         with self._lock, self._asking:
             self._db.close()
             self._reader.close()
+            self._open.close()
         self._claim.release()
 
     def _connect(self) -> sqlite3.Connection:
@@ -350,7 +363,7 @@ class Journal:
             except sqlite3.Error as error:
                 raise self._failed(error) from error
 
-    def _failed(self, error: sqlite3.Error) -> Transient:
+    def _failed(self, error: sqlite3.Error | OSError) -> Transient:
         return Transient(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )

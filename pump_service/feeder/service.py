@@ -95,8 +95,11 @@ class Feeder:
         stack.enter_context(self._open_status(journal, publisher, cluster_id))
         stack.enter_context(client)
         started(self.url)
-        resumed = publisher.resume()
-        log.info("feeder_started", name=settings.name, cluster_id=cluster_id, url=self.url, commits_sent_again=resumed)
+        rolled_back, resumed = publisher.roll_back_left(), publisher.resume()
+        log.info(
+            "feeder_started", name=settings.name, cluster_id=cluster_id, url=self.url, commits_sent_again=resumed,
+            rolled_back=rolled_back,
+        )  # fmt: skip
         self._start_workers(stack, journal, publisher)
         try:
             self._watch(registration, journal, publisher)

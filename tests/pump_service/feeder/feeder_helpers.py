@@ -56,6 +56,12 @@ class MemoryPumps:
         self.sent_to.append(node_id)
         return node_id or ""
 
+    def usable_pumps(self) -> list[str]:
+        if self.failures:
+            self.failures -= 1
+            raise SourceUnavailable("PD does not answer")
+        return ["pump0", "pump1"]
+
     def of_type(self, tp: int) -> list[pb.Binlog]:
         return [binlog for binlog in self.got if binlog.tp == tp]
 

@@ -13,6 +13,7 @@ from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack,
 from binlake.errors import Permanent, SourceUnavailable, Transient
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal, LoadedChunk, Place
+from pump_service.feeder.openbatches import OpenBatches
 from pump_service.feeder.publisher import Held, Outgoing, Publisher, Stopped, make_key, read_key
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.replay.status import go_json
@@ -117,6 +118,42 @@ def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: W
     assert [one.start_ts for one in world.pumps.of_type(pb.Commit)] == [
         one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]
     ]
+
+
+def test_what_a_killed_process_left_open_is_rolled_back_at_every_pump(world: World) -> None:
+    # S4-49 S0-51
+    world.publisher.publish(SOURCE, rows(1, 2), position(2))
+    world.publisher.hold(Held(SOURCE), rows(3, 3))
+    left = [one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]]
+    with (world.folder / "open").open("ab") as file:
+        file.write(b"half a note")
+    world.restart()
+    world.pumps.failures = 2
+    assert world.publisher.roll_back_left() == 3
+    sent = [(one.start_ts, one.commit_ts) for one in world.pumps.of_type(pb.Rollback)]
+    assert sent == [(start_ts, 0) for start_ts in left for _ in range(2)]
+    assert world.pumps.sent_to[-6:] == ["pump0", "pump1"] * 3
+    world.publisher.publish(SOURCE, rows(3, 3), position(5))
+    world.restart()
+    assert world.publisher.roll_back_left() == 0
+
+
+def test_the_file_of_open_batches_stays_small_and_has_what_is_open(tmp_path: Path) -> None:
+    batches = OpenBatches(tmp_path / "open")
+    batches.add(7, 3)
+    for number in range(10, 20_000):
+        batches.add(number, 1)
+        batches.remove(number)
+    assert (tmp_path / "open").stat().st_size < 100_000
+    batches.close()
+    again = OpenBatches(tmp_path / "open")
+    assert (7, 3) in again.left
+    again.add(1, 1)
+    again.forget_left()
+    again.close()
+    last = OpenBatches(tmp_path / "open")
+    assert last.left == [(1, 1)]
+    last.close()
 
 
 def test_killed_behind_the_journal_its_commits_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
