@@ -51,6 +51,8 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     shards.run_windows()
     assert len(union(shards)) == 8
     assert sales(shards.target, "sale") == union(shards)
+    # Each row is compared with its shard, too.
+    assert shards.validated[-1]["against_source"] == shards.validated[-1]["compared"] > 8
     # A table that no route names has at the target the database that it has on its shard.
     for shard, server in shards.servers.items():
         items = f"SELECT * FROM store.item_{shard[-1]} ORDER BY sale, line"
@@ -124,6 +126,8 @@ def test_a_column_for_the_source_keeps_equal_ids_apart(
         ]
         assert len(expected) == 8
         assert found == expected
+        # The lake's keys are the shards' own.
+        assert "another key at the target" in shards.validated[-1]["tables"]["store.sale"]
 
 
 def test_shards_with_rows_of_long_ago_are_one_table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,8 +32,10 @@ TASK: dict[str, Any] = {
         },
     },
     "syncers": {"global": {"batch": 100, "compact": True}},
+    "validators": {"global": {"mode": "full"}},
     "mysql-instances": [
-        {"source-id": shard, "block-allow-list": "store", "route-rules": ["sale"], "syncer-config-name": "global"}
+        {"source-id": shard, "block-allow-list": "store", "route-rules": ["sale"], "syncer-config-name": "global",
+         "validator-config-name": "global"}
         for shard in SHARDS
     ],
 }  # fmt: skip
@@ -49,6 +52,7 @@ class FedShards:
         self.servers = dict(zip(SHARDS, servers, strict=True))
         self.target = target
         self.more: dict[str, Any] = {}
+        self.validated: list[dict[str, Any]] = []
         self._folder = folder
         self._replication, feeder = self._import({**TASK, **task})
         self._cluster = FedCluster(folder, target, feeder["source"])
@@ -91,12 +95,15 @@ class FedShards:
         return self._cluster.replication(**rules, **self.more)
 
     def run_windows(self) -> None:
-        """Windows until all that was logged is applied."""
+        """Windows until all that was logged is applied; validation behind them finds nothing wrong."""
         self._cluster.follow(*self.servers.values())
         until = self._cluster.settle()
         ctx = StageContext(self.replication(), "test", _no_spark)
         while (ctx.windows.landed_ts() or 0) < until:
             run_window(ctx)
+        validated = json.loads(ctx.windows.last_events(("validate",), 1, ("done",))[0]["detail"])
+        assert validated["errors"] == 0, validated["listed"]
+        self.validated.append(validated)
 
 
 def _no_spark() -> Any:

@@ -84,7 +84,7 @@ class _Reader:
             now = self._now(table_id, (db, name))
             if now is None:
                 found.gone.add((db, name))
-            elif self._same_identity((db, name), now.table):
+            elif self._same_identity((db, name), now.table) and _fit(keys, now.table):
                 found.keys.setdefault(now.name, set()).update(keys)
             else:
                 found.whole.add(now.name)
@@ -121,6 +121,11 @@ class _Reader:
         if not self._most or len(texts) <= self._most:
             return texts
         return set(heapq.nsmallest(self._most, texts, key=lambda text: chance_of_key(text, self._bounds[1])))
+
+
+def _fit(keys: Collection[tuple[str | None, ...]], now: TableDef) -> bool:
+    """False where routes put extracted columns into the target's key, which the lake's keys lack."""
+    return all(len(key) == len(now.identity().columns) for key in keys)
 
 
 def chance_of_key(text: str, seed: int) -> int:

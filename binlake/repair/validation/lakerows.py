@@ -1,14 +1,14 @@
 """What the lake says of some rows at a checkpoint, from their own row changes: it costs what the windows changed.
 
-The last change of a row leaves it as it is. Where a DDL of the table lies among the changes, the mirror is asked, which
-has the DDL behind it.
+The last change of a row leaves it as it is. Where a DDL of the table came behind that change, the mirror is asked,
+which has the DDL behind it.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.dataset as ds
@@ -19,13 +19,14 @@ from binlake.changes.net import net_changes
 from binlake.errors import LostRange
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import read_changes, where_keys, where_table
+from binlake.lake.rowhistory import RowVersion, read_changes, where_keys, where_table
 from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.laketable import LakeTable
 from binlake.repair.verify.tables import VerifiedTable
 from binlake.rows.codec import key_text
+from binlake.rows.schema import TableDef
 from binlake.rows.schema.actions import Action
 from binlake.window.definitions import key_defaults_of
 
@@ -35,37 +36,69 @@ _FEW = 100
 
 @dataclass(frozen=True)
 class LakeRows:
-    """`rows` with one of the keys; `changed`: the commit_ts of the last change of each key that has one."""
+    """`rows` with one of the keys; `changed`: the commit_ts of the last change of each key that has one.
+
+    `unknown`: keys of which the lake cannot say now what they are, because of `why`.
+    """
 
     rows: list[Row]
     changed: Mapping[str, int]
+    unknown: frozenset[str] = frozenset()
+    why: str = ""
 
 
 def read_lake_rows(
     audit: Audit, paths: LakePaths, one: VerifiedTable, keys: Collection[AnyKey], lo: int, ts: int, *, mirrored: bool
 ) -> LakeRows:
-    """The rows at `ts` with one of `keys`, each of which changed in (`lo`, `ts`].
-
-    Raises LostRange where a DDL lies among the changes and no mirror has it behind it.
-    """
-    db, table = one.name
-    texts = {key_text(list(key)) for key in keys}
-    changes = read_changes(paths, lo, ts, where_table(db, table) & _where(texts))
+    """The rows at `ts` with one of `keys`, each of which changed in (`lo`, `ts`]."""
+    texts = {key_text(list(key)): key for key in keys}
+    changes = read_changes(paths, lo, ts, where_table(*one.name) & _where(texts))
     changed: dict[str, int] = {}
     for change in changes:
         for key in {change.key, change.new_key or change.key}:
             changed[key] = change.commit_ts
-    ddls = landed_ddls(paths, lo, ts, one.name)
-    if all(ddl.action == Action.CREATE_TABLE for ddl in ddls):
-        net = net_changes([change.event() for change in changes], one.table.identity(), key_defaults_of(one.table))
-        rows: list[Row] = [found.after for found in net if found.after is not None and found.key in texts]
-        return LakeRows(rows, changed)
+    ddls = [ddl for ddl in landed_ddls(paths, lo, ts, one.name) if ddl.action != Action.CREATE_TABLE]
+    cut = max((ddl.commit_ts for ddl in ddls), default=lo)
+    rows = _rows_left(one.table, [change for change in changes if change.commit_ts > cut])
+    before = {text: key for text, key in texts.items() if changed.get(text, lo) <= cut}
+    known = [row for key, row in rows.items() if key in texts and key not in before]
+    if not before:
+        return LakeRows(known, changed)
+    try:
+        return LakeRows([*known, *_mirror_rows(audit, paths, one, list(before.values()), ts, mirrored)], changed)
+    except LostRange as error:
+        return LakeRows(known, changed, frozenset(before), error.message)
+
+
+def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
+    """Those of keys that no two of `parts` have."""
+    changed: dict[str, int] = {}
+    for one in parts:
+        changed |= one.changed
+    unknown = frozenset[str]().union(*(one.unknown for one in parts))
+    return LakeRows(
+        [row for one in parts for row in one.rows], changed, unknown, next((p.why for p in parts if p.why), "")
+    )
+
+
+def _rows_left(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
+    """What changes behind the last DDL leave, by key."""
+    # Of a table that shares its target with wider ones, a row has not all columns.
+    lacking: dict[str, str | None] = dict.fromkeys(column.name for column in table.row_columns)
+    net = net_changes([change.event() for change in changes], table.identity(), key_defaults_of(table))
+    return {found.key: {**lacking, **found.after} for found in net if found.after is not None}
+
+
+def _mirror_rows(
+    audit: Audit, paths: LakePaths, one: VerifiedTable, keys: Sequence[AnyKey], ts: int, mirrored: bool
+) -> list[Row]:
+    """Rows that changed before a DDL of their table. Raises LostRange."""
     if not mirrored:
-        raise LostRange("a DDL of the table lies among its row changes, and the lake keeps no mirrors")
+        raise LostRange("rows changed before a DDL of the table, and the lake keeps no mirrors")
     lake = LakeTable(audit, paths, one.table, ts)
     if lake.inexact not in ("", IN_PART):
         raise LostRange(lake.inexact)
-    return LakeRows(lake.rows_of_keys(list(keys)), changed)
+    return lake.rows_of_keys(keys)
 
 
 def _where(texts: Collection[str]) -> ds.Expression:

@@ -19,14 +19,16 @@ from deltalake.exceptions import TableNotFoundError
 from binlake import tso
 from binlake.audit.audit import Audit
 from binlake.base.redaction import key_in_log
+from binlake.changes.net import row_key
 from binlake.config import Replication
 from binlake.errors import BinlakeError
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
+from binlake.lake.shardlocks import read_locks
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.backfill.touched import chance_of_key, find_touched_keys
-from binlake.repair.validation.lakerows import LakeRows, read_lake_rows
-from binlake.repair.validation.ledger import LOCK, Against, Entry, Ledger
+from binlake.repair.validation.lakerows import LakeRows, join_lake_rows, read_lake_rows
+from binlake.repair.validation.ledger import LOCK, Against, Entry, Ledger, Status
 from binlake.repair.validation.proof import Judged, Proof, Reading, judge
 from binlake.repair.validation.sources import (
     SourceReader,
@@ -41,6 +43,7 @@ from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.snapshot import Snapshot, target_snapshot
 from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables_at
 from binlake.rows.codec import key_text
+from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 from binlake.window.manifest import window_name
@@ -56,8 +59,9 @@ _LOCK_S = 1.0
 """Seconds to wait for a person's command, which holds the ledger for a moment."""
 _KEYS_AT_ONCE = 20_000
 """Keys whose rows are in memory at a time; for each so many the window's row changes are read once."""
+_OPEN: tuple[Status, ...] = ("pending", "new", "ignored")
 _NO_KEY = "it has no key"
-_MOVED = "its key became another among the changes"
+_MOVED = "its rows have another key at the target, or had among the changes"
 
 
 @dataclass
@@ -176,6 +180,9 @@ class _Run:
         done, since = self._done, self._done.lo
         done.passed_over = self._is_behind
         tables = {one.name: one for one in tables_at(self._replication, self._paths, ts)}
+        least = min((entry.since for entry in self._ledger.entries(_OPEN)), default=since)
+        locks = read_locks(self._windows, Rules.of(self._replication), min(least, since), ts)
+        self._waiting = {fold_pair(hold.target) for hold in locks.holds}
         comparable = {name: one for name, one in tables.items() if self._is_comparable(one, snapshot)}
         chosen = self._choose(comparable, since, ts)
         held = self._held(comparable)
@@ -193,6 +200,8 @@ class _Run:
             self._done.tables[".".join(one.name)] = _NO_KEY
         elif is_aside(snapshot.aside, one.name):
             self._done.tables[".".join(one.name)] = "it is set aside"
+        elif fold_pair(one.name) in self._waiting:
+            self._done.tables[".".join(one.name)] = "rows of it waited for a DDL of other shards"
         else:
             return True
         return False
@@ -217,7 +226,7 @@ class _Run:
     def _held(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
         """What waits in the ledger, by table; what is about a table or a key that is no more is over."""
         held: dict[Name, list[Entry]] = {}
-        for entry in self._ledger.entries(("pending", "new", "ignored")):
+        for entry in self._ledger.entries(_OPEN):
             name = (entry.db, entry.table)
             if name not in tables:
                 if ".".join(name) not in self._done.tables:
@@ -232,7 +241,6 @@ class _Run:
         name = ".".join(work.table.name)
         try:
             there, lake = self._rows_of_target(work), self._rows_of_lake(work)
-            self._done.compared += len(work.keys)
             self._changed = lake.changed
             wrong = self._compare_with_lake(work, there, lake)
         except BinlakeError as error:
@@ -255,24 +263,26 @@ class _Run:
 
     def _rows_of_lake(self, work: _Work) -> LakeRows:
         """Those held changed longer ago than those that were chosen: they are few."""
-        mirrored, rows, changed = self._replication.mirror.enabled, dict[str, Row](), dict[str, int]()
-        columns = work.table.table.identity().columns
+        mirrored, parts = self._replication.mirror.enabled, []
         for keys, since in ((work.held, work.held_since), (work.chosen, work.since)):
             if keys:
-                found = read_lake_rows(
-                    self._audit, self._paths, work.table, keys, since, self._done.hi, mirrored=mirrored
+                parts.append(
+                    read_lake_rows(self._audit, self._paths, work.table, keys, since, self._done.hi, mirrored=mirrored)
                 )
-                rows |= {key_text([row[column] for column in columns]): row for row in found.rows}
-                changed |= found.changed
-        return LakeRows(list(rows.values()), changed)
+        return join_lake_rows(parts)
 
     def _compare_with_lake(self, work: _Work, there: list[Row], lake: LakeRows) -> set[str]:
         """The keys that differ from the lake: errors."""
-        differences = RowsOfTable(work.table.expected, lake.rows, there).differences()
+        known = {key_text(list(key)): key for key in work.keys if key_text(list(key)) not in lake.unknown}
+        found = [row for row in there if row_key(row, work.table.expected.identity().columns) in known]
+        differences = RowsOfTable(work.table.expected, lake.rows, found).differences()
         wrong = {one.key for one in differences}
         for one in differences:
             self._record_error("lake", one, work)
-        self._settle("lake", work, work.keys, wrong)
+        self._settle("lake", work, list(known.values()), wrong)
+        self._done.compared += len(known)
+        if lake.unknown:
+            self._done.tables[".".join(work.table.name)] = f"{len(lake.unknown)} rows: {lake.why}"
         return wrong
 
     def _compare_with_source(
@@ -285,8 +295,7 @@ class _Run:
         source: SourceReader,
     ) -> None:
         expected, texts = work.table.expected, {key_text(list(key)) for key in keys}
-        columns = expected.identity().columns
-        own = [row for row in there if key_text([row[column] for column in columns]) in texts]
+        own = [row for row in there if row_key(row, expected.identity().columns) in texts]
         differences = RowsOfTable(expected, source_rows.rows, own).differences()
         wrong = {one.key for one in differences}
         self._settle("source", work, keys, wrong)

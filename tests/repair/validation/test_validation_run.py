@@ -47,12 +47,12 @@ class Watched:
         raw["source"] |= self.source
         return validate(Replication.model_validate(raw), 0, self.lake.hi, "run")
 
-    def window(self, *, mirrored: bool = True) -> None:
+    def window(self, *, key: int = 9001, mirrored: bool = True) -> None:
         w = self.shop.workload
-        for key in (9001, 9002, 9003):
-            w.begin().insert("shop", "item", id=key, name=f"item {key}", n=1).commit()
-        self.change(9002, n=5)
-        w.begin().delete("shop", "item", **self.row(9003)).commit()
+        for each in range(key, key + 3):
+            w.begin().insert("shop", "item", id=each, name=f"item {each}", n=1).commit()
+        self.change(key + 1, n=5)
+        w.begin().delete("shop", "item", **self.row(key + 2)).commit()
         self.apply(mirrored=mirrored)
 
     def row(self, key: int) -> dict[str, str | None]:
@@ -158,8 +158,14 @@ def test_behind_a_ddl_the_mirror_is_asked_and_without_it_the_table_is_told(watch
     execute(watched.shop.server, "ALTER TABLE shop.item ADD COLUMN more INT")
     watched.apply(mirrored=False)
     done = watched.run()
-    assert "has not passed a DDL" in done.tables["shop.item"]
-    assert done.errors == 0
+    assert "3 rows: the table's mirror has not passed a DDL" in done.tables["shop.item"]
+    assert (done.compared, done.errors) == (0, 0)
+    # What changed behind the DDL needs no mirror.
+    watched.window(key=9101, mirrored=False)
+    execute(watched.shop.server, "DELETE FROM shop.item WHERE id = 9101")
+    done = watched.run()
+    assert (done.compared, done.tables.get("shop.item")) == (3, None)
+    assert watched.errors() == [("new", "item", '["9101"]', "missing")]
 
 
 def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
