@@ -130,7 +130,7 @@ class Loader:
         with SnapshotSource.of(self.ctx.replication, base_ts).session() as link:
             found = read_structures(cluster.source, link, base_ts, self.ctx.rules)
         if found.left_out:
-            log.warning("views_and_sequences_left_out", names=found.left_out[:20], count=len(found.left_out))
+            log.warning("views_left_out", names=found.left_out[:20], count=len(found.left_out))
         return found
 
     def _begun(self, base_ts: int, structures: Structures) -> BaseLoad:

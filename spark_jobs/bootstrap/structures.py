@@ -54,25 +54,28 @@ class SourceTable:
 
 @dataclass(frozen=True)
 class Structures:
-    """All of the source at a commit_ts (`state`), and what of it is loaded; a database with the statement for it.
+    """All of the source at a commit_ts (`state`), and what of it is loaded; each with the statement that makes it.
 
-    `left_out`: views and sequences, which the target gets by hand.
+    `sequences`: values of tables may come from them. `left_out`: views, which the target gets by hand.
     """
 
     state: SchemaState
     databases: tuple[tuple[DbInfo, str], ...]
     tables: tuple[SourceTable, ...]
-    left_out: tuple[str, ...]
+    sequences: tuple[tuple[TableDef, str], ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def jobs(self, from_ts: int) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job) of the DDL that makes them, from `from_ts` + 1 on.
 
         A job has the id of its object, which TiDB gives to no job, and the version of the snapshot.
         """
-        parts = [(Action.CREATE_SCHEMA, db, None, create) for db, create in self.databases]
         of_table = {db.id: db for db, _ in self.databases}
-        made = [(Action.CREATE_TABLE, of_table[t.definition.db_id], t.definition, t.create) for t in self.tables]
-        return [(ts, self._job(ts, *part)) for ts, part in enumerate([*parts, *made], from_ts + 1)]
+        parts: list[tuple[Action, DbInfo, TableDef | None, str]] = []
+        parts += [(Action.CREATE_SCHEMA, db, None, create) for db, create in self.databases]
+        parts += [(Action.CREATE_SEQUENCE, of_table[one.db_id], one, create) for one, create in self.sequences]
+        parts += [(Action.CREATE_TABLE, of_table[t.definition.db_id], t.definition, t.create) for t in self.tables]
+        return [(ts, self._job(ts, *part)) for ts, part in enumerate(parts, from_ts + 1)]
 
     def _job(self, ts: int, action: Action, db: DbInfo, table: TableDef | None, create: str) -> DdlJob:
         own = (table.id, table.name) if table is not None else (0, "")
@@ -93,15 +96,20 @@ def read_structures(source: TidbSource, link: Link, ts: int, rules: Rules) -> St
     _compare(tables, _shapes(link), rules)
     guesses = {(row[0], row[1]): int(row[2] or 0) for row in ask(link, _ROWS)}
     found = tuple(
-        SourceTable(table, _create_table(link, table), guesses.get((table.db, table.name), 0)) for table in tables
+        SourceTable(
+            table, _create(link, "TABLE", qualified(table.db, table.name)), guesses.get((table.db, table.name), 0)
+        )
+        for table in tables
     )
-    needed = {table.db_id for table in tables}
+    sequences = [table for table in kept if table.kind == "sequence"]
+    needed = {table.db_id for table in (*tables, *sequences)}
     databases = [db for db in state.databases() if db.id in needed or rules.keeps(db.name, "")]
     return Structures(
         state,
-        tuple((db, _create_database(link, db)) for db in databases),
+        tuple((db, _create(link, "DATABASE", quote_name(db.name))) for db in databases),
         found,
-        tuple(f"{table.db}.{table.name}" for table in kept if table.kind != "table"),
+        tuple((one, _create(link, "SEQUENCE", qualified(one.db, one.name))) for one in sequences),
+        tuple(f"{table.db}.{table.name}" for table in kept if table.kind == "view"),
     )
 
 
@@ -112,7 +120,7 @@ def _state_at(source: TidbSource, ts: int) -> SchemaState:
 
 
 def _compare(tables: Sequence[TableDef], shown: dict[Name, Shape], rules: Rules) -> None:
-    known = {fold_pair((table.db, table.name)): _shape_of(table) for table in tables}
+    known = {fold_pair((table.db, table.name)): shape_of(table) for table in tables}
     seen = {fold_pair(name): shape for name, shape in shown.items() if is_of_users(name[0]) and rules.keeps(*name)}
     for name in sorted(known.keys() | seen.keys()):
         if known.get(name) != seen.get(name):
@@ -127,25 +135,26 @@ def _text(shape: Shape | None) -> str:
     return "no such table" if shape is None else ", ".join(f"{name} {word}" for name, word, _ in shape)
 
 
-def _shape_of(table: TableDef) -> Shape:
+def shape_of(table: TableDef) -> Shape:
+    """That of a definition of the history."""
     return tuple((c.name.lower(), _word(c.type_name), "unsigned" in c.type_text) for c in table.columns)
 
 
 def _shapes(link: Link) -> dict[Name, Shape]:
     found: dict[Name, list[tuple[str, str, bool]]] = {}
-    for db, table, column, word, kind in ask(link, _COLUMNS):
-        is_unsigned = "unsigned" in str(kind).lower()
-        found.setdefault((db, table), []).append((column.lower(), _word(str(word).lower()), is_unsigned))
+    for db, table, *column in ask(link, _COLUMNS):
+        found.setdefault((db, table), []).append(column_shape(*map(str, column)))
     return {name: tuple(columns) for name, columns in found.items()}
+
+
+def column_shape(name: str, word: str, kind: str) -> tuple[str, str, bool]:
+    """That of a column that the server shows: its DATA_TYPE and COLUMN_TYPE."""
+    return name.lower(), _word(word.lower()), "unsigned" in kind.lower()
 
 
 def _word(word: str) -> str:
     return _WORDS.get(word, word)
 
 
-def _create_table(link: Link, table: TableDef) -> str:
-    return str(ask(link, f"SHOW CREATE TABLE {qualified(table.db, table.name)}")[0][1])
-
-
-def _create_database(link: Link, db: DbInfo) -> str:
-    return str(ask(link, f"SHOW CREATE DATABASE {quote_name(db.name)}")[0][1])
+def _create(link: Link, kind: str, name: str) -> str:
+    return str(ask(link, f"SHOW CREATE {kind} {name}")[0][1])

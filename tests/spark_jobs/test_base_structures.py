@@ -1,0 +1,93 @@
+"""The tables that a full load makes at the target: from the texts that a genuine TiDB showed of them (captures)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.mariadb import MariaDb
+from support.windows import target_of
+
+from binlake.compare.capture import Capture, StateAt
+from binlake.rows.schema import SchemaState, WindowDdl
+from binlake.statements.literal import quote_name
+from binlake.target.definitions.definitions import compare_definitions, expect_after_ddl, read_definitions
+from binlake.target.session.session import Session
+from binlake.window.cuts import make_ddl_batch
+from binlake.window.ddls import plan_ddls
+from binlake.window.definitions import LandedDdl
+from deploy.local.commitlog import RULES, read_log
+from spark_jobs.bootstrap.structures import SourceTable, Structures, column_shape, shape_of
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+FROM = 1 << 40
+CHOSEN = ("keys", "types_all", "partition_gen", "ddl", "zones_rearranged")
+OTHERS = ("anomaly", "bank", "ddl_late", "keys_oldcoll", "shard_mixed", "txn", "zones_unique")
+
+
+def structures_of(capture: Capture, shown: StateAt) -> Structures:
+    """What a load as of this state has: the definitions of the history, the texts that TiDB showed."""
+    state = SchemaState().fold((ts, job) for ts, job in read_log(capture).jobs if ts <= shown.commit_ts)
+    texts = {table["table"]: table["create"] for table in shown.contents if not table.get("absent")}
+    tables = [
+        SourceTable(table, texts[f"{table.db}.{table.name}"], 0)
+        for table in state.tables()
+        if table.kind == "table" and f"{table.db}.{table.name}" in texts
+    ]
+    sequences = [(table, texts[f"{table.db}.{table.name}"]) for table in state.tables() if table.kind == "sequence"]
+    needed = {table.db_id for table in (*(one.definition for one in tables), *(one for one, _ in sequences))}
+    databases = [
+        (db, f"CREATE DATABASE {quote_name(db.name)} /*!40100 DEFAULT CHARACTER SET {db.charset} */")
+        for db in state.databases()
+        if db.id in needed
+    ]
+    return Structures(state, tuple(databases), tuple(tables), tuple(sequences))
+
+
+def planned(found: Structures) -> list[LandedDdl]:
+    jobs = found.jobs(FROM)
+    binlogs = [WindowDdl(ts, ts - 1, job.id, 5, job.query) for ts, job in jobs]
+    return plan_ddls(SchemaState(found.state.version - 1), binlogs, jobs, RULES, lo=FROM)
+
+
+@pytest.fixture
+def session(empty_mariadb: MariaDb) -> Iterator[Session]:
+    with closing(Session(target_of(empty_mariadb))) as made:
+        yield made
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
+def test_what_tidb_shows_of_a_table_makes_it(name: str, session: Session) -> None:  # S4-24
+    capture = Capture(CAPTURES / name)
+    found = structures_of(capture, list(capture.states())[-1])
+    ddls = planned(found)
+    assert len(ddls) == len(found.databases) + len(found.sequences) + len(found.tables) >= 2
+    # All are made though they have one version, that of the snapshot, which rows of the load name.
+    assert {table.id for ddl in ddls for table in ddl.after.tables} == {
+        *(one.definition.id for one in found.tables), *(one.id for one, _ in found.sequences)
+    }  # fmt: skip
+    for ddl in ddls:
+        batch, reason = make_ddl_batch(0, ddl, "mariadb")
+        assert batch is not None, reason
+        for statement in batch.sql:
+            session.execute(statement)
+        expected = expect_after_ddl(ddl.before, ddl.after, "mariadb", ddl.action)
+        there = read_definitions(session, expected.names, "mariadb")
+        assert compare_definitions(expected, there, indexes=True) == []
+
+
+@pytest.mark.parametrize("name", [*CHOSEN, *OTHERS])
+def test_what_tidb_shows_of_columns_is_what_its_history_has(name: str) -> None:  # S4-24
+    capture = Capture(CAPTURES / name)
+    shown = list(capture.states())[-1]
+    own = {f"{one.definition.db}.{one.definition.name}": one.definition for one in structures_of(capture, shown).tables}
+    recorded = {one["table"]: one for one in shown.contents if one["table"] in own}
+    assert recorded
+    for table, one in recorded.items():
+        kinds = zip(one["columns"], one["types"], strict=True)
+        # DATA_TYPE is the first word of COLUMN_TYPE, which SHOW COLUMNS has.
+        assert shape_of(own[table]) == tuple(column_shape(n, re.split(r"\W", kind)[0], kind) for n, kind in kinds)
