@@ -101,6 +101,19 @@ class Locks:
     holds: tuple[Hold, ...] = ()
     passed: tuple[PassedOver, ...] = ()
 
+    def waiting(self, hi: int) -> list[dict[str, str]]:
+        """Whose rows wait at `hi`, a line for each target table, for JSON: since when, and for how many seconds."""
+        first: dict[Name, Hold] = {}
+        held: dict[Name, set[str]] = {}
+        for hold in sorted((hold for hold in self.holds if hold.waits), key=lambda hold: hold.since):
+            first.setdefault(hold.target, hold)
+            held.setdefault(hold.target, set()).add(".".join(hold.source))
+        return [
+            {"table": ".".join(target), "since": str(hold.since), "seconds": f"{max(_age_s(hold.since, hi), 0):.0f}",
+             "held": ", ".join(sorted(held[target]))}
+            for target, hold in first.items()
+        ]  # fmt: skip
+
     def alerts(self, lo: int, hi: int, most_s: int) -> list[str]:
         """The targets that in the window (lo, hi] came to wait for longer than `most_s`, for people; 0 = never."""
         first: dict[Name, Hold] = {}

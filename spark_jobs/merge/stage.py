@@ -86,6 +86,8 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     detail |= {"filtered": filtered} if filtered else {}
     alerts = [*_alerts(planned), *_table_alerts(lost, bounds), *_lock_alerts(ctx, locks, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
+    if ctx.rules.shard_mode == "pessimistic":
+        detail |= {"shard_locks": locks.waiting(bounds.hi)}
     merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
     sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged, locks)
     event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)

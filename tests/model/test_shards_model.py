@@ -96,3 +96,10 @@ def test_the_model_finds_rows_that_do_not_wait(mariadb: MariaDb, monkeypatch: py
     monkeypatch.setattr(modelmerge, "place_held", lambda rows, *_: rows)
     with pytest.raises((Wrong, BinlakeError)):
         for_all_pessimistic(mariadb)
+
+
+@pytest.mark.soak
+def test_many_interleavings(mariadb: MariaDb) -> None:  # R-15 S4-53
+    for seed in range(SEEDS, 40 * SEEDS):
+        run_optimistic(mariadb, seed)
+        run_pessimistic(mariadb, seed)

@@ -178,6 +178,16 @@ def test_a_table_that_is_set_aside_is_named_until_it_is_back() -> None:  # U-16
     assert [notice["what"] for notice in notices_view(log)] == ["aside"] * 3
 
 
+def test_rows_that_wait_for_another_shard_are_named() -> None:  # R-15 S4-53
+    lock = {"table": "all.t", "since": str(T0), "seconds": "60", "held": "s1.t_1, s3.t_3"}
+    detail = json.dumps({"shard_locks": [lock]})
+    log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail))
+    [one] = status_view(REPLICATION, log, NOW_MS)["shard_locks"]
+    assert (one["table"], one["since"]["commit_ts"], one["held"]) == ("all.t", str(T0), "s1.t_1, s3.t_3")
+    log = Log(event("merge", T0, T0 + 5, "done", 1, detail=detail), event("merge", T0 + 5, T0 + 6, "done", 2))
+    assert status_view(REPLICATION, log, NOW_MS)["shard_locks"] == []
+
+
 def test_what_was_found_behind_a_ddl_is_a_notice_and_what_is_due_is_not() -> None:
     found = Log(event("verify-ddl", T0, T0, "due", 1), event("verify-ddl", T0, T0, "different", 2))
     assert [notice["at"] for notice in notices_view(found)] == [utc_text(2)]

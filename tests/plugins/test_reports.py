@@ -218,3 +218,12 @@ def test_several_windows_of_a_run_are_told_as_one(task: Any, context: dict[str, 
     assert pushed["window"] == "1-9"
     assert "finalize 3,000 rows" in pushed[reports.KEY]
     assert pushed[reports.KEY].startswith("window (1 = ")
+
+
+def test_merge_tells_for_how_long_rows_have_waited_for_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:  # S4-53
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, **_: told.append((name, value)))
+    merged = {"stage": "merge", "state": "done", "lo": "1", "hi": "2", "rows": 0, "seconds": 0.0}
+    for detail in ({}, {"shard_locks": [{"seconds": "60"}, {"seconds": "7200"}]}, {"shard_locks": []}):
+        metrics.emit("orders", {**merged, "detail": detail})
+    assert told == [("binlake.orders.shard_lock_seconds", 7200), ("binlake.orders.shard_lock_seconds", 0)]

@@ -241,6 +241,7 @@ def test_waiting_for_long_is_told_once() -> None:
     told = [len(held.alerts(lo, hi, 90)) for lo, hi in pairwise(minutes)]
     assert told == [0, 1, 0]
     assert held.alerts(minutes[0], minutes[3], 0) == []
+    assert held.waiting(minutes[1]) == [{"table": "all.t", "since": str(since), "seconds": "60", "held": "s1.t_1"}]
     assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
 
 

@@ -133,6 +133,7 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
         },
         "blocked": {**blocked, "since": utc_text(_blocked_since(log, said))} if blocked and said else None,
         "set_aside": _tables_set_aside(log),
+        "shard_locks": _shard_locks(log),
         "rows": _last_window_with_rows(landed),
     }
 
@@ -192,6 +193,13 @@ def _what_happened(event: EventRow) -> str:
 def stage_names(replication: Replication) -> list[str]:
     """The stages of its DAG, in order; those of a feed with its name."""
     return [stage.task for stage in replication.stages()]
+
+
+def _shard_locks(log: Events) -> list[dict[str, Any]]:
+    """The tables whose rows waited for others at the end of the last merged window."""
+    merged = log.newest(("merge",), 1)
+    locks = _detail(merged[0]).get("shard_locks", ()) if merged else ()
+    return [{**lock, "since": ts_view(int(lock["since"]))} for lock in locks]
 
 
 def _tables_set_aside(log: Events) -> list[dict[str, Any]]:

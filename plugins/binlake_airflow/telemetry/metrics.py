@@ -3,7 +3,8 @@
 Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
 them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
 `.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
-`.set_aside` (tables of the target that are); `.validation_errors`, `.validation_pending` (rows). Of each stage the
+`.set_aside` (tables of the target that are);
+`.shard_lock_seconds`; `.validation_errors`, `.validation_pending` (rows). Of each stage the
 timing `.<stage>.seconds` and the counter `.<stage>.rows`. Of each feed below `binlake.<replication>.feed.<feed>`:
 gauges `.state` (FEED_STATES), `.lag_seconds`, `.timestamp_seconds`; counters `.messages`, `.bytes`.
 Sending them never fails a task, whose work is done.
@@ -79,6 +80,8 @@ def emit(replication: str, result: Result) -> None:
         _emit_feed(replication, result)
     elif stage == "validate":
         _emit_validation(name, result, tags)
+    elif stage == "merge":
+        _emit_locks(name, result, tags)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _emit_position(name, stage, result["hi"], tags)
         if stage == "finalize":
@@ -128,6 +131,13 @@ def _emit_plan(replication: str, result: Result) -> None:
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
         _emit_position(name, "land", result["lo"], tags)
+
+
+def _emit_locks(name: str, result: Result, tags: dict[str, Any]) -> None:
+    """Where tables wait for each other: the commit time for which the oldest rows have."""
+    locks = (result.get("detail") or {}).get("shard_locks")
+    if locks is not None:
+        stats.gauge(f"{name}.shard_lock_seconds", max((int(lock["seconds"]) for lock in locks), default=0), tags=tags)
 
 
 def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:

@@ -1,0 +1,138 @@
+"""What DM's tests of shard DDL (shardddl1 to 4, pessimistic and optimistic) do, as one table of cases.
+
+Two tables of one target go through their DDL in the order given; a case says what the target runs in each mode, or that
+it is a conflict. Where a row differs from DM, its comment says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+from support.workload import Workload, integer, text
+from test_judging import SHARDS, plan, two_shards
+from test_optimistic import alter
+
+from binlake.errors import SchemaError
+from binlake.rows.schema import mysqltypes as t
+from pump_service.workload.definitions import Col
+
+CONFLICT = "conflict"
+
+
+def add(shard: int, *columns: Col) -> tuple[int, str, tuple[Col, ...]]:
+    return shard, "add", columns
+
+
+def drop(shard: int, *columns: Col) -> tuple[int, str, tuple[Col, ...]]:
+    return shard, "drop", columns
+
+
+def modify(shard: int, *columns: Col) -> tuple[int, str, tuple[Col, ...]]:
+    return shard, "modify", columns
+
+
+@dataclass(frozen=True)
+class Case:
+    """`steps` of the shards 1 and 2; what the target runs, without `ALTER TABLE` and its name."""
+
+    steps: tuple[tuple[int, str, tuple[Col, ...]], ...]
+    optimistic: tuple[str, ...] | str
+    pessimistic: tuple[str, ...]
+
+
+A, B, C = integer("a"), integer("b"), integer("c")
+A1, A9 = integer("a", default="1"), integer("a", default="9")
+BIG = Col("a", t.LONGLONG, 20)
+UNSIGNED = Col("a", t.LONG, 11, unsigned=True)
+FLOAT, DOUBLE = Col("a", t.FLOAT, 12, -1), Col("a", t.DOUBLE, 22, -1)
+LONG_NAME, REQUIRED = text("name", 100), text("name", not_null=True)
+ADD_A, ADD_B, ADD_C, DROP_A = "ADD COLUMN a", "ADD COLUMN b", "ADD COLUMN c", "DROP COLUMN a"
+
+CASES = {
+    "add the same": Case((add(1, A), add(2, A)), (ADD_A,), (ADD_A,)),
+    "add and drop again on one shard": Case((add(1, A), drop(1, A)), (ADD_A, DROP_A), ()),
+    "add and drop on both, one behind the other": Case(
+        (add(1, A), add(2, A), drop(1, A), drop(2, A)), (ADD_A, DROP_A), (ADD_A, DROP_A)
+    ),
+    "add and drop on one, then on the other": Case(
+        (add(1, A), drop(1, A), add(2, A), drop(2, A)), (ADD_A, DROP_A, ADD_A, DROP_A), (ADD_A, DROP_A)
+    ),
+    "drop the same": Case((drop(1, text("name")), drop(2, text("name"))), ("DROP COLUMN name",), ("DROP COLUMN name",)),
+    "another column each": Case((add(1, A), add(2, B)), (ADD_A, ADD_B), ()),
+    "another column each, then the other one": Case(
+        (add(1, A), add(2, B), add(1, B), add(2, A)), (ADD_A, ADD_B), (f"{ADD_B};{ADD_A}",)
+    ),
+    "several at once": Case((add(1, A, B), add(2, A, B)), (f"{ADD_A},{ADD_B}",), (f"{ADD_A},{ADD_B}",)),
+    "several at once, a part of them at first": Case(
+        # Pessimistic DM stops here; the tables come together once their shapes do.
+        (add(1, A), add(2, A, B), add(1, B)),
+        (ADD_A, ADD_B),
+        (f"{ADD_A};{ADD_B}",),
+    ),
+    "three at once beside one by one": Case(
+        (add(1, A, B, C), add(2, A), add(2, B), add(2, C)),
+        (f"{ADD_A},{ADD_B},{ADD_C}",),
+        (f"{ADD_A};{ADD_B};{ADD_C}",),
+    ),
+    "other defaults": Case((add(1, A1), add(2, A9)), CONFLICT, (ADD_A,)),
+    "other types": Case((add(1, A), add(2, text("a"))), CONFLICT, ()),
+    "signed and unsigned": Case((add(1, A), add(2, UNSIGNED)), CONFLICT, ()),
+    # DM holds FLOAT and DOUBLE for compatible; the text of a value is not the same in both.
+    "float and double": Case((add(1, FLOAT), add(2, DOUBLE)), CONFLICT, ()),
+    "a larger integer": Case(
+        (add(1, A), add(2, A), modify(1, BIG), modify(2, BIG)), (ADD_A, "MODIFY COLUMN a"), (ADD_A, "MODIFY COLUMN a")
+    ),
+    "a smaller integer": Case(
+        (add(1, BIG), add(2, BIG), modify(1, A), modify(2, A)), (ADD_A, "MODIFY COLUMN a"), (ADD_A, "MODIFY COLUMN a")
+    ),
+    "a longer text": Case(
+        (modify(1, LONG_NAME), modify(2, LONG_NAME)), ("MODIFY COLUMN name",), ("MODIFY COLUMN name",)
+    ),
+    "a text becomes a number": Case(
+        (modify(1, integer("name")), modify(2, integer("name"))), CONFLICT, ("MODIFY COLUMN name",)
+    ),
+    "NOT NULL": Case((modify(1, REQUIRED), modify(2, REQUIRED)), ("MODIFY COLUMN name",), ("MODIFY COLUMN name",)),
+    "NOT NULL and back on one shard": Case((modify(1, REQUIRED), modify(1, text("name"))), (), ()),
+}
+
+
+def history(case: Case) -> Workload:
+    w = two_shards()
+    columns = {shard: {column.name: column for column in (integer("id"), text("name"))} for shard in (1, 2)}
+    for shard, kind, changed in case.steps:
+        own = columns[shard]
+        for column in changed:
+            if kind == "drop":
+                del own[column.name]
+            else:
+                own[column.name] = replace(column)
+        specs = [f"{kind.upper()} COLUMN {c.name if kind == 'drop' else c.sql}" for c in changed]
+        alter(w, f"s{shard}", f"t_{shard}", f"ALTER TABLE `t_{shard}` {', '.join(specs)}", *own.values())
+    return w
+
+
+def run_at_target(w: Workload, mode: str) -> tuple[str, ...]:
+    """What the target runs behind the first four DDL, in short."""
+    texts = [ddl.sql for ddl in plan(w, routes=[SHARDS], shard_mode=mode)[4:] if ddl.decision == "apply"]
+    return tuple(
+        ";".join(
+            ",".join(re.findall(r"(?:ADD|DROP|MODIFY) COLUMN \w+", one.replace("`", ""))) for one in sql.split("; ")
+        )
+        for sql in texts
+    )
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_optimistic(case: Case) -> None:  # S4-53
+    if case.optimistic == CONFLICT:
+        with pytest.raises(SchemaError, match="shard-mode = optimistic"):
+            run_at_target(history(case), "optimistic")
+        return
+    assert run_at_target(history(case), "optimistic") == case.optimistic
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_pessimistic(case: Case) -> None:  # S4-53
+    assert run_at_target(history(case), "pessimistic") == case.pessimistic
