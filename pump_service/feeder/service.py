@@ -61,6 +61,7 @@ class Feeder:
         self._running = len(settings.source)
         self._lock = threading.Lock()
         self._loads: dict[str, Progress] = {}
+        self._troubles: dict[str, str] = {}
         self.workers: list[Worker] = []
         self.url = ""
 
@@ -152,12 +153,12 @@ class Feeder:
         def begin() -> Log:
             journal = parts.journal
             if needs_load(journal, source):
-                watch = functools.partial(self._loads.__setitem__, source.name)
+                watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.server_id_of(source)
                 loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
-                self._retry(loader.load)
+                self._retry(loader.load, source.name)
             elif source.name not in journal.places():
-                self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog))
+                self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog), source.name)
             with catalog.lock:
                 parts.version = catalog.version
             place = journal.places()[source.name]
@@ -217,23 +218,33 @@ class Feeder:
         }
 
     def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
-        """`load`: how far the full load of a source is, or what it was; nothing where it has none."""
+        """`load`: how far the full load of a source is, or what it was, and what is in its way; nothing where it has
+        none."""
         name = worker.source.name
         progress = self._loads.get(name)
         record = progress.to_json() if progress is not None else load_record(journal, name)
+        trouble = {"trouble": self._troubles[name]} if name in self._troubles and not worker.trouble else {}
         if not record:
-            return {}
-        return {"load": record, "state": "loading" if worker.state == "starting" else worker.state}
+            return trouble
+        return {"load": record, "state": "loading" if worker.state == "starting" else worker.state, **trouble}
 
-    def _retry(self, call: Callable[[], Answer]) -> Answer:
-        """What `call` gives, once the other side is there. Raises Stopped."""
+    def _watch_load(self, name: str, progress: Progress) -> None:
+        self._loads[name] = progress
+        self._troubles.pop(name, None)
+
+    def _retry(self, call: Callable[[], Answer], source: str = "") -> Answer:
+        """What `call` gives, once the other side is there; the status says why `source` waits. Raises Stopped."""
         while True:
             try:
-                return call()
+                answer = call()
             except SourceUnavailable as error:
                 log.warning("feeder_waits", error=str(error))
+                self._troubles[source] = str(error)
                 if self._stopped.wait(_AGAIN_S):
                     raise Stopped from error
+                continue
+            self._troubles.pop(source, None)
+            return answer
 
 
 def describe_place(place: Place | None) -> dict[str, Any]:

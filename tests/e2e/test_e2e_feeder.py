@@ -6,7 +6,8 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
-from pump_service.feeder.journal import Journal
+from pump_service.feeder.journal import Journal, LoadedChunk
 from pump_service.feeder.snapshot.kept import load_record
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
@@ -128,18 +129,7 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:
     # S4-02 S4-24 R-34: chunks stay, what changed between the snapshots comes once; target and mirror are equal
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) SELECT"
-    execute(mariadb, "DROP DATABASE IF EXISTS fed")
-    execute(
-        server,
-        "DROP DATABASE IF EXISTS fed",
-        "CREATE DATABASE fed CHARACTER SET utf8mb4",
-        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
-        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
-        "SET SESSION max_recursive_iterations = 20000",
-        f"INSERT INTO fed.t (id, u, v) {numbers} i, CONCAT('u', i), i / 7 FROM n",
-        f"INSERT INTO fed.log {numbers} i % 5, 'base' FROM n",
-    )
+    _make_base(server, mariadb)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, server.connect() as link:
         kept = [0]
@@ -165,6 +155,48 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
         )
         found = sorted(tuple(row.values()) for row in mirror.to_pylist())
         assert found == sorted(rows(server, "SELECT id, u, v FROM fed.t"))
+
+
+def test_a_source_that_dies_in_its_full_load_is_waited_for(
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S4-24
+    _make_base(server, mariadb)
+    keep, calls = Journal.keep_chunks, itertools.count(1)
+
+    def keep_and_die(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
+        keep(self, chunks)
+        if next(calls) == 2:
+            server.kill9()
+
+    monkeypatch.setattr(Journal, "keep_chunks", keep_and_die)
+    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+    source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
+    with FedCluster(tmp_path, server, [source]) as cluster, ThreadPoolExecutor(1) as pool:
+        started = pool.submit(cluster.start_feeder)
+        status = cluster.until(lambda status: status["sources"] and status["sources"][0]["trouble"])["sources"][0]
+        assert (status["state"], status["load"]["state"]) == ("loading", "reading")
+        server.start()
+        started.result()
+        cluster.until(lambda status: not status["sources"][0]["trouble"])
+        run_windows(cluster, target)
+        assert contents(mariadb, "fed") == contents(server, "fed")
+
+
+def _make_base(server: MariaDb, target: MariaDb) -> None:
+    """3,000 rows in fed.t and fed.log of `server`, and none of them at `target`."""
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 2999) SELECT"
+    execute(target, "DROP DATABASE IF EXISTS fed")
+    execute(
+        server,
+        "DROP DATABASE IF EXISTS fed",
+        "CREATE DATABASE fed CHARACTER SET utf8mb4",
+        "CREATE TABLE fed.t (id INT PRIMARY KEY, u VARCHAR(30) UNIQUE, v DOUBLE)",
+        "CREATE TABLE fed.log (n INT, what VARCHAR(30))",
+        "SET SESSION max_recursive_iterations = 20000",
+        f"INSERT INTO fed.t (id, u, v) {numbers} i, CONCAT('u', i), i / 7 FROM n",
+        f"INSERT INTO fed.log {numbers} i % 5, 'base' FROM n",
+    )
 
 
 LOAD_STEPS = [

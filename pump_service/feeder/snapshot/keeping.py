@@ -56,11 +56,13 @@ class ChunkKeeper:
         for chunk, batch in zip(with_values, batches, strict=True):
             chunk.batches.append(batch)
             chunk.values.clear()
+        self._bytes = 0
         whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
+        if not whole:
+            return
         self._load.keep([(chunk.end, chunk.rows, chunk.batches) for chunk in whole.values() if chunk.end is not None])
         for key in whole:
             del self._chunks[key]
-        self._bytes = 0
 
     def abandon(self) -> None:
         """Roll back the chunks that are not whole."""
