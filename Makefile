@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -79,6 +79,9 @@ bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's
 
 bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro and a producer of ready bytes (ROUNDS=3)
 	@$(PYTHON) bench/bench_feed.py
+
+bench-files: setup  ## Binlog files out and back: rows/s of a core beside writing and reading the bytes alone (ROUNDS=3)
+	@$(PYTHON) bench/bench_files.py
 
 bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded beside one by one, and whole, to commits on a pump, beside the log dump tool; lag at 5,000 rows/s
 	@$(PYTHON) bench/bench_feeder.py

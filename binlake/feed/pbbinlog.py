@@ -15,7 +15,18 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Message
 from binlake.config.protocols import PbOptions
-from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, fixed_numbers, join_parts, varints
+from binlake.feed.bytecolumns import (
+    Array,
+    Ints,
+    Part,
+    binary_array,
+    bytes_of_hex,
+    fixed_numbers,
+    join_parts,
+    spread,
+    starts_of,
+    varints,
+)
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
 from binlake.feed.jsontext import as_binary
 from binlake.feed.protobuf import (
@@ -96,24 +107,28 @@ def _of_rows(parts: list[Part], rows: int) -> Array:
 def _column(column: ColumnInfo, sides: list[Array]) -> list[Part]:
     """The field of each row's `Column`: one value, or those before and after an update."""
     head = pb.Column(name=column.name, tp=bytes([column.tp]), mysql_type=column.type_name).SerializeToString()
-    datums = [_datums(column, texts) for texts in sides]
     content: list[Part] = [head]
     size = np.full(len(sides[0]), len(head), np.int64)
-    for number, datum in zip((_VALUE, _CHANGED), datums, strict=False):
-        lengths = lengths_of(datum)
+    for number, texts in zip((_VALUE, _CHANGED), sides, strict=False):
+        datum, lengths = _datums(column, texts)
         prefix = varints(lengths.astype(np.uint64))
-        content += [tag(number, BYTES), prefix, datum]
+        content += [tag(number, BYTES), prefix, *datum]
         size += 1 + lengths_of(prefix) + lengths
     return [tag(4, BYTES), varints(size.astype(np.uint64)), *content]
 
 
-def _datums(column: ColumnInfo, texts: Array) -> Array:
-    """The datum of each value."""
+def _datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
+    """The datum of each value, and its bytes."""
     if not texts.null_count:
-        return join_parts(_datum(column, texts))
+        datums = join_parts(_datum(column, texts))
+        return [datums], lengths_of(datums)
     valid = np.asarray(pc.is_valid(texts))
-    places = pa.array(np.cumsum(valid) - 1, mask=~valid)
-    return pc.fill_null(join_parts(_datum(column, texts.drop_null())).take(places), bytes([d.NIL]))
+    datums = join_parts(_datum(column, texts.drop_null()))
+    lengths = np.ones(len(texts), np.int64)
+    lengths[valid] = lengths_of(datums)
+    # Of a NULL one byte, which is nothing at the others.
+    nils = binary_array(starts_of((~valid).astype(np.int64)), np.full(int((~valid).sum()), d.NIL, np.uint8))
+    return [spread(datums, valid), nils], lengths
 
 
 def _datum(column: ColumnInfo, texts: Array) -> list[Part]:

@@ -53,14 +53,12 @@ def join_runs(values: Array, ends: Ints) -> Array:
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), values), b"")
 
 
-def replaced(messages: pa.Table, name: str, values: Array) -> pa.Table:
-    """`messages` with other values in the column `name`."""
-    return messages.set_column(messages.schema.get_field_index(name), messages.schema.field(name), values)
-
-
 def whole_transactions(messages: pa.Table, ends: Ints, values: Array) -> pa.Table:
     """The messages at `ends`, each standing for its transaction, with `values`: of no table and without a key."""
-    whole = messages.take(pa.array(ends))
-    for name, value in {"db": "", "table": "", "op": TRANSACTION, "key": None}.items():
-        whole = replaced(whole, name, pa.array([value] * len(whole), whole.schema.field(name).type))
-    return replaced(whole, "value", values)
+    own = {"db": "", "table": "", "op": TRANSACTION, "key": None}
+    # Without those that are replaced: to take them would copy all values.
+    kept = messages.drop_columns([*own, "value"]).take(pa.array(ends))
+    columns = {name: kept.column(name) for name in kept.column_names} | {"value": values}
+    for name, value in own.items():
+        columns[name] = pa.repeat(pa.scalar(value, messages.schema.field(name).type), len(kept))
+    return pa.table([columns[name] for name in messages.column_names], schema=messages.schema)

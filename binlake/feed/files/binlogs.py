@@ -18,6 +18,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from binlake import tso
 from binlake.base.filestore import Store, open_store
@@ -33,6 +34,8 @@ from binlake.feed.files.publisher import Read
 from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
 from binlake.feed.protobuf import TRANSACTION, lengths_of
+
+log = structlog.get_logger(__name__)
 
 JOIN_BYTES = 16 << 20
 """A window goes on with the last file while that is smaller: it is written again whole, as object stores need it."""
@@ -123,6 +126,7 @@ class BinlogPublisher:
             # One with a number of the index is a copy that somebody made, or damage: readers name it.
             if not numbers or not numbers[0] <= file.index <= numbers[-1]:
                 self._store.delete(file.name)
+                log.info("binlog_file_removed", feed=self._feed, folder=self._store.shown, file=file.name)
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,10 @@ class _OpenFile:
         """Behind what is there."""
         bounds, data = parts_of(records.framed)
         self.plain += int(bounds[-1])
-        self.pending += data.data
+        if compression == "none":
+            self._write(data.tobytes())
+        else:
+            self.pending += data.data
         while len(self.pending) >= _MEMBER_BYTES:
             self._write(compress(bytes(self.pending[:_MEMBER_BYTES]), compression))
             del self.pending[:_MEMBER_BYTES]
