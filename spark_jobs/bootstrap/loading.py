@@ -148,7 +148,7 @@ class Loader:
     def _read_all(self, table: BaseTable, cluster: Cluster, load: BaseLoad, structures: Structures) -> BaseLoad:
         ctx = self.ctx
         sealer = Sealer(ctx, cluster.cluster_id, load, self.sealed)
-        if ctx.windows.start_ts() is None:
+        if (ctx.windows.start_ts() or load.base_ts) > load.from_ts:
             detail = {"initial_commit_ts": ctx.replication.initial_commit_ts}
             ctx.windows.record(
                 WindowEvent("start", load.from_ts, load.from_ts, "done", run_id=ctx.run_id, detail=detail)

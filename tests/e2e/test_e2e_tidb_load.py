@@ -6,6 +6,9 @@ The SQL side is a MariaDB at rest with what the source held (support.tidb_double
 from __future__ import annotations
 
 import itertools
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +31,7 @@ from binlake.target import read_checkpoint
 from binlake.target.commands.bootstrap import Bootstrap
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
+from deploy.local.ports import free_port
 from spark_jobs.bootstrap.structures import DefinitionsDiffer
 from spark_jobs.commands.bootstrap import load_tidb
 from spark_jobs.job.context import Bounds, StageContext
@@ -193,6 +197,9 @@ def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
     assert "full load" in planned.detail["reason"]
     shop.sql.refuse = lambda _: False
     shop.sql.queries.clear()
+    # The load goes on with the definitions of its snapshot, whatever has become of them.
+    shop.workload.add_column("shop", "word", integer("later", default="3"))
+    shop.tell()
     again = shop.context(**NO_MIRROR)
     done = shop.load(again, "landed")
     assert done.loads[0].commit_ts == load.base_ts
@@ -200,6 +207,57 @@ def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
     change(shop.workload)
     shop.run_windows(again)
     assert contents(shop.workload, mariadb) == expected(shop.workload)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("killed_at", [1, 4, 9, 13])
+def test_a_load_that_is_killed_goes_on(killed_at: int, shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # S4-24
+    ctx, reads = shop.context(**NO_MIRROR), itertools.count(1)
+    file = tmp_path / "live.toml"
+    file.write_text(as_toml(ctx))
+    words = ["-m", "binlake.cli", "bootstrap", "--replication", str(file), "--without-spark"]
+    with subprocess.Popen([sys.executable, *words]) as child:
+
+        def kill(query: str) -> bool:
+            is_it = _is_read(query) and next(reads) == killed_at
+            if is_it:
+                child.kill()
+            return is_it
+
+        shop.sql.refuse = kill
+    assert child.returncode == -signal.SIGKILL
+    shop.sql.refuse = lambda _: False
+    assert subprocess.run([sys.executable, *words], check=False).returncode == 0
+    assert contents(shop.workload, mariadb) == expected(shop.workload)
+    change(shop.workload)
+    shop.run_windows(ctx)
+    assert contents(shop.workload, mariadb) == expected(shop.workload)
+
+
+def as_toml(ctx: StageContext) -> str:
+    """What these tests set, as a file; the status port is closed."""
+    one = ctx.replication
+    assert one.target is not None
+    assert one.source.sql is not None
+    return f"""
+name = "{one.name}"
+initial-commit-ts = "0"
+lake.path = "{one.lake.path}"
+window.max-bytes = {one.window.max_bytes}
+mirror.enabled = false
+[source]
+pd-urls = ["{one.source.pd_urls[0]}"]
+status-url = "http://127.0.0.1:{free_port()}"
+[source.sql]
+host = "127.0.0.1"
+port = {one.source.sql.port}
+[source.snapshot]
+threads = 2
+chunk-rows = 20
+[target]
+db-type = "mariadb"
+port = {one.target.port}
+"""
 
 
 def test_a_target_that_has_the_tables_keeps_them_where_they_are_empty(shop: Shop, mariadb: MariaDb) -> None:  # S4-24
