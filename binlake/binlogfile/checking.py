@@ -13,7 +13,7 @@ from binlake.base.filestore import Store
 from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.index import Index, IndexedFile, checksum, read_index
 from binlake.binlogfile.names import BinlogFile, files_among
-from binlake.binlogfile.reading import Item, file_records, first_commit_ts, parse_item
+from binlake.binlogfile.reading import Item, file_records, first_commit_ts, parse_item, require_files
 from binlake.errors import Permanent
 
 See = Callable[[Item], None]
@@ -53,6 +53,7 @@ def list_files(store: Store) -> FolderReport:
     if index is not None:
         return FolderReport(index, [_indexed(file) for file in index.files])
     files = files_among(store.list(""))
+    require_files(store, index, files)
     reports = [FileReport(file.name, first_commit_ts(store, file)) for file in files]
     return FolderReport(None, reports, _gaps(files))
 
@@ -61,6 +62,7 @@ def verify_files(store: Store, see: See | None = None) -> FolderReport:
     """Read all files, checksums included, and compare with the index. Raises Permanent for its damage, Transient."""
     index = read_index(store)
     there = files_among(store.list(""))
+    require_files(store, index, there)
     expected = {file.name: file for file in index.files} if index is not None else {}
     files = sorted({*there, *(file.file for file in expected.values())})
     own = [file for file in files if index is None or file.name in expected]

@@ -149,6 +149,12 @@ def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
     return None
 
 
+def require_files(store: Store, index: Index | None, there: Sequence[BinlogFile]) -> None:
+    """Raises Permanent for a folder that no writer of binlog files has used."""
+    if index is None and not there:
+        raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="is it the right folder?")
+
+
 def parse_item(record: Record, name: str) -> Item:
     """The item of a record of the file `name`. Raises DamagedFile."""
     place = Place(name, record.offset)
@@ -175,8 +181,7 @@ class _Reader:
         self._indexed = {} if index is None else {file.name: file for file in index.files}
         self._ours = index is not None
         self._files = there if index is None else _indexed_files(index, there)
-        if index is None and not there:
-            raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="is it the right folder?")
+        require_files(store, index, there)
 
     def items(self, first: int, last: int | None) -> Iterator[Item]:
         files = self._from(first)

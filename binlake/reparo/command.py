@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from binlake.base.arguments import add_output
-from binlake.base.filestore import Store, StoreAddress, open_store
+from binlake.base.filestore import Store, open_store
 from binlake.binlogfile.reading import read_items
-from binlake.config.storage import read_storage
-from binlake.config.uriwords import UriWords
+from binlake.config.storage import parse_place
 from binlake.reparo.printing import json_lines, text_lines
 from binlake.reparo.restore import Restored, restore
 from binlake.reparo.settings import ReparoSettings, read_settings
@@ -73,13 +70,7 @@ class ReparoCommand:
 
 def open_data(settings: ReparoSettings) -> Store:
     """The folder or bucket of the files. Raises ConfigError."""
-    if "://" not in settings.data_dir:
-        return open_store(StoreAddress("file", str(Path(settings.data_dir).expanduser().absolute())))
-    parts = urlsplit(settings.data_dir)
-    words = UriWords(parts)
-    storage = read_storage(parts, words)
-    words.require_all_read()
-    return open_store(storage)
+    return open_store(parse_place(settings.data_dir))
 
 
 def _print(settings: ReparoSettings, store: Store, output: str) -> int:

@@ -128,6 +128,9 @@ def test_the_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFi
     assert not report["whole"]
     assert [len(file["problems"]) for file in report["files"]] == [0, 1, 0]
     assert report["files"][2]["last"] == str(BEGIN + 34)
+    for action in ("list", "verify"):
+        assert run(["files", action, str(tmp_path / "nowhere")]) == 1
+        assert "there are no binlog files" in capsys.readouterr().err
     for words in ([], ["--replication", "demo.toml"], [str(tmp_path), "--replication", "demo.toml", "--feed", "f"]):
         assert run(["files", "list", *words]) == 1
         assert "which files?" in capsys.readouterr().err
