@@ -38,7 +38,7 @@ def running(
     """The servers of `starts` and `airflow`, started; ended by `ends`, unless all went well and `keep`."""
     done = False
     try:
-        _start(report, {**starts, "Airflow": airflow.start}, airflow)
+        _start(report, {**starts, "Airflow": airflow.start}, [airflow.stop, *ends])
         yield
         done = True
     finally:
@@ -71,7 +71,7 @@ def exit_status(run: Callable[[], int]) -> int:
         return 1
 
 
-def _start(report: Report, starts: Mapping[str, Callable[[], object]], airflow: Airflow) -> None:
+def _start(report: Report, starts: Mapping[str, Callable[[], object]], ends: Sequence[Callable[[], object]]) -> None:
     def start(name: str, call: Callable[[], object]) -> None:
         began = time.monotonic()
         call()
@@ -83,10 +83,10 @@ def _start(report: Report, starts: Mapping[str, Callable[[], object]], airflow: 
             for future in futures:
                 future.result()
         except BaseException:
-            # It would come up for nothing, and takes longest.
-            while not futures[-1].done():
-                airflow.stop()
-                wait(futures[-1:], timeout=_AGAIN_S)
+            # They would come up for nothing: half a minute of Spark and Airflow.
+            while wait(futures, timeout=_AGAIN_S).not_done:
+                for end in ends:
+                    end()
             raise
 
 

@@ -114,6 +114,8 @@ def warm_up(url: str, scratch: Path) -> None:
 
     table = str(scratch / "table")
     spark = SparkSession.builder.remote(url).create()
+    # A server that was stopped meanwhile would be asked again for minutes.
+    spark.client.set_retry_policies([])
     try:
         rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
         mapped = rows.mapInArrow(_echo_batches, rows.schema)
