@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.mariadb import MariaDb
 
@@ -22,12 +21,12 @@ def source(tmp_path: Path) -> Iterator[LiveSource]:
 
 
 @pytest.fixture
-def context(source: LiveSource, spark: SparkSession) -> Callable[..., StageContext]:
-    """Makes contexts over `source`: no sink unless asked for."""
+def context(source: LiveSource, request: pytest.FixtureRequest) -> Callable[..., StageContext]:
+    """Makes contexts over `source`: no sink unless asked for. Spark is started for a stage that asks for it."""
 
     def make(stop_ts: int | None = None, **more: Any) -> StageContext:
         replication = source.replication(**{"mirror": {"enabled": False}, **more})
-        return StageContext(replication, "test", lambda: spark, stop_ts)
+        return StageContext(replication, "test", lambda: request.getfixturevalue("spark"), stop_ts)
 
     return make
 

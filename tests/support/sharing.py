@@ -9,7 +9,7 @@ from support.selection import dearest_file_first
 from xdist.scheduler import LoadFileScheduling
 
 # Each further process that starts Spark's JVM, or Kafka and a registry, or loads Airflow and makes its database, spends
-# 10 to 20 s of CPU on it. The first that a path begins with counts.
+# 10 to 20 s of CPU on it. The first that a test's id begins with counts.
 TOGETHER = {
     "tests/feed/test_kafka_publisher.py": "kafka",
     "tests/feed/test_registry_policies.py": "kafka",
@@ -25,6 +25,10 @@ TOGETHER = {
     "tests/dags/": "airflow",
     "tests/plugins/": "airflow",
     "tests/repair/backfill/test_one_transaction.py": "airflow",
+    # Of the whole set only these ask Spark; the others start no JVM (tests/e2e/conftest.py).
+    "tests/e2e/test_e2e_captures.py": "spark",
+    "tests/e2e/test_e2e_landing.py::test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it": "spark",
+    "tests/e2e/test_e2e_window.py::test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone": "spark",
     "tests/e2e/": "e2e",
 }
 # Programs of their own do the work; in the way of its room, each would make that the last to end.
@@ -36,7 +40,7 @@ def scope_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
     if path in ALONE:
         return path
-    return next((scope for begin, scope in TOGETHER.items() if path.startswith(begin)), path)
+    return next((scope for begin, scope in TOGETHER.items() if nodeid.startswith(begin)), path)
 
 
 def longest_first(items: list[pytest.Item]) -> None:
