@@ -1,7 +1,7 @@
 """`make bench-snapshot`: a full load of a MariaDB source: from SELECT to commits on a pump, and by windows to a target.
 
-Each beside its floor in the same run: the same table by the server's own client to /dev/null (and by its dump tool,
-where it is installed), and its rows as ready multi-row REPLACE texts over 4 connections. Feeder, placement driver, pump
+Each beside its floor in the same run: the same table by the server's own client and by its dump tool to /dev/null, and
+its rows as ready multi-row REPLACE texts over 4 connections. Feeder, placement driver, pump
 and servers are processes of their own; windows run in this one. The target must show each row. SCALE=0.1 takes a tenth
 of the rows, READERS=1,4 are connections that read (the last one's load goes on to the target). Ratios and CPU count,
 absolute figures belong to the machine.
@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import httpx
 import psutil
 import structlog
+from server_tools import client_program, run_client
 from sysbench_rows import DB, LOADS, Writer
 from target_floor import Floor, check_rows, measure_floor
 
@@ -37,7 +36,6 @@ from deploy.local.source import FeederSource
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
 
-ROOT = Path(__file__).resolve().parents[1]
 ROWS = 400_000
 SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
 TABLE = f"CREATE TABLE {DB}.sbtest1 (id BIGINT PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
@@ -68,7 +66,7 @@ def main() -> int:
             stack.enter_context(MariaDb(folder / name, options=(*SERVER, *own))) for name, own in servers.items()
         )
         writer = _fill(source, rows)
-        _measure_reading(source, rows)
+        _measure_reading(source, rows, folder)
         loads, windows = {}, Cost()
         for count in readers:
             with _cluster(folder / f"load-{count}") as cluster:
@@ -97,24 +95,18 @@ def _fill(source: MariaDb, rows: int) -> Writer:
     return writer
 
 
-def _measure_reading(source: MariaDb, rows: int) -> None:
+def _measure_reading(source: MariaDb, rows: int, folder: Path) -> None:
     """The server's own programs on the same table."""
-    own = [f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
+    own = ["--no-defaults", f"--host={source.host}", f"--port={source.port}", f"--user={source.user}", "--skip-ssl"]
     commands = {
         "SELECT to /dev/null": ["mariadb", *own, "--quick", "--batch", "-e", f"SELECT * FROM {DB}.sbtest1"],
         "dump to /dev/null": ["mariadb-dump", *own, "--single-transaction", DB],
     }
-    for name, (program, *words) in commands.items():
-        installed = ROOT / ".local" / "mariadb" / "usr" / "bin" / program
-        path = installed if installed.exists() else shutil.which(program)
-        if path is None:
-            print(f"{name:<22} {program} is not installed here")
-            continue
-        before = os.times()
+    for name, words in commands.items():
+        client_program(words[0])
         with _measured({"source": source}) as cost:
-            subprocess.run([str(path), *words], stdout=subprocess.DEVNULL, check=True)
-        after = os.times()
-        cost.cpu["client"] = sum(after[2:4]) - sum(before[2:4])
+            taken = run_client(words, folder)
+        cost.cpu["client"] = taken.cpu_s
         _print(name, rows, cost)
 
 
