@@ -116,7 +116,7 @@ def test_rows_that_change_all_the_time_give_no_error(fed: Fed) -> None:
     writer.start()
     seen = 0
     try:
-        for _ in range(3):
+        for _ in range(2):
             for done in fed.windows():
                 seen += done.detail["pending"]
                 assert (done.detail["errors"], done.detail["tables"]) == (0, {})
@@ -141,7 +141,7 @@ def test_a_replica_that_is_behind_proves_nothing(fed: Fed, second_mariadb: Maria
         "INSERT INTO own.t VALUES (1, 0, NULL, 'old')",
     )
     fed.asked = second_mariadb
-    for number in range(10, 13):
+    for number in (10, 11):
         execute(fed.server, f"INSERT INTO own.t VALUES ({number}, 1, NULL, NULL)")
         done = fed.window()
         assert (done.detail["errors"], done.detail["pending"] > 0) == (0, True)
