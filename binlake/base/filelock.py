@@ -14,16 +14,26 @@ class FileLock:
         self._path = path
         self._handle = -1
 
-    def take(self) -> bool:
-        """False when another holder has it. Raises OSError when the file cannot be opened."""
+    def take(self, holder: str = "") -> bool:
+        """False when another holder has it. `holder`: what `read_holder` tells others. Raises OSError."""
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            if holder:
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, holder.encode(), 0)
+        except BlockingIOError:
             os.close(handle)
             return False
+        except BaseException:
+            os.close(handle)
+            raise
         self._handle = handle
         return True
+
+    def read_holder(self) -> str:
+        """What the last holder said of itself. Raises OSError."""
+        return self._path.read_text(encoding="utf-8", errors="replace")
 
     def release(self) -> None:
         """Free it; idempotent: the handle's number may be reused by then."""

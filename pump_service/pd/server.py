@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ import structlog
 
 from binlake import tso
 from binlake.base.durable import replace_file
+from binlake.base.filelock import FileLock
 from binlake.errors import BinlakeError, ConfigError
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
@@ -77,7 +76,7 @@ class PlacementDriver:
             self._led = led_from is not None or self._oracle.held
             self._store = KvStore(folder, drop_damaged=drop_damaged)
         except BaseException:
-            os.close(self._lock)
+            self._lock.release()
             raise
         self.streams = Streams()
         self._etcd = EtcdService(self._store, self.streams)
@@ -125,7 +124,7 @@ class PlacementDriver:
         if self._leases.is_alive():
             self._leases.join()
         self._store.close()
-        os.close(self._lock)
+        self._lock.release()
 
     def __enter__(self) -> PlacementDriver:
         return self.start()
@@ -208,16 +207,13 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 
 
-def _lock(folder: Path) -> int:
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
+def _lock(folder: Path) -> FileLock:
+    lock = FileLock(folder / ".lock")
+    if not lock.take():
         raise ConfigError(
             "another placement driver uses this directory", where={"data-dir": folder}, hint="stop it first"
-        ) from None
-    return handle
+        )
+    return lock
 
 
 def _cluster_id(folder: Path, wanted: int | None) -> int:

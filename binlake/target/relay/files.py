@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import IO, BinaryIO, Protocol
 
 from binlake.base.durable import sync_folder
+from binlake.base.filelock import FileLock
 from binlake.errors import LeaseHeld, Transient
 
 _NAME = re.compile(r"relay-(\d{16})-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.log")
@@ -185,28 +185,19 @@ def make_folders(root: Path, folder: Path) -> None:
             place /= part
 
 
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(handle, 300, 0).decode(errors="replace")
-        raise LeaseHeld(
-            "another process writes these relay files",
-            where={"folder": folder, "holder": holder},
-            hint=f"wait for it ({holder}); two replications of one name and target need a log-dir each",
-        ) from None
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-
-
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """One writer in a folder (flock, as tidb-binlog 1.9), named in `.lock`. Raises LeaseHeld, Transient."""
+    lock = FileLock(folder / ".lock")
     with raise_transient_on_failure(folder):
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        if not lock.take(f"process {os.getpid()} on {socket.gethostname()}"):
+            holder = lock.read_holder()
+            raise LeaseHeld(
+                "another process writes these relay files",
+                where={"folder": folder, "holder": holder},
+                hint=f"wait for it ({holder}); two replications of one name and target need a log-dir each",
+            )
     try:
-        with raise_transient_on_failure(folder):
-            _lock(handle, folder)
         yield
     finally:
-        os.close(handle)
+        lock.release()
