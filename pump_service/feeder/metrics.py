@@ -17,14 +17,16 @@ def metrics_page(workers: Sequence[Worker], publisher: Publisher) -> tuple[str, 
         Reading(f"binlake_feeder_{name}", text, _by_source(workers, read), _LABEL, kind)
         for name, text, kind, read in _READINGS
     ]
+    names = [worker.source.name for worker in workers]
     instruments += [
         Reading(
-            "binlake_feeder_retries_total", "Calls to PD and pumps that were made again.",
-            lambda: publisher.retries, kind="counter",
+            "binlake_feeder_retries_total",
+            'Calls to PD and pumps that were made again (source "": those of the start).',
+            lambda: {name: publisher.retries[name] for name in ("", *names)}, _LABEL, "counter",
         ),
         Reading(
             "binlake_feeder_unsent_batches", "Batches with commits that are not on their pumps yet.",
-            lambda: publisher.unsent,
+            lambda: {**dict.fromkeys(names, 0), **publisher.unsent_by_source()}, _LABEL,
         ),
     ]  # fmt: skip
     return render_page(instruments).decode(), CONTENT_TYPE
@@ -38,6 +40,12 @@ _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
     ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.lag_s),
     ("up", "1 while nothing is in the way of this source.", "gauge", lambda one: float(not one.trouble)),
     ("transactions_total", "Published transactions with rows.", "counter", lambda one: one.counts.transactions),
+    ("rows_total", "Rows of published transactions.", "counter", lambda one: one.counts.rows),
+    ("batches_total", "Groups of transactions published together.", "counter", lambda one: one.counts.batches),
+    (
+        "last_transaction_seconds", "When the source committed what was published last, in Unix seconds.", "gauge",
+        lambda one: one.counts.last_ms / 1000,
+    ),
     ("ddls_total", "Published changes of the schema.", "counter", lambda one: one.counts.ddls),
     ("left_out_total", "Transactions without anything to publish.", "counter", lambda one: one.counts.left_out),
     ("log_bytes_total", "Bytes of the source's log that were published.", "counter", lambda one: one.counts.log_bytes),

@@ -10,6 +10,7 @@ import functools
 import itertools
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -86,6 +87,11 @@ def make_tail(source: str, transaction: Outgoing) -> str:
     return f"{source}|{transaction.id}|{transaction.time_ms}"
 
 
+def source_of(batch: Batch) -> str:
+    """The source whose transactions a batch has: their tails begin with it."""
+    return batch.keys[0].partition("|")[0]
+
+
 def read_key(key: bytes) -> tuple[int, str] | None:
     """(start_ts, tail) of a key that `make_key` gave; None for any other."""
     if len(key) <= _HEAD or key[: len(_KEY)] != _KEY or key[_HEAD : _HEAD + 1] != _MARK:
@@ -117,10 +123,11 @@ class Publisher:
         self._stopped = stopped
         self._lock = threading.Lock()
         self._waiting: dict[int, int] = {}
+        self._source_of: dict[int, str] = {}
         self._batch_of: dict[int, int] = {}
         self._fenced = False
         self.blocked: dict[str, str] = {}
-        self.retries = 0
+        self.retries: Counter[str] = Counter()
 
     def publish(self, source: str, transactions: Sequence[Outgoing], end: Position) -> int:
         """Publish `transactions` in their order; the source is read on from `end`. The last commit_ts."""
@@ -233,7 +240,7 @@ class Publisher:
             self._waiting[first] -= 1
             done = not self._waiting[first]
             if done:
-                del self._waiting[first]
+                del self._waiting[first], self._source_of[first]
         if done:
             self._journal.stored(first)
 
@@ -242,9 +249,15 @@ class Publisher:
         """Batches with commits that are not on their pumps yet."""
         return len(self._waiting)
 
+    def unsent_by_source(self) -> Counter[str]:
+        """The same by the name of the source."""
+        with self._lock:
+            return Counter(self._source_of.values())
+
     def _send(self, batch: Batch, first_commit: int) -> None:
         with self._lock:
             self._waiting[batch.first_start] = batch.count
+            self._source_of[batch.first_start] = source_of(batch)
             self._batch_of.update(dict.fromkeys(batch.start_ts, batch.first_start))
         for n, start_ts in enumerate(batch.start_ts):
             prewrite = _prewrite(start_ts, batch.keys[n], b"", *batch.ddls.get(start_ts, ()))
@@ -258,7 +271,7 @@ class Publisher:
             except SourceUnavailable as error:
                 if self._stopped.is_set():
                     raise Stopped from error
-                self.retries += 1
+                self.retries[source] += 1
                 if source not in self.blocked:
                     log.warning("publishing_waits", source=source, error=str(error))
                 self.blocked[source] = str(error)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import Any, TypeVar
 
+import pymysql
 import structlog
 
 from binlake import tso
@@ -24,12 +25,13 @@ from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
 from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.catalog import Catalog, SourceNames
+from pump_service.feeder.checks.servers import describe_hidden
 from pump_service.feeder.connection import open_log
 from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.metrics import metrics_page
 from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
-from pump_service.feeder.server import connect, flavor_of, tracker_arguments
+from pump_service.feeder.server import ask, connect, flavor_of, tracker_arguments
 from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.kept import load_record
 from pump_service.feeder.snapshot.loading import Loader, needs_load
@@ -156,6 +158,7 @@ class Feeder:
                 watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.server_id_of(source)
                 loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
+                self._retry(lambda: _warn_of_hidden(source), source.name)
                 self._retry(loader.load, source.name)
             elif source.name not in journal.places():
                 self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog), source.name)
@@ -245,6 +248,18 @@ class Feeder:
                 continue
             self._troubles.pop(source, None)
             return answer
+
+
+def _warn_of_hidden(source: SourceFile) -> None:
+    """A load has what its user sees, and a server does not name the rest."""
+    with closing(connect(source)) as link:
+        try:
+            grants = ask(link, "SHOW GRANTS")
+        except pymysql.err.Error as error:
+            raise SourceUnavailable(f"the source does not say what its user may: {error}") from error
+    hidden = describe_hidden(str(row[0]) for row in grants)
+    if hidden:
+        log.warning("databases_not_loaded", source=source.name, reason=hidden)
 
 
 def describe_place(place: Place | None) -> dict[str, Any]:

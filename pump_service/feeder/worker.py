@@ -79,12 +79,15 @@ class Parts:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a worker published since it was started."""
+    """What a worker published since it was started; `last_ms`: when the source committed the last of it."""
 
     transactions: int = 0
+    rows: int = 0
+    batches: int = 0
     ddls: int = 0
     left_out: int = 0
     log_bytes: int = 0
+    last_ms: int = 0
 
 
 class Worker:
@@ -213,13 +216,16 @@ class Worker:
             else:
                 self._publish_rows(group)
             counts = self.counts
-            self.counts = replace(counts, log_bytes=counts.log_bytes + sum(one.size for one in group))
+            self.counts = replace(
+                counts, log_bytes=counts.log_bytes + sum(one.size for one in group), last_ms=group[-1].time_ms
+            )
         self._oldest_ms = 0
 
     def _publish_rows(self, group: Sequence[SourceTransaction]) -> None:
         parts, name = self._parts, self.source.name
         definition_of = functools.partial(parts.catalog.definition_of, name)
-        values = encode_transactions([one.changes for one in group], definition_of, parts.version)
+        rows: list[int] = []
+        values = encode_transactions([one.changes for one in group], definition_of, parts.version, rows.append)
         found = [Outgoing(one.id, one.time_ms, value) for one, value in zip(group, values, strict=True) if value]
         if found:
             parts.publisher.publish(name, found, group[-1].end)
@@ -227,8 +233,9 @@ class Worker:
             self._move(group[-1])
         counts, left_out = self.counts, len(group) - len(found)
         self.counts = replace(
-            counts, transactions=counts.transactions + len(found), left_out=counts.left_out + left_out
-        )
+            counts, transactions=counts.transactions + len(found), left_out=counts.left_out + left_out,
+            rows=counts.rows + sum(rows), batches=counts.batches + bool(found),
+        )  # fmt: skip
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
         statements = self._replaced(transaction, statement)

@@ -27,9 +27,14 @@ _KNOWN_NUMBERS = 1 << 16
 
 
 def encode_transactions(
-    batch: Sequence[Sequence[RowsEvent]], definition_of: DefinitionOf, schema_version: int
+    batch: Sequence[Sequence[RowsEvent]],
+    definition_of: DefinitionOf,
+    schema_version: int,
+    on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[bytes]:
     """A serialised PrewriteValue for each transaction of `batch`; b"" for one without a change that is wanted.
+
+    `on_rows` is told how many rows they have.
 
     All of them stand between the same two DDLs. Raises SchemaError where a definition and the log differ or a type
     cannot be replicated, SourceRefused for rows that are not whole, WireError for damaged ones.
@@ -43,7 +48,7 @@ def encode_transactions(
             if shape is not None:
                 found.append((event, shape))
         bounds.append(len(found))
-    parts = _encoded(found, bounds)
+    parts = _encoded(found, bounds, on_rows)
     version = _VERSION + write_uvarint(schema_version)
     return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
@@ -83,7 +88,7 @@ class _Shapes:
         return self._shapes[key]
 
 
-def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[Entries]:
+def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]) -> list[Entries]:
     """The rows of each event; `bounds`: of the transactions."""
     places: dict[Shape, list[int]] = {}
     for place, (_, shape) in enumerate(found):
@@ -92,6 +97,7 @@ def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int]) -> list[En
     rows = np.zeros(len(found) + 1, np.int64)
     for shape, own in places.items():
         rows[1:][own] = groups[shape].rows
+    on_rows(int(rows.sum()))
     # The number of an event's first row in its transaction: what keeps handles of rows without a key apart.
     before = rows.cumsum()[:-1]
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))

@@ -24,6 +24,8 @@ _FOR_LOG = {
     Flavor.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
     Flavor.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
 }
+_READS = re.compile(r"(GRANT|REVOKE) (?:.*\b)?(?:SELECT|ALL PRIVILEGES)\b(?! \().* ON (.+\.\*) (?:TO|FROM) ")
+"""A grant, or what is taken from one, of reading whole databases."""
 _SAME = {
     "REPLICATION CLIENT": "BINLOG MONITOR",
     "REPLICATION REPLICA": "REPLICATION SLAVE",
@@ -177,6 +179,24 @@ def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Findi
         yield Finding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
 
 
+def _check_databases(facts: ServerFacts) -> Iterable[Finding]:
+    hidden = describe_hidden(facts.grants)
+    if hidden:
+        remedy = "GRANT SELECT ON *.*, or the others in `ignore-tables`: their first row in the log stops the source"
+        yield Finding("databases", "warn", hidden, remedy)
+
+
+def describe_hidden(grants: Iterable[str]) -> str:
+    """What a user with `grants` does not see, "" = nothing: a server does not even name a database on which the user
+    has no privilege."""
+    reads = [found.groups() for grant in grants if (found := _READS.match(grant))]
+    seen = {place.replace("`", "") for word, place in reads if word == "GRANT"}
+    hidden = {place.replace("`", "") for word, place in reads if word == "REVOKE"}
+    if seen and "*.*" not in seen:
+        return f"seen are those of {', '.join(sorted(seen))} only"
+    return f"not seen: {', '.join(sorted(hidden))}" if hidden else ""
+
+
 def _privileges_of(grant: str) -> list[str]:
     words = re.match(r"GRANT (.+?) ON ", grant)
     return [re.sub(r"\s*\(.*", "", one).strip().upper() for one in words[1].split(",")] if words else []
@@ -203,4 +223,5 @@ _CHECKS: tuple[Callable[[ServerFacts], Iterable[Finding]], ...] = (
     _check_gtids,
     _check_replica_updates,
     _check_retention,
+    _check_databases,
 )

@@ -89,7 +89,7 @@ def test_it_waits_for_pd_and_pumps(world: World, failing: str, monkeypatch: pyte
     monkeypatch.setattr(world.stopped, "wait", wait)
     getattr(world, failing).failures = 3
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
-    assert len(seen) == world.publisher.retries == 3
+    assert len(seen) == world.publisher.retries.total() == 3
     assert all(SOURCE in one for one in seen)
     assert not world.publisher.blocked
     assert len(world.pumps.of_type(pb.Prewrite)) == len(world.pumps.of_type(pb.Commit)) == 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position
+from support import alert_rules
 
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
@@ -222,15 +223,26 @@ def test_it_stops_when_asked_also_while_it_waits(world: World) -> None:
 
 
 def test_the_page_of_metrics(world: World) -> None:
-    world.feed(rows(1), rows(2))
+    world.feed(rows(1), rows(2, (5, 6)))
     world.settle(2)
+    while not world.worker.counts.last_ms:
+        threading.Event().wait(0.01)
     text, _ = metrics_page([world.worker], world.publisher)
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     shown: dict[str, Any] = {name.partition("{")[0]: value for name, value in lines.items()}
     assert shown["binlake_feeder_transactions_total"] == "2"
     assert shown["binlake_feeder_up"] == "1"
+    assert shown["binlake_feeder_rows_total"] == "3"
+    assert shown["binlake_feeder_batches_total"] == "1"
+    assert shown["binlake_feeder_last_transaction_seconds"] == "1.002"
+    # nobody told the publisher that the commits are stored
+    assert lines['binlake_feeder_unsent_batches{source="shard-1"}'] == "1"
+    assert lines['binlake_feeder_retries_total{source="shard-1"}'] == "0"
     assert shown["binlake_feeder_retries_total"] == "0"
     assert 'source="shard-1"' in text
+    series = [(name.partition("{")[0], frozenset[str]()) for name in lines]
+    assert alert_rules.unanswered("binlake-feeders", series) == {}
+    assert len(alert_rules.rules("binlake-feeders")) == 3
     world.log.trouble = "refused"
     assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
 

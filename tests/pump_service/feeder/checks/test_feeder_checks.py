@@ -230,6 +230,30 @@ def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
         assert "bootstrap" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("grants", "said"),
+    [
+        (("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",), ""),
+        (("GRANT SELECT (a), INSERT ON *.* TO `u`@`%`", "GRANT SELECT ON `my db`.* TO `u`@`%`"), "my db.* only"),
+        (("GRANT SELECT, RELOAD ON *.* TO u", "REVOKE SELECT, INSERT ON `pay`.* FROM `u`@`%`"), "not seen: pay.*"),
+    ],
+)
+def test_databases_that_the_user_cannot_see_are_told(grants: tuple[str, ...], said: str) -> None:
+    found = [one.found for one in check_server(replace(_MYSQL, grants=grants), _OWN_ID, with_snapshot=True)
+             if one.check == "databases"]  # fmt: skip
+    assert bool(found) == bool(said)
+    assert said in "".join(found)
+
+
+def test_a_user_of_one_database_is_told_that_there_may_be_others(server: MariaDb) -> None:
+    execute(server, "CREATE USER narrow IDENTIFIED BY ''", "GRANT SELECT ON checked.* TO narrow")
+    try:
+        (found,) = [one for _, one in run_checks(_feeder(server, user="narrow")) if one.check == "databases"]
+    finally:
+        execute(server, "DROP USER narrow")
+    assert (found.verdict, found.found) == ("warn", "seen are those of checked.* only")
+
+
 def test_a_tracker_of_another_family_is_refused_and_one_of_the_source_alone_is_the_way_on(
     mariadb_source: MariaDb, mysql: MySql
 ) -> None:
