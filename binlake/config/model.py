@@ -343,8 +343,6 @@ class Replication(Section):
             return self
         if self.target is not None and self.target.mode == "ordered":
             raise ValueError("shard-mode = pessimistic with target.mode = ordered: held rows come behind later ones")
-        if self.validation.mode != "off":
-            raise ValueError("shard-mode = pessimistic with `validation`: rows that wait are not at the target yet")
         if self.feed:
             raise ValueError(
                 "shard-mode = pessimistic with [[feed]]: a feed publishes in commit order and waits for no table; give"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -23,8 +24,10 @@ def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
 
     Raises DamagedManifest.
     """
-    if rules.shard_mode != "pessimistic":
-        return Locks()
+    return _sealed_locks(windows, lo, hi) if rules.shard_mode == "pessimistic" else Locks()
+
+
+def _sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
     events = windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
     last = {(event["lo"], event["hi"]): event["manifest"] for event in events}
     return Locks.joined(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
@@ -45,6 +48,23 @@ def read_resolutions(windows: WindowLog, place: int) -> list[Resolution]:
     """What was commanded at `place`, in order."""
     events = windows.events(stage=STAGE, state=RESOLVED, within=(place, place + 1))
     return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == place]
+
+
+def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
+    """In another mode than pessimistic nothing is held behind `ts`: it would never be released.
+
+    Raises ConfigError, DamagedManifest.
+    """
+    if not rules.routes or rules.shard_mode == "pessimistic":
+        return
+    held = _sealed_locks(windows, ts - 1, ts).still_open.waiting(ts)
+    if held:
+        raise ConfigError(
+            "rows wait since shard-mode was pessimistic, and in another mode nothing would release them",
+            where={"table": held[0]["table"], "rows_of": held[0]["held"], "since": held[0]["since"]},
+            hint='set shard-mode = "pessimistic" again until `binlake ddl lock` shows no table, or `binlake ddl lock'
+            " resolve`; then change it",
+        )
 
 
 def read_shown(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:

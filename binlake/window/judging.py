@@ -44,6 +44,7 @@ class Judge(Decider):
         """
         held = self._tables.neighbours(case.ddl.before.tables)
         self._tables.change(case.ddl.before, case.ddl.after)
+        self.shared.keep_waiting(case)
         kept = self._replicated_sides(case)
         if kept is None:
             return self._skip(case, FILTERED, self._sides_when_filtered(case))
@@ -143,7 +144,9 @@ class Judge(Decider):
             return None
         sides = [(table, held.get(table.id, [])) for table in kept[0].tables]
         sides += [(table, self._tables.sources(table)) for table in kept[1].tables]
-        return next((table for table, all_of in sides if any(other.id != table.id for other in all_of)), None)
+        shared = (table for table, all_of in sides if any(other.id != table.id for other in all_of))
+        # The last table of a target that others were passed over for is no other's, but still behind or ahead of it.
+        return next(shared, None) or next((table for table, _ in sides if self.shared.keeper.is_held(table)), None)
 
     def _sides_by_hand(self, kept: Sides) -> Sides:
         """What somebody's hand left at a shared target: the shape of its tables now, if it is still there."""

@@ -112,13 +112,27 @@ class SharedJudge(Decider):
             return None
         raise self._unmergeable(case, "the DDL of one table does not bring the target from its shape to the next")
 
+    def keep_waiting(self, case: Case) -> None:
+        """A table whose DDL wait goes on with what the target has of it, whatever this DDL makes of it.
+
+        Raises SchemaError where it is renamed: what waits is known by its name.
+        """
+        after = {table.id: table for table in case.ddl.after.tables}
+        for old in case.ddl.before.tables:
+            new = after.get(old.id)
+            if new is None or not self.keeper.is_held(old):
+                continue
+            if fold_pair((old.db, old.name)) != fold_pair((new.db, new.name)):
+                raise self._unmergeable(case, "it renames a table whose rows wait for others (`binlake ddl lock`)")
+            self.keeper.follow(old, new)
+
     def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
         """The DDL with which an operator goes on, before all of the window behind `lo`; None: it releases nothing."""
         target, place = fold_pair(resolution.target), lo + 1
         group = self._tables.sources_of(*target)
         names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
         without = [table for table in group if fold_pair((table.db, table.name)) in names]
-        if not without or len(without) == len(group):
+        if len(without) == len(group):
             return None
         release = self.keeper.pass_over(group, without, target, place)
         if release is None:
@@ -140,7 +154,7 @@ class SharedJudge(Decider):
             reason="",
             before=before,
             after=after,
-            alert=f"the shard lock of {table_name(table)} was resolved without {named(sorted(names))}",
+            alert=f"the shard lock of {table_name(table)} was resolved without {named(sorted(names)) or 'anyone'}",
         )
 
     def _judge_waiting(

@@ -23,7 +23,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, read_resolutions
+from binlake.lake.shardlocks import read_locks_at, read_resolutions, require_nothing_waits
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
@@ -101,6 +101,7 @@ def _ddls(
     history = SchemaHistory(ctx.paths)
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
+    require_nothing_waits(ctx.windows, ctx.rules, manifest.lo)
     before = read_locks_at(ctx.windows, ctx.rules, manifest.lo)
     commanded = read_resolutions(ctx.windows, manifest.lo) if before else []
     planned, locks = plan_locked_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo, before, commanded)

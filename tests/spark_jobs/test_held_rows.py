@@ -10,9 +10,10 @@ from support.mariadb import MariaDb, rows
 from support.workload import Workload, integer
 from test_shared_keys import Shards, first
 
-from binlake.errors import SchemaError
+from binlake.errors import ConfigError, SchemaError
 from spark_jobs.compact import stage as compact
 from spark_jobs.job.context import StageContext
+from spark_jobs.merge import stage as merge
 from spark_jobs.mirror import stage as mirror
 from spark_jobs.tables.held import read_window_changes
 
@@ -56,6 +57,10 @@ def test_held_rows_come_with_the_ddl_whoever_reads_them(
             assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == AHEAD
     last = shards.windows[3]
     shards.lakehouse.land(last.lo, last.hi)
+    # In another mode nothing would release them.
+    unset = shards.ctx.replication.model_copy(update={"shard_mode": ""})
+    with pytest.raises(ConfigError, match="rows wait since shard-mode was pessimistic"):
+        merge.run(StageContext(unset, "test", shards.ctx.make_spark), last)
     # The same rows from the driver and from the workers.
     found = []
     for is_small in (True, False):

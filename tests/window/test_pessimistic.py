@@ -245,6 +245,37 @@ def test_waiting_for_long_is_told_once() -> None:
     assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
 
 
+def test_a_table_is_not_renamed_while_its_rows_wait() -> None:
+    # Rows of the new name would not be held.
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    rename(w, ("s1", "t_1"), ("s1", "t_9"), "RENAME TABLE `s1`.`t_1` TO `s1`.`t_9`")
+    with pytest.raises(SchemaError, match="renames a table whose rows wait"):
+        planned(w)
+
+
+def test_a_ddl_that_somebody_does_by_hand_is_no_step() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a"))
+    by_hand = w.add_column("s1", "t_1", integer("b"))
+    _, locks = plan_locked_ddls(SchemaState(), *logged(w), rules(**PESSIMISTIC), [by_hand])
+    assert len(locks.holds) == 1
+    assert at_target(w, locks, w.clock()) == ["id", "name"]
+
+
+def test_the_last_table_of_a_target_may_still_catch_up() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    _, locks = resolved(w, planned(w)[1])
+    base, lo, before = SchemaState().fold(logged(w)[1]), w.clock(), len(logged(w)[0])
+    w.drop_table("s1", "t_1")
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    binlogs, jobs = (some[before:] for some in logged(w))
+    found, later = plan_locked_ddls(base, binlogs, jobs, rules(**PESSIMISTIC), lo=lo, before=locks.still_open)
+    assert [ddl.decision for ddl in found] == ["skip", "skip"]
+    assert not later.still_open
+
+
 def test_a_rename_of_a_table_is_refused_as_ever() -> None:
     w = two_shards()
     rename(w, ("s1", "t_1"), ("s1", "x"), "RENAME TABLE `s1`.`t_1` TO `s1`.`x`")
