@@ -10,6 +10,7 @@ from support.dumps import write_dump
 from support.mariadb import MariaDb, rows
 from support.reparation import compared, load_base, run
 from support.replication_files import write_replication
+from support.sinkfiles import write_by_sink
 
 from binlake import cli
 from binlake.compare import read_expected_states
@@ -49,6 +50,21 @@ def test_base_and_files_are_the_state_of_any_commit(name: str, empty_server: Mar
 @pytest.mark.parametrize("name", ["keys", pytest.param("types_all", marks=pytest.mark.soak)])
 def test_a_mysql_takes_the_same_files(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-08
     replay(name, empty_server, tmp_path)
+
+
+@pytest.mark.servers("mariadb")
+@pytest.mark.parametrize(
+    "name", ["types_all", *(pytest.param(name, marks=pytest.mark.soak) for name in ("ddl", "keys", "shard_mixed"))]
+)
+def test_files_of_the_sink_come_back_too(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-01, S0-08
+    capture = Capture(CAPTURES / name)
+    states = {state.step: state for state in read_expected_states(capture)}
+    base, *wanted = (states[step] for step in CASES[name])
+    load_base(capture, empty_server, base.commit_ts)
+    write_by_sink(tmp_path, capture)
+    for state in wanted:
+        run(empty_server, tmp_path, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
+        assert compared(capture, state, empty_server).differences == []
 
 
 def replay(name: str, server: MariaDb, folder: Path) -> None:
