@@ -11,7 +11,9 @@ import pytest
 from binlake.config import Replication, load_replication
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
+from binlake.lake.paths import LakePaths
 from binlake.pipeline import names_of_sink
+from binlake.repair.validation.ledger import Entry, Ledger
 from binlake.repair.validation.places import FedPlace, LogPlace, published_at
 from binlake.repair.validation.proof import Judged, Places, Proof, Reading, judge
 
@@ -191,3 +193,18 @@ def test_the_section_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: py
     assert "validate" not in [stage.name for stage in read("[target]").stages()]
     # What cannot do without a sink's stages does without this one.
     assert names_of_sink("sql") == ("compact", "convert", "finalize")
+
+
+def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
+    paths = LakePaths(str(tmp_path / "lake"))
+    ledger = Ledger(paths)
+    for key in ("a", "b"):
+        ledger.put(Entry("pending", "source", "d", "t", key, "different", ("x",), since=7, proof='{"ts": 1}'))
+    ledger.put(Entry("new", "lake", "d", "t", "a", "missing"))
+    ledger.save()
+    again = Ledger(paths)
+    assert again.entries() == ledger.entries()
+    assert [again.count(status) for status in ("pending", "new", "ignored")] == [2, 1, 0]
+    assert again.settle(("source", "d", "t", "a")) is False
+    assert again.settle(("lake", "d", "t", "a")) is True
+    assert [again.count(status) for status in ("pending", "new", "resolved")] == [1, 0, 1]

@@ -25,7 +25,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill import touched
 from binlake.repair.validation import Validated, sources, validate
 from binlake.repair.validation import run as run_of_validation
-from binlake.repair.validation.ledger import LOCK, Entry, Ledger
+from binlake.repair.validation.ledger import LOCK, Ledger
 from binlake.repair.verify.snapshot import source_snapshot
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
@@ -184,10 +184,7 @@ def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
     assert watched.errors() == [("new", "item", '["9001"]', "different")]
 
 
-@pytest.mark.parametrize("chosen", ["b-side", "B-side"])
-def test_a_key_that_differs_in_letters_only_is_another_key(
-    watched: Watched, chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target's collation finds `B-side` for `b-side`."""
     w = watched.shop.workload
     w.begin().insert("shop", "ci", k="b-side", n=1).commit()
@@ -196,7 +193,7 @@ def test_a_key_that_differs_in_letters_only_is_another_key(
     w.begin().update("shop", "ci", watched.shop.rows("ci")[-1], k="B-side").commit()
     watched.apply()
     for module in (touched, run_of_validation):
-        monkeypatch.setattr(module, "chance_of_key", lambda text, _: chosen not in text)
+        monkeypatch.setattr(module, "chance_of_key", lambda text, _: "b-side" not in text)
     done = watched.run(mode="sample", **{"sample-rows": 1})
     assert (done.compared, done.errors) == (1, 0)
 
@@ -253,20 +250,6 @@ def test_what_cannot_be_compared_now_is_postponed_and_stays_due(watched: Watched
     set_checkpoint(watched.shop.server, watched.lake.hi)
     assert watched.run().compared == 3
     assert [event["state"] for event in watched.windows.events(stage="validate")] == ["done", "postponed", "done"]
-
-
-def test_entries_come_back_as_they_were(watched: Watched) -> None:
-    ledger = Ledger(watched.lake.paths)
-    for key in ("a", "b"):
-        ledger.put(Entry("pending", "source", "d", "t", key, "different", ("x",), since=7, proof='{"ts": 1}'))
-    ledger.put(Entry("new", "lake", "d", "t", "a", "missing"))
-    ledger.save()
-    again = Ledger(watched.lake.paths)
-    assert again.entries() == ledger.entries()
-    assert [again.count(status) for status in ("pending", "new", "ignored")] == [2, 1, 0]
-    assert again.settle(("source", "d", "t", "a")) is False
-    assert again.settle(("lake", "d", "t", "a")) is True
-    assert [again.count(status) for status in ("pending", "new", "resolved")] == [1, 0, 1]
 
 
 @pytest.mark.usefixtures("hidden")
