@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
-import pyarrow as pa
 
 from binlake.binlogfile.names import Compression
 from binlake.errors import Permanent, Transient
@@ -61,6 +60,9 @@ def compress(content: bytes, compression: Compression) -> bytes:
     if compression == "gzip":
         return gzip.compress(content, mtime=0)
     if compression == "zstd":
+        # Imported late: relay files, which have this framing, need no Arrow.
+        import pyarrow as pa
+
         return bytes(pa.Codec("zstd").compress(content, asbytes=True))
     return content
 
@@ -125,6 +127,8 @@ def _decompressed(stream: BinaryIO, compression: Compression) -> BinaryIO:
     if compression == "gzip":
         return io.BufferedReader(gzip.GzipFile(fileobj=stream), _BUFFER)
     if compression == "zstd":
+        import pyarrow as pa
+
         # Unbuffered, it would be asked for a few bytes at a time.
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"), _BUFFER)
     return stream

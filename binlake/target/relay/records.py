@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 
-MAGIC = 471532804
-_HEAD = struct.Struct("<IQ")
-_CRC = struct.Struct("<I")
+from binlake.binlogfile import framing
 
 
 class Record(NamedTuple):
@@ -35,7 +32,7 @@ class Damaged(Exception):
 def pack_record(value: Mapping[str, Any]) -> bytes:
     """The record of `value`."""
     payload = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    return b"".join((_HEAD.pack(MAGIC, len(payload)), payload, _CRC.pack(google_crc32c.value(payload))))
+    return framing.pack_record(payload)
 
 
 def read_records(file: BinaryIO) -> Iterator[Record]:
@@ -64,18 +61,18 @@ def _size_of(file: BinaryIO) -> int:
 def _next(file: BinaryIO, size: int) -> Record | None:
     """None at the end of the file, which has `size` bytes."""
     offset = file.tell()
-    head = file.read(_HEAD.size)
+    head = file.read(framing.HEAD.size)
     if not head:
         return None
-    if len(head) < _HEAD.size:
+    if len(head) < framing.HEAD.size:
         raise Damaged(offset, "a torn record")
-    magic, length = _HEAD.unpack(head)
-    if magic != MAGIC:
+    magic, length = framing.HEAD.unpack(head)
+    if magic != framing.MAGIC:
         raise Damaged(offset, "not a record")
     # Before it is read: a damaged length may be any number.
-    if length + _CRC.size > size - file.tell():
+    if length + framing.CRC.size > size - file.tell():
         raise Damaged(offset, "a torn record")
-    payload, (crc,) = file.read(length), _CRC.unpack(file.read(_CRC.size))
+    payload, (crc,) = file.read(length), framing.CRC.unpack(file.read(framing.CRC.size))
     if google_crc32c.value(payload) != crc:
         raise Damaged(offset, "a record with a wrong checksum")
     return Record(offset, json.loads(payload))
