@@ -32,7 +32,7 @@ _SCHEMA = schema_text(pa.schema([MUTATION_SCHEMA.field(name) for name in _NAMES]
 
 @dataclass(frozen=True)
 class WindowChanges:
-    """Row changes and how many they are; `placed`: they are not what the lake has of the window."""
+    """Row changes and how many they are at most; `placed`: they are not what the lake has of the window."""
 
     rows: Rows
     count: int
@@ -47,26 +47,29 @@ def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> Window
         return None
     if not holds:
         return WindowChanges(read_window_rows(ctx, bounds), count, placed=False)
-    rows = _with_earlier(ctx, read_window_rows(ctx, bounds), earlier)
+    rows, more = _with_earlier(ctx, read_window_rows(ctx, bounds), earlier)
     placed = map_rows(rows, functools.partial(_place, holds=holds, hi=bounds.hi), _SCHEMA)
-    return WindowChanges(placed, placed.num_rows if isinstance(placed, pa.Table) else placed.count(), placed=True)
+    # Of a large window the most that they may be: to count them all would be to read and place them twice.
+    return WindowChanges(placed, placed.num_rows if isinstance(placed, pa.Table) else count + more, placed=True)
 
 
 def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     return place_held(rows, holds, hi)
 
 
-def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> Rows:
+def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> tuple[Rows, int]:
+    """The rows of the window and those before it, and how many the latter are."""
     if isinstance(rows, pa.Table):
         parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _of_source(one)) for one in earlier]
-        return pa.concat_tables([rows.select(_NAMES), *parts]).unify_dictionaries()
+        return pa.concat_tables([rows.select(_NAMES), *parts]), sum(part.num_rows for part in parts)
     parts = [
         read_table(ctx.spark, ctx.paths, MUTATION)
         .where(commit_ts_predicate(one.lo, one.hi))
         .where((F.col(Mutation.SOURCE_DB) == one.source[0]) & (F.col(Mutation.SOURCE_TABLE) == one.source[1]))
         for one in earlier
     ]
-    return functools.reduce(lambda one, other: one.unionByName(other), [p.select(*_NAMES) for p in (rows, *parts)])
+    every = functools.reduce(lambda one, other: one.unionByName(other), [p.select(*_NAMES) for p in (rows, *parts)])
+    return every, sum(part.count() for part in parts)
 
 
 def _of_source(one: Earlier) -> ds.Expression:
