@@ -1,121 +1,173 @@
 """The row events of a window as the columns from which the net change is made (`binlake.changes.net`).
 
-Rule: a row has the columns that the target's table has at this place. A column that the file lacks is the one that a
-row had before it was added; one that the target lacks stops the run, as its value would be lost.
+Rule: a row has the columns that the target's table has at this place. A column that the file lacks is one that was
+added since the row was written; one that the target lacks stops the run, as its value would be lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf.message import DecodeError
 
-from binlake.binlogfile.reading import DELETE, UPDATE, Column, RowEvent, Transaction
+from binlake.binlogfile.framing import damage
+from binlake.binlogfile.reading import Transaction
 from binlake.changes.net.events import COLUMNS
 from binlake.changes.net.images import MAP
 from binlake.errors import SchemaError
+from binlake.reparo.cells import CellError, GroupColumn, read_texts, split_columns
 from binlake.reparo.definitions import CURRENT, TargetTables, with_json_columns
 from binlake.reparo.values import ReadDatum, datum_reader
+from binlake.rows.codec.texts import even_names
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
+from binlake.wire import pb_binlog_pb2 as pb
 
 Name = tuple[str, str]
-Image = list[tuple[str, str | None]]
+Image = list[tuple[str, pa.Array]]
+"""The texts of each column, by its name at the target."""
 
 
 @dataclass(frozen=True)
 class WindowRows:
-    """`rows`: COLUMNS of the lake's `mutation`, the rows of `count` events; `tables`: those that they go into."""
+    """`rows`: COLUMNS of the lake's `mutation`, in any order; `tables`: those that they go into."""
 
     rows: pa.Table
     tables: Mapping[Name, TableDef]
-    count: int
+
+
+@dataclass
+class _Group:
+    """Rows of one kind of one table: `numbers` of each its transaction and its place there, `raws` their columns."""
+
+    numbers: list[tuple[int, int]] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return len(self.raws) // len(self.numbers)
+
+
+_Key = tuple[str, str, int, int]
+"""Database, table, kind of event, columns."""
 
 
 def read_rows(
     transactions: Iterable[Transaction], target: TargetTables, zone: ZoneInfo, keeps: Callable[[str, str], bool]
 ) -> WindowRows:
     """The rows of `transactions` that count. Raises SchemaError for what does not fit the target's tables."""
-    images = _Images()
-    readers: dict[Name, _TableReader] = {}
-    for transaction in transactions:
-        for event in transaction.events:
-            name = (event.db, event.table)
-            reader = readers.get(name)
-            if reader is None and not keeps(*name):
-                continue
-            if reader is None:
-                table = target.require(*name, transaction.commit_ts)
-                reader = readers[name] = _TableReader(table, event.columns, zone)
-            before, after = reader.read(event, transaction.commit_ts)
-            images.add(transaction.commit_ts, (reader.table.db, reader.table.name), before, after)
-    tables = {(reader.table.db, reader.table.name): reader.table for reader in readers.values()}
-    return WindowRows(images.table(), tables, images.count)
+    known = list(transactions)
+    tables: dict[Name, _TableReader] = {}
+    parts = [_table([], pa.nulls(0, MAP), pa.nulls(0, MAP), ("", ""))]
+    for key, group in _grouped(known).items():
+        name = key[:2]
+        if not keeps(*name):
+            continue
+        if name not in tables:
+            at = known[group.numbers[0][0]]
+            tables[name] = _TableReader(target.require(*name, at.commit_ts), at, name, zone)
+        parts += tables[name].read(group, key[2], known)
+    found = {(reader.table.db, reader.table.name): reader.table for reader in tables.values()}
+    return WindowRows(pa.concat_tables(parts).combine_chunks(), found)
+
+
+def _grouped(transactions: list[Transaction]) -> dict[_Key, _Group]:
+    groups: dict[_Key, _Group] = {}
+    for number, transaction in enumerate(transactions):
+        for seq, event in enumerate(transaction.message.dml_data.events):
+            raws = event.row
+            key = (event.schema_name, event.table_name, event.tp, len(raws))
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group()
+            group.numbers.append((number, seq))
+            group.raws.extend(raws)
+    return groups
+
+
+def _table(numbers: list[tuple[int, int]], before: pa.Array, after: pa.Array, name: Name) -> pa.Table:
+    commit_ts, seq = (pa.array([pair[at] for pair in numbers], pa.int64()) for at in (0, 1))
+    names = [pa.repeat(pa.scalar(text, pa.string()), len(numbers)) for text in name]
+    return pa.Table.from_arrays([commit_ts, commit_ts, seq, *names, before, after], names=list(COLUMNS))
 
 
 class _TableReader:
-    """Reads the events of one table; `columns`: those of its first event, which say what is JSON."""
+    """Reads the groups of one table; a row of `first` says which of its columns are JSON at the source."""
 
-    def __init__(self, table: TableDef, columns: Sequence[Column], zone: ZoneInfo) -> None:
-        self.table = with_json_columns(table, (column.name for column in columns if column.tp == t.JSON))
+    def __init__(self, table: TableDef, first: Transaction, name: Name, zone: ZoneInfo) -> None:
+        self.table = with_json_columns(table, _json_columns(first, name))
+        self._zone = zone
         self._where = f"{table.db}.{table.name}"
         self._columns = {fold_name(column.name): column for column in self.table.row_columns}
         self._hidden = {fold_name(column.name) for column in self.table.all_columns} - self._columns.keys()
-        self._readers: dict[str, tuple[str, ReadDatum] | None] = {
-            name: (column.name, datum_reader(column, zone)) for name, column in self._columns.items()
+        self._readers: dict[str, ReadDatum] = {
+            name: datum_reader(column, zone) for name, column in self._columns.items()
         }
-        self._width = len(self._columns)
 
-    def read(self, event: RowEvent, commit_ts: int) -> tuple[Image | None, Image | None]:
-        """(before, after) of `event`. Raises SchemaError."""
+    def read(self, group: _Group, kind: int, transactions: list[Transaction]) -> list[pa.Table]:
+        """Its rows. Raises SchemaError, DamagedFile."""
+        try:
+            columns = split_columns(group.raws, group.width, update=kind == pb.Update) if group.width else []
+            if columns is None and len(group.numbers) == 1:
+                raise DecodeError("a column without a value")
+            if columns is None:
+                return [part for one in _one_by_one(group) for part in self.read(one, kind, transactions)]
+        except DecodeError as error:
+            place = transactions[group.numbers[0][0]].place
+            raise damage(f"a row cannot be read: {error!r}", place.file, place.offset) from error
+        commits = [transactions[number].commit_ts for number, _ in group.numbers]
+        first, second = self._images(columns, kind, commits)
+        none = pa.nulls(len(commits), MAP)
+        before = none if kind == pb.Insert else _maps(first, len(commits))
+        last = second if kind == pb.Update else self._whole(first, commits)
+        after = none if kind == pb.Delete else _maps(last, len(commits))
+        numbers = [(ts, seq) for ts, (_, seq) in zip(commits, group.numbers, strict=True)]
+        return [_table(numbers, before, after, (self.table.db, self.table.name))]
+
+    def _images(self, columns: list[GroupColumn], kind: int, commits: list[int]) -> tuple[Image, Image]:
         first: Image = []
         second: Image = []
-        update, delete = event.kind == UPDATE, event.kind == DELETE
-        for column in event.columns:
-            known = self._readers.get(column.name) or self._reader_of(column.name, delete, commit_ts)
-            if known is None:
+        for found in columns:
+            column = self._column(found.head.name, kind, commits[0])
+            if column is None:
                 continue
-            name, read = known
+            read = self._readers[fold_name(column.name)]
             try:
-                first.append((name, read(column.value)))
-                if update:
-                    second.append((name, read(column.changed or b"")))
-            except (IndexError, ValueError, KeyError, OverflowError) as error:
-                raise self._misfit(column, commit_ts, error) from error
-        if delete:
-            return first, None
-        return (first, self._whole(second, commit_ts)) if update else (None, self._whole(first, commit_ts))
+                first.append((column.name, read_texts(found.value, column, read, self._zone)))
+                if found.changed is not None:
+                    second.append((column.name, read_texts(found.changed, column, read, self._zone)))
+            except CellError as error:
+                raise self._misfit(found.head, commits[error.row], error) from error
+        return first, self._whole(second, commits) if kind == pb.Update else second
 
-    def _reader_of(self, name: str, delete: bool, commit_ts: int) -> tuple[str, ReadDatum] | None:
-        """By the name as the file spells it; None for a column whose value the target computes, or that is gone."""
+    def _column(self, name: str, kind: int, commit_ts: int) -> ColumnInfo | None:
+        """By its name in the file; None for one whose value the target computes, or that is gone."""
         folded = fold_name(name)
-        known = self._readers.get(folded)
         # A deleted row also has columns that no reader of the source saw any more.
-        if known is None and not delete and folded not in self._hidden:
+        if folded not in self._columns and kind != pb.Delete and folded not in self._hidden:
             raise SchemaError(
                 "the files have a column that the target's table does not have",
                 where={"table": self._where, "column": name, "commit_ts": commit_ts},
                 hint="the target is not at the place in the files where the run began: restore the base that belongs to"
                 " start-tso, or add the column",
             )
-        if known is not None or not delete:
-            self._readers[name] = known
-        return known
+        return self._columns.get(folded)
 
-    def _whole(self, image: Image, commit_ts: int) -> Image:
-        if len(image) == self._width:
-            return image
+    def _whole(self, image: Image, commits: list[int]) -> Image:
+        """With the columns that it lacks: they were added, and were not public yet."""
         there = {name for name, _ in image}
-        return [*image, *((c.name, self._filled(c, commit_ts)) for c in self._columns.values() if c.name not in there)]
+        lacking = [column for column in self._columns.values() if column.name not in there]
+        filled = [(column.name, self._filled(column, commits[0])) for column in lacking]
+        return [*image, *((name, pa.repeat(pa.scalar(text, pa.string()), len(commits))) for name, text in filled)]
 
     def _filled(self, column: ColumnInfo, commit_ts: int) -> str | None:
-        """What a row has in a column that its event lacks: that column was added, and not public yet."""
         if column.default_is_expr or column.default == CURRENT:
             raise SchemaError(
                 "a row lacks a column whose default is another one for each row",
@@ -124,52 +176,36 @@ class _TableReader:
             )
         return filled_text(column)
 
-    def _misfit(self, column: Column, commit_ts: int, error: Exception) -> SchemaError:
+    def _misfit(self, head: pb.Column, commit_ts: int, error: Exception) -> SchemaError:
         return SchemaError(
             f"a value of a file does not fit the target's column: {error}",
-            where={"table": self._where, "column": column.name, "type": column.mysql_type, "commit_ts": commit_ts},
-            hint="the target's definition is not the source's at this place: restore the base that"
-            " belongs to start-tso",
+            where={"table": self._where, "column": head.name, "type": head.mysql_type, "commit_ts": commit_ts},
+            hint="the target's definition is not the source's at this place: restore the base that belongs to"
+            " start-tso",
         )
 
 
-class _Images:
-    """Gathers rows and their images."""
-
-    def __init__(self) -> None:
-        self._numbers: list[tuple[int, int]] = []
-        self._names: list[Name] = []
-        self._sides: tuple[list[Image | None], list[Image | None]] = ([], [])
-        self._seq = 0
-        self._commit_ts = -1
-
-    @property
-    def count(self) -> int:
-        """How many rows."""
-        return len(self._names)
-
-    def add(self, commit_ts: int, name: Name, before: Image | None, after: Image | None) -> None:
-        """One more row, in their order."""
-        self._seq = self._seq + 1 if commit_ts == self._commit_ts else 0
-        self._commit_ts = commit_ts
-        self._numbers.append((commit_ts, self._seq))
-        self._names.append(name)
-        self._sides[0].append(before)
-        self._sides[1].append(after)
-
-    def table(self) -> pa.Table:
-        """All rows: COLUMNS."""
-        commit_ts = pa.array([ts for ts, _ in self._numbers], pa.int64())
-        seq = pa.array([seq for _, seq in self._numbers], pa.int64())
-        names = [pa.array([name[at] for name in self._names], pa.string()) for at in (0, 1)]
-        columns = [commit_ts, commit_ts, seq, *names, *map(_map_array, self._sides)]
-        return pa.Table.from_arrays(columns, names=list(COLUMNS))
+def _json_columns(transaction: Transaction, name: Name) -> list[str]:
+    events = (e for e in transaction.message.dml_data.events if (e.schema_name, e.table_name) == name)
+    columns = map(pb.Column.FromString, next(iter(events)).row)
+    return [column.name for column in columns if column.tp == bytes([t.JSON])]
 
 
-def _map_array(images: list[Image | None]) -> pa.MapArray:
-    ends = [0, *accumulate(0 if image is None else len(image) for image in images)]
-    missing = [image is None for image in images]
-    offsets = pa.array(ends, pa.int32(), mask=np.asarray([*missing, False]) if any(missing) else None)
-    entries = [entry for image in images if image is not None for entry in image]
-    keys = pa.array([name for name, _ in entries], pa.string())
-    return pa.MapArray.from_arrays(offsets, keys, pa.array([text for _, text in entries], pa.string())).cast(MAP)
+def _one_by_one(group: _Group) -> list[_Group]:
+    """A group a row, each written in the one order of fields. Raises DecodeError."""
+    again = [pb.Column.FromString(raw).SerializeToString() for raw in group.raws]
+    width = group.width
+    return [_Group([number], again[at * width : (at + 1) * width]) for at, number in enumerate(group.numbers)]
+
+
+def _maps(image: Image, count: int) -> pa.MapArray:
+    """An image a row, from its columns."""
+    width = len(image)
+    offsets = pa.array(
+        np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    )
+    if not width:
+        return pa.MapArray.from_arrays(offsets, pa.array([], pa.string()), pa.array([], pa.string())).cast(MAP)
+    by_row = np.arange(width * count).reshape(width, count).T.ravel()
+    values = pa.concat_arrays([texts for _, texts in image]).take(pa.array(by_row))
+    return pa.MapArray.from_arrays(offsets, even_names([name for name, _ in image], count), values).cast(MAP)

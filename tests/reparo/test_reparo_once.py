@@ -9,7 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.drainerfiles import Story, record, write_files
+from support.drainerfiles import (
+    Story,
+    Written,
+    column_bytes,
+    column_of,
+    datum,
+    event_bytes,
+    field,
+    record,
+    transaction_bytes,
+    write_files,
+)
 from support.mariadb import MariaDb, execute, rows
 from support.reparation import run
 from support.windows import Crash, at, ended, signal_me
@@ -229,3 +240,21 @@ def test_a_ddl_that_the_base_has_already_stops_and_says_so(empty_server: MariaDb
     execute(empty_server, "ALTER TABLE app.t ADD COLUMN w INT DEFAULT 5")
     with pytest.raises(TargetRefused, match="Duplicate column"):
         run(empty_server, folder)
+
+
+def test_rows_that_are_written_unlike_the_others_are_read_one_by_one(empty_server: MariaDb, folder: Path) -> None:
+    # protobuf lets a writer put fields in any order; a TIMESTAMP is a text of the drainer's zone
+    execute(empty_server, "CREATE TABLE app.at (id BIGINT PRIMARY KEY, ts TIMESTAMP NULL, d DECIMAL(5,2))")
+    columns = [column_of("id", 8), column_of("ts", 7), column_of("d", 0xF6)]
+    values = [("1", "2024-07-01 02:00:00", "1.50"), ("2", None, None), ("3", "2024-01-01 00:30:00", "-0.10")]
+    usual = [[column_bytes(*cell) for cell in zip(columns, row, strict=True)] for row in values]
+    # the value in front of its name
+    odd = [field(4, datum("4", columns[0])) + field(1, b"id") + field(2, b"\x08"), *usual[1][1:]]
+    events = [event_bytes("app", "at", "I", row) for row in (*usual, odd)]
+    own = folder / "own"
+    own.mkdir()
+    write_files(own, [Written(1010, transaction_bytes(1010, events))])
+    run(empty_server, own, time_zone="Europe/Berlin")
+    assert rows(empty_server, "SELECT id, UNIX_TIMESTAMP(ts), CAST(d AS CHAR) FROM app.at ORDER BY id") == [
+        (1, 1719792000, "1.50"), (2, None, None), (3, 1704065400, "-0.10"), (4, None, None),
+    ]  # fmt: skip

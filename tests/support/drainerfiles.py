@@ -140,14 +140,14 @@ class Written:
 def write_files(folder: Path, payloads: Sequence[Written], most: int = 1 << 20) -> list[Path]:
     """Files of `most` bytes or a little more, each ending behind a record."""
     paths: list[Path] = []
-    content = b""
+    content = bytearray()
     for number, one in enumerate(payloads, 1):
         content += record(one.payload)
         if len(content) >= most or number == len(payloads):
             path = folder / f"binlog-{len(paths):016d}-20240101000000"
             path.write_bytes(content)
             paths.append(path)
-            content = b""
+            content = bytearray()
     return paths
 
 

@@ -1,0 +1,149 @@
+"""The cells of many rows of one table at once: of serialised `Column` messages the datums, and their texts.
+
+Rule: the rows of a group have the same columns in the same order, written the same way; then the bytes in front of each
+value are the same in all rows, and nothing but lengths differs. Rows that are not so are groups of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.reparo.values import ReadDatum, utc_text
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.columns import lane_reader_of
+from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.wire import pb_binlog_pb2 as pb
+
+_VALUE, _CHANGED = b"\x22", 0x2A
+"""Tags of the fields with a value, which stand last in a `Column`."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The datums of one column: bytes of `lanes` from each of `at` to each of `ends`."""
+
+    lanes: Lanes
+    at: Ints
+    ends: Ints
+
+    def datum(self, row: int) -> bytes:
+        """That of one row."""
+        return self.lanes.data[self.at[row] : self.ends[row]].tobytes()
+
+
+@dataclass(frozen=True)
+class GroupColumn:
+    """A column of a group: its `head` (a `Column` without values), and the cells of both sides of its rows."""
+
+    head: pb.Column
+    value: Cells
+    changed: Cells | None
+
+
+def split_columns(raws: Sequence[bytes], width: int, *, update: bool) -> list[GroupColumn] | None:
+    """The columns of rows of `width` columns each, end to end in `raws`; None where the rows are not written alike.
+
+    Raises DecodeError.
+    """
+    lanes = Lanes.of(raws)
+    found = []
+    for number in range(width):
+        head = pb.Column.FromString(raws[number])
+        head.ClearField("value")
+        head.ClearField("changed_value")
+        column = _column(lanes, slice(number, None, width), head, update=update)
+        if column is None:
+            return None
+        found.append(column)
+    return found
+
+
+def _column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> GroupColumn | None:
+    starts, ends = lanes.starts[rows], lanes.ends[rows]
+    front = np.frombuffer(head.SerializeToString() + _VALUE, np.uint8)
+    if (ends - starts <= len(front)).any():
+        return None
+    if (lanes.byte(starts[:, None] + np.arange(len(front))) != front).any():
+        return None
+    value = _cells(lanes, starts + len(front), ends)
+    if value is None:
+        return None
+    if not update:
+        return GroupColumn(head, value, None) if (value.ends == ends).all() else None
+    if (value.ends >= ends).any() or (lanes.byte(value.ends) != _CHANGED).any():
+        return None
+    changed = _cells(lanes, value.ends + 1, ends)
+    return GroupColumn(head, value, changed) if changed is not None and (changed.ends == ends).all() else None
+
+
+def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
+    """Behind their lengths, which stand at `at`; None where one is not whole, or empty."""
+    sizes = lanes.uvarints(at)
+    stop = sizes.next + sizes.values.view(np.int64)
+    whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)
+    return Cells(lanes, sizes.next, stop) if whole.all() else None
+
+
+def read_texts(cells: Cells, column: ColumnInfo, read: ReadDatum, zone: ZoneInfo) -> pa.Array:
+    """The canonical texts of `cells`; `read` reads those that are not read together. Raises CellError."""
+    null = cells.lanes.byte(cells.at) == d.NIL
+    null &= cells.ends - cells.at == 1
+    here = np.flatnonzero(~null)
+    texts = _read_together(cells, here, column, zone)
+    if texts is None:
+        return pa.array(_read_each(cells, read), pa.string())
+    if not null.any():
+        return texts
+    return texts.take(pa.array(np.cumsum(~null) - 1, mask=null))
+
+
+def _read_together(cells: Cells, here: Ints, column: ColumnInfo, zone: ZoneInfo) -> pa.Array | None:
+    """None where not all of it is as the lanes know it."""
+    spots = Spots(cells.lanes, here, cells.at[here], cells.ends[here])
+    as_text = column.tp not in t.STRINGS and column.tp != t.BIT and bool((spots.flags == d.COMPACT).all())
+    kind = replace(column, tp=t.VARCHAR, charset="utf8mb4", elems=()) if as_text else column
+    if kind.tp in (t.BIT, t.JSON):
+        return None
+    found = lane_reader_of(kind)(spots)
+    if not _is_whole(found.good, found.next, spots.ends):
+        return None
+    return _in_utc(found.texts, zone) if as_text and column.tp == t.TIMESTAMP and zone.key != "UTC" else found.texts
+
+
+def _is_whole(good: Bools, after: Ints, ends: Ints) -> bool:
+    return bool(good.all()) and bool((after == ends).all())
+
+
+def _in_utc(texts: pa.Array, zone: ZoneInfo) -> pa.Array | None:
+    encoded = pc.dictionary_encode(texts)
+    try:
+        moved = [utc_text(text, zone) for text in encoded.dictionary.to_pylist()]
+    except ValueError:
+        return None
+    return pa.array(moved, pa.string()).take(encoded.indices)
+
+
+class CellError(ValueError):
+    """The datum of a row of the group does not fit its column."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        super().__init__(str(error))
+        self.row = row
+
+
+def _read_each(cells: Cells, read: ReadDatum) -> list[str | None]:
+    found: list[str | None] = []
+    for row in range(len(cells.at)):
+        try:
+            found.append(read(cells.datum(row)))
+        except (IndexError, ValueError, KeyError, OverflowError) as error:
+            raise CellError(row, error) from error
+    return found
