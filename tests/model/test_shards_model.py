@@ -19,7 +19,7 @@ from binlake.window import optimistic
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-SEEDS = int(os.environ.get("BINLAKE_SHARD_SEEDS", "8"))
+SEEDS = int(os.environ.get("BINLAKE_SHARD_SEEDS", "5"))
 
 
 def run_optimistic(server: MariaDb, seed: int) -> None:
@@ -100,6 +100,6 @@ def test_the_model_finds_rows_that_do_not_wait(mariadb: MariaDb, monkeypatch: py
 
 @pytest.mark.soak
 def test_many_interleavings(mariadb: MariaDb) -> None:  # R-15 S4-53
-    for seed in range(SEEDS, 40 * SEEDS):
+    for seed in range(SEEDS, 60 * SEEDS):
         run_optimistic(mariadb, seed)
         run_pessimistic(mariadb, seed)
