@@ -80,7 +80,7 @@ def test_what_tidb_shows_of_a_table_makes_it(name: str, session: Session) -> Non
         assert compare_definitions(expected, there, indexes=True) == []
 
 
-@pytest.mark.parametrize("name", [*CHOSEN, *OTHERS])
+@pytest.mark.parametrize("name", [*CHOSEN, *(pytest.param(name, marks=pytest.mark.soak) for name in OTHERS)])
 def test_what_tidb_shows_of_columns_is_what_its_history_has(name: str) -> None:  # S4-24
     capture = Capture(CAPTURES / name)
     shown = list(capture.states())[-1]
