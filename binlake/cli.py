@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol
 
-import structlog
-
 from binlake.base.arrowimport import import_arrow_without_pandas
+from binlake.base.logs import write_events_to
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -49,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     command, args = prepare(arguments)
     # Events go to stderr: stdout is what the command prints, `--output json` among it.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    write_events_to(sys.stderr)
     try:
         return command.run(args)
     except BinlakeError as error:

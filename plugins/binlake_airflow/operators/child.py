@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
-
+from binlake.base.logs import write_events_to
 from binlake.cli import prepare
 from binlake.errors import BinlakeError
 
@@ -36,7 +35,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 0 when the command gave an answer, 1 when it failed."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    write_events_to(sys.stderr)
     result, *words = arguments
     outcome = run(words)
     Path(result).write_text(json.dumps(outcome), encoding="utf-8")
