@@ -82,6 +82,7 @@ bench-feed: setup  ## Rows/s of encode and messages/s of publish beside fastavro
 
 bench-files: setup  ## Binlog files out and back: rows/s of a core beside writing and reading the bytes alone (ROUNDS=3)
 	@$(PYTHON) bench/bench_files.py
+	@$(PYTHON) bench/bench_reparo.py
 
 bench-feeder: setup  ## Rows/s a core of a MySQL and a MariaDB log: read, encoded beside one by one, and whole, to commits on a pump, beside the log dump tool; lag at 5,000 rows/s
 	@$(PYTHON) bench/bench_feeder.py
