@@ -27,8 +27,9 @@ CASES = {
     "partition_gen": ("round_0", "round_1", "round_3", "end"),
     "shard_mixed": ("same_schema", "half_altered_0", "altered_3", "end"),
     "types_all": ("min_max", "random_rows", "deleted", "end"),
-    "ddl": ("database", "renamed", "like", "trunc1"),
+    "ddl": ("database", "renamed", "like", "addc_end"),
 }
+# "ddl_late" goes through some 190 DDL.
 LONGER = {
     "anomaly": ("base", "before2", "stmt_fail", "ignore_replace"),
     "bank": ("initial", "during_0", "during_2", "end"),
