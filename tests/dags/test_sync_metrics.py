@@ -99,6 +99,9 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
     metrics.emit("orders", {**validated, "state": "postponed", "detail": {"errors": 0}})
     assert recorder.seen["binlake.orders.validation_errors"] == ("gauge", 3)
     assert recorder.seen["binlake.orders.validation_pending"] == ("gauge", 2)
+    merged = {**validated, "stage": "merge", "detail": {"shard_locks": [{"seconds": 7}, {"seconds": 90}]}}
+    metrics.emit("orders", merged)
+    assert recorder.seen["binlake.orders.shard_lock_seconds"] == ("gauge", 90)
     # Airflow's prefix stands before each name.
     exported = [alert_rules.exported(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
     # As the exporter shows a timing.
