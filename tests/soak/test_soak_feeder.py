@@ -36,7 +36,9 @@ class Faults:
 
     def strike(self) -> None:
         """Load the source while one fault, drawn, happens."""
-        under_load: list[Callable[[], None]] = [self.feeder, self.driver, self.pump, self.connections]
+        under_load: list[Callable[[], None]] = [
+            self.feeder, self.driver, self.pump, self.connections, self.tracker,
+        ]  # fmt: skip
         fault = self._draw.choice([*under_load, self.source, self.log])
         self.seen[fault.__name__] += 1
         self._loads += 1
@@ -69,6 +71,12 @@ class Faults:
         query = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
         for (connection,) in rows(self._server, query):
             execute(self._server, f"KILL {connection}")
+
+    def tracker(self) -> None:
+        """The tracker ends the feeder's session, in the middle of a DDL or not."""
+        for (holder,) in rows(self._server, "SELECT IS_USED_LOCK('binlake_tracker_shard-1__')"):
+            if holder is not None:
+                execute(self._server, f"KILL {holder}")
 
     def source(self) -> None:
         """The source is killed, and comes back."""
