@@ -19,7 +19,6 @@ from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name
-from binlake.statements.literal import qualified, quote_name
 from binlake.target.session.session import Session
 
 Name = tuple[str, str]
@@ -99,24 +98,8 @@ class TargetTables:
         if described is None:
             return None
         info = table_info(described, 1, described.name)
-        columns = [_with_origin(self._with_elements(db, described.name, column)) for column in info["cols"]]
+        columns = [_with_origin(column) for column in info["cols"]]
         return TableDef.from_json({**info, "cols": columns}, DbInfo(1, db, "", "", {}))
-
-    def _with_elements(self, db: str, table: str, column: Json) -> Json:
-        """MariaDB says `?` for characters of four bytes in an ENUM or SET: a column like it shows what they are."""
-        elems = column["type"].get("Elems") or ()
-        if self._flavor is not Flavor.MARIADB or not any("?" in elem for elem in elems):
-            return column
-        name, copy = quote_name(column["name"]["O"]), qualified(db, "binlake_elements")
-        is_set = column["type"]["Tp"] == t.SET
-        numbers = [1 << at if is_set else at + 1 for at in range(len(elems))]
-        self._session.execute(f"CREATE TEMPORARY TABLE {copy} SELECT {name} FROM {qualified(db, table)} LIMIT 0")
-        try:
-            self._session.execute(f"INSERT INTO {copy} VALUES {', '.join(f'({number})' for number in numbers)}")
-            shown = dict(self._session.rows(f"SELECT {name} + 0, {name} FROM {copy}"))
-        finally:
-            self._session.execute(f"DROP TEMPORARY TABLE {copy}")
-        return {**column, "type": {**column["type"], "Elems": [shown[number] for number in numbers]}}
 
     def _query(self, sql: str, arguments: Sequence[object]) -> Iterable[Mapping[str, Any]]:
         return self._session.mappings(sql, arguments)

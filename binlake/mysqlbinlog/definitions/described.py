@@ -14,7 +14,7 @@ from typing import Any
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.model import Flavor
-from binlake.statements.literal import qualified
+from binlake.statements.literal import qualified, quote, quote_name
 
 SESSION = (
     "SET NAMES utf8mb4",
@@ -130,6 +130,8 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
     create = next(iter(query(f"SHOW CREATE TABLE {qualified(*name)}", ())))["CREATE TABLE"]
     columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
+    for column in columns:
+        columns, create = _with_elements(query, name, column, columns, create)
     row = found[0]
     return TableDescription(
         flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes,
@@ -185,6 +187,36 @@ def _with_moments(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
     return replace(column, default=definition[at + 1].value)
 
 
+def with_shown_characters(create: str) -> str:
+    """A CREATE text as MySQL and MariaDB show it: `?` for characters of four bytes."""
+    return _FOUR_BYTES.sub("?", create)
+
+
+def _with_elements(
+    query: Query, table: tuple[str, str], column: ColumnRow, columns: tuple[ColumnRow, ...], create: str
+) -> tuple[tuple[ColumnRow, ...], str]:
+    """`columns` and `create` with the elements of an ENUM or SET as they are: a column like it shows them."""
+    kind, _, rest = column.type.partition("(")
+    if kind not in ("enum", "set") or "?" not in rest:
+        return columns, create
+    elements = [token.value for token in tokenize(column.type)[2:] if token.kind is TokenKind.STRING]
+    name, copy = quote_name(column.name), qualified(table[0], "binlake_elements")
+    numbers = [1 << at if kind == "set" else at + 1 for at in range(len(elements))]
+    query(f"CREATE TEMPORARY TABLE {copy} SELECT {name} FROM {qualified(*table)} LIMIT 0", ())
+    try:
+        query(f"INSERT INTO {copy} VALUES {', '.join(f'({number})' for number in numbers)}", ())
+        shown = {int(row["NUMBER"]): row["ELEMENT"] for row in query(
+            f"SELECT {name} + 0 AS NUMBER, {name} AS ELEMENT FROM {copy}", ()
+        )}  # fmt: skip
+    finally:
+        query(f"DROP TEMPORARY TABLE {copy}", ())
+    quoted = ",".join(quote(str(shown[number])) for number in numbers)
+    whole = f"{kind}({quoted}{rest[rest.rindex(')') :]}"
+    own = tuple(replace(one, type=whole) if one is column else one for one in columns)
+    return own, create.replace(f"{name} {column.type}", f"{name} {whole}", 1)
+
+
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 _NEXT_NUMBER = re.compile(r"^(\) ENGINE=\w+) AUTO_INCREMENT=\d+", re.MULTILINE)
 _TABLE = (
     "SELECT TABLE_NAME, TABLE_COLLATION, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"

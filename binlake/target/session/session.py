@@ -135,11 +135,11 @@ class Session:
                 raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def mappings(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """All rows of a query by the (upper-case) names of its columns; for small answers."""
+        """All rows of a query by the (upper-case) names of its columns, none of a statement; for small answers."""
         with self._link.cursor() as cursor:
             try:
                 cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
-                names = [str(column[0]).upper() for column in cursor.description]
+                names = [str(column[0]).upper() for column in cursor.description or ()]
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
             except (err.MySQLError, OSError) as error:
                 raise translate_error(_as_mysql(error), self.place, sql) from error

@@ -16,6 +16,7 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import Transient
+from binlake.mysqlbinlog.definitions.described import with_shown_characters
 from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
@@ -151,7 +152,7 @@ class SnapshotReader:
             if error.args[0] in _CHANGED:
                 raise SnapshotChanged(table.name) from error
             raise
-        if table_text(link, table.name) != table.text:
+        if table_text(link, table.name) != with_shown_characters(table.text):
             raise SnapshotChanged(table.name)
         self._hand_over(replace(last, is_last=True))
 

@@ -13,6 +13,7 @@ from binlake.mysqlbinlog.definitions.described import (
     SESSION,
     DatabaseDescription,
     describe_all,
+    with_shown_characters,
     without_next_number,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
@@ -52,9 +53,9 @@ def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
 
 
 def table_text(link: Link, name: Name) -> str | None:
-    """CREATE TABLE of a table as `TableDescription.create` has it; None where there is no such table."""
+    """`TableDescription.create` of a table `with_shown_characters`; None where there is no such table."""
     try:
-        return without_next_number(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1]))
+        return with_shown_characters(without_next_number(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1])))
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None

@@ -12,14 +12,14 @@ from support.mariadb import MariaDb, MySql, execute, rows
 from support.snapshots import images, opened, reader_of
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.definitions.described import DatabaseDescription, with_shown_characters
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.rows.schema import mysqltypes as t
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.reading import SnapshotChanged
-from pump_service.feeder.snapshot.structures import describe_source, guess_rows
+from pump_service.feeder.snapshot.structures import describe_source, guess_rows, table_text
 
 pytestmark = pytest.mark.mariadb
 
@@ -179,6 +179,15 @@ def test_a_definition_that_changes_under_the_snapshot_ends_the_reading(source: M
         execute(source, f"ALTER TABLE {DB}.t {ddl}")
         with pytest.raises(SnapshotChanged, match=rf"changed.*table={DB}\.t"):
             list(reader.values())
+
+
+def test_elements_that_the_server_cannot_show_are_no_change_of_the_definition(source: MariaDb) -> None:
+    """They show `?` for characters of four bytes: the definition has them, its text of the moment has not."""
+    execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, e ENUM('🐬', 'b'))")
+    with source.connect() as link:
+        found = next(database for database in describe_source(link) if database.name == DB).tables[0]
+        assert "'🐬','b'" in found.create
+        assert table_text(link, (DB, "t")) == with_shown_characters(found.create)
 
 
 def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
