@@ -23,7 +23,7 @@ from binlake.target.ddl import intents
 from binlake.target.ddl.proof import Evidence, Verdict
 from binlake.target.definitions import definitions
 from binlake.target.session import tables
-from binlake.window import judging
+from binlake.window import deciding, judging
 from binlake.window.definitions import RENAMED_IN, LandedDdl
 from spark_jobs.land import ddljobs as jobs
 
@@ -35,7 +35,7 @@ QUIET = DdlShape(features=SHAPE.features, faults=False)
 
 def names_as_written(patch: pytest.MonkeyPatch) -> None:
     """A statement names its tables in whatever letters its session typed."""
-    patch.setattr(judging, "put_target_names", lambda query, *_: query)
+    patch.setattr(deciding, "put_target_names", lambda query, *_: query)
 
 
 def rows_unseen(patch: pytest.MonkeyPatch) -> None:

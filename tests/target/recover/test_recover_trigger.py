@@ -319,7 +319,7 @@ def test_a_roll_forward_that_ends_below_the_exit_point_says_what_it_did(
 
 def test_a_restore_keeps_no_relay_files(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-15: those of the sync are not its own
-    monkeypatch.setattr(restore, "target_position", lambda *_: SimpleNamespace(window=None))
+    monkeypatch.setattr(restore, "target_position", lambda *_: SimpleNamespace(window=None, commit_ts=None))
     restore.restore(StageContext(forward.replication, "restore", no_spark), 300)
     ((_, own),) = forward.sinks
     assert own.relay.log_dir == ""
