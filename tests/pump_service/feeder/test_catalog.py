@@ -197,6 +197,22 @@ def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Follo
         read_schema_files(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE USER u", "GRANT SELECT ON *.* TO u", "ANALYZE TABLE t", "FLUSH TABLES",
+        "CREATE TEMPORARY TABLE x (i INT)",
+        "DROP /*!40005 TEMPORARY */ TABLE IF EXISTS x", "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
+        "CREATE DEFINER=`root`@`%` PROCEDURE p() DROP TABLE t", "CREATE VIEW v AS SELECT 1", "# Dummy event",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO TRUNCATE TABLE t", "ALTER TABLE t ENGINE=InnoDB",
+        "SET PASSWORD = 'x'",
+        "CREATE TABLE IF NOT EXISTS t (id INT)", "DROP TABLE IF EXISTS none_such", "OPTIMIZE TABLE t",
+    ],
+)  # fmt: skip
+def test_a_statement_that_changes_no_definition_is_passed_over(quiet: Followed, text: str) -> None:
+    assert quiet.follow(text) == []
+
+
 def test_elements_with_characters_of_four_bytes_are_what_the_source_has(followed: Followed) -> None:
     """Both servers show `?` for them in information_schema and in SHOW CREATE TABLE."""
     # A strict MySQL takes it for a double of `?`.
@@ -212,22 +228,6 @@ def test_elements_with_characters_of_four_bytes_are_what_the_source_has(followed
     described = followed.described("shop", "t")
     assert described is not None
     assert f"'🐬','{other}'" in described.create
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "CREATE USER u", "GRANT SELECT ON *.* TO u", "ANALYZE TABLE t", "FLUSH TABLES",
-        "CREATE TEMPORARY TABLE x (i INT)",
-        "DROP /*!40005 TEMPORARY */ TABLE IF EXISTS x", "CREATE TRIGGER g BEFORE INSERT ON t FOR EACH ROW SET @a = 1",
-        "CREATE DEFINER=`root`@`%` PROCEDURE p() DROP TABLE t", "CREATE VIEW v AS SELECT 1", "# Dummy event",
-        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO TRUNCATE TABLE t", "ALTER TABLE t ENGINE=InnoDB",
-        "SET PASSWORD = 'x'",
-        "CREATE TABLE IF NOT EXISTS t (id INT)", "DROP TABLE IF EXISTS none_such", "OPTIMIZE TABLE t",
-    ],
-)  # fmt: skip
-def test_a_statement_that_changes_no_definition_is_passed_over(quiet: Followed, text: str) -> None:
-    assert quiet.follow(text) == []
 
 
 @pytest.fixture(scope="module")
