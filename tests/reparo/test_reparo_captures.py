@@ -31,7 +31,7 @@ CASES = {
 }
 # "ddl_late" goes through some 190 DDL.
 LONGER = {
-    "anomaly": ("base", "before2", "stmt_fail", "ignore_replace"),
+    "anomaly": ("before", "before2", "stmt_fail", "ignore_replace"),
     "bank": ("initial", "during_0", "during_2", "end"),
     "ddl_late": ("database", "renamed", "like", "trunc1"),
     "keys_oldcoll": ("base", "random_0", "random_2", "end"),
@@ -42,7 +42,7 @@ LONGER = {
 
 # Rows ran ahead of their DDL, which the sink puts in front of them, and a drainer behind.
 AHEAD = {
-    "zones_rearranged": ("busy_451", "busy_455", "busy_460", "busy_end"),
+    # Not "zones_rearranged": which of its rows without a key TiDB logged twice is said by hand (pingcap/tidb#57510).
     "zones_unique": ("busy_1", "busy_12", "busy_30", "end"),
 }
 
@@ -55,7 +55,7 @@ def test_base_and_files_are_the_state_of_any_commit(name: str, empty_server: Mar
 
 
 @pytest.mark.servers("mysql")
-@pytest.mark.parametrize("name", ["keys", pytest.param("types_all", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("name", ["keys", pytest.param("shard_mixed", marks=pytest.mark.soak)])
 def test_a_mysql_takes_the_same_files(name: str, empty_server: MariaDb, tmp_path: Path) -> None:  # S0-08
     replay(name, empty_server, tmp_path)
 
@@ -81,7 +81,9 @@ def replay(name: str, server: MariaDb, folder: Path) -> None:
     states = {state.step: state for state in read_expected_states(capture)}
     base, *wanted = (states[step] for step in {**CASES, **LONGER}[name])
     load_base(capture, server, base.commit_ts)
-    assert len(write_files(folder, payloads_of(capture), 1 << 15)) > 1
+    payloads = payloads_of(capture)
+    most = min(1 << 15, sum(len(one.payload) for one in payloads) // 3)
+    assert len(write_files(folder, payloads, most)) > 1
     for state in wanted:
         restored = run(server, folder, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
         assert restored.rows > 0

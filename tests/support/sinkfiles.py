@@ -47,7 +47,7 @@ def _windows(capture: Capture) -> Iterator[tuple[int, int, pa.Table]]:
         jobs = [(ts, job) for ts, job in log.jobs if lo < ts <= hi]
         ddls = plan_ddls(schema, logged, jobs, RULES, lo=lo)
         schemas = window_schemas(schema, logged, jobs, lo)
-        batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
+        batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes="once")
         for commit_ts, start_ts, payload, _ in (row for row in log.rows if lo < row[0] <= hi):
             batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         segments = Segments(lo, hi, tuple(sorted({ddl.since for ddl in ddls})))

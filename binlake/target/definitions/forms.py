@@ -120,8 +120,8 @@ def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
 def normalize_type(text: str, dialect: Dialect) -> str:
     """`text` of information_schema's COLUMN_TYPE without what does not decide values."""
     text = re.sub(r"\s+zerofill|\s*/\*.*?\*/", "", text)
-    if dialect == "mariadb":
-        # Its information_schema speaks utf8mb3.
+    if dialect != "tidb":
+        # Their information_schema speaks utf8mb3.
         text = re.sub("[\U00010000-\U0010ffff]", "?", text)
     # A FLOAT or DOUBLE of (M,D) rounds.
     text = re.sub(r"^((?:tiny|small|medium|big)?int|year)\([\d,]+\)", r"\1", text)

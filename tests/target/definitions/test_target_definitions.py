@@ -216,3 +216,7 @@ def test_types_as_servers_show_them() -> None:
     }
     assert {text: normalize_type(text, "mariadb") for text in shown} == shown
     assert normalize_type("json", "mysql") == "json"
+    # What the servers show of characters of four bytes.
+    assert [normalize_type("enum('🐬')", one) for one in ("mariadb", "mysql", "tidb")] == [
+        "enum('?')", "enum('?')", "enum('🐬')",
+    ]  # fmt: skip
