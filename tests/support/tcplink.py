@@ -21,7 +21,8 @@ class TcpLink:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.host, self.port = self._listener.getsockname()[:2]
         self._lock = threading.Lock()
-        self._open: set[threading.Event] = set()
+        self._open: dict[threading.Event, threading.Event] = {}
+        """By what asks a connection to end, what says that it has."""
         self._frozen = threading.Event()
         self._is_cut = False
         self._threads: list[threading.Thread] = []
@@ -38,11 +39,14 @@ class TcpLink:
             thread.join(timeout=10)
 
     def cut(self) -> None:
-        """End every connection."""
+        """End every connection; when it returns, nothing comes through any more."""
         with self._lock:
             self._is_cut = True
+            ended = list(self._open.values())
             for end in self._open:
                 end.set()
+        for one in ended:
+            assert one.wait(timeout=10)
 
     def freeze(self) -> None:
         """Carry nothing any more, but leave the connections open."""
@@ -66,13 +70,21 @@ class TcpLink:
             except OSError:
                 return
             with self._lock:
-                end, frozen, is_cut = threading.Event(), self._frozen, self._is_cut
+                end, ended, frozen, is_cut = threading.Event(), threading.Event(), self._frozen, self._is_cut
                 if not is_cut:
-                    self._open.add(end)
+                    self._open[end] = ended
             if is_cut:
                 client.close()
             else:
-                self._spawn(self._carry, client, end, frozen)
+                self._spawn(self._carry_until, client, end, frozen, ended)
+
+    def _carry_until(
+        self, client: socket.socket, end: threading.Event, frozen: threading.Event, ended: threading.Event
+    ) -> None:
+        try:
+            self._carry(client, end, frozen)
+        finally:
+            ended.set()
 
     def _carry(self, client: socket.socket, end: threading.Event, frozen: threading.Event) -> None:
         with client, socket.create_connection(self._server) as server:
