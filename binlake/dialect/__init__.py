@@ -3,12 +3,14 @@
 from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import target_charset, target_collation
+from binlake.dialect.ddltext import DdlText
 from binlake.dialect.mapping import MappedDdl, RoutedDdl, inexpressible, map_ddl
 from binlake.dialect.names import StatementNames, put_target_names, session_db
 from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
 
 __all__ = [
     "Classified",
+    "DdlText",
     "Kind",
     "Known",
     "MappedDdl",

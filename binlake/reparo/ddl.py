@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from binlake import tso
 from binlake.base.dialects import Dialect
 from binlake.binlogfile.reading import Ddl
-from binlake.dialect import map_ddl
+from binlake.dialect import DdlText, map_ddl
 from binlake.dialect.classify import Kind, classify_tokens
 from binlake.dialect.conversions import RESTORES
 from binlake.dialect.names import DATABASES, put_target_names, split_statements
@@ -82,18 +82,6 @@ class TargetDdl:
     repeatable: bool
 
 
-@dataclass(frozen=True)
-class _Routed:
-    """As the mapping of DDL takes it: what it touches before, and nothing of after."""
-
-    commit_ts: int
-    db: str
-    table: str
-    sql: str
-    before: Definitions
-    after: Definitions
-
-
 def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Collection[Name] = ()) -> TargetDdl:
     """What the target runs for `ddl`, as it is now; `gone`: what DDL of the same window drop before it.
 
@@ -109,7 +97,7 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
     before = [tables.find(*name) for name in names if name[1]]
     databases = tuple(DbInfo(1, name, "", "", {}) for name, table in names if not table)
     first = names[0] if names else (db, "")
-    routed = _Routed(
+    routed = DdlText(
         ddl.commit_ts,
         db or first[0],
         first[1],

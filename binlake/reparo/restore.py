@@ -72,13 +72,13 @@ def restore(
     join the earlier one.
     """
     target = settings.target()
-    if settings.base:
-        _load_base(settings, store, target, hook, say)
+    until = _load_base(settings, store, target, hook, say) if settings.base else None
     position = read_position(target, settings.name, settings.cluster_id)
     lo = _begin(settings, position)
     if settings.stop and lo >= settings.stop and position.opened is None:
         return Restored(lo, lo)
-    until = _require_whole(settings, store, lo, say)
+    if until is None:
+        until = _require_whole(settings, store, lo, say)
     restored, items = Restored(lo, lo), _read(settings, store, lo)
     with closing(Session(target)) as session:
         run = _Run(settings, target, session, hook, say)
@@ -87,8 +87,11 @@ def restore(
     return restored
 
 
-def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hook | None, say: Say) -> None:
-    """The dump, where it is not there yet, once the files behind it are known to be whole."""
+def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hook | None, say: Say) -> int | None:
+    """The dump, where it is not there yet, once the files behind it are known to be whole: as `_require_whole`.
+
+    None where they were not read, as a run before this one began with the dump.
+    """
     base = find_base(Path(settings.base), settings.base_ts or None)
     if settings.stop and base.commit_ts > settings.stop:
         raise ConfigError(
@@ -96,11 +99,12 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
             where={"base": base.commit_ts, "stop": settings.stop},
             hint="take an older dump; files only go forward",
         )
-    if read_position(target, settings.name, settings.cluster_id).commit_ts in (None, 0):
-        _require_whole(settings, store, base.commit_ts, say)
+    begun = read_position(target, settings.name, settings.cluster_id).commit_ts
+    until = _require_whole(settings, store, base.commit_ts, say) if begun in (None, 0) else None
     task = BaseTask(settings.name, settings.cluster_id, settings.data_hash(), Rules(tables=settings.choice()))
     done = load_base(target, task, base, hook=hook)
     say(f"{done.rows:,} rows of the dump, taken at {base.commit_ts}: {done.state}")
+    return until
 
 
 def _begin(settings: ReparoSettings, position: Position) -> int:

@@ -20,7 +20,7 @@ from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.ddls import landed_ddls
-from binlake.mysqlbinlog.dumpfolder import Name, read_dump_folder
+from binlake.mysqlbinlog.dumpfolder import Name
 from binlake.pipeline import names_of_sink
 from binlake.reparo.command import open_data
 from binlake.reparo.restore import restore as replay_files
@@ -105,7 +105,7 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
         else:
             dump = Base(Path(base), commit_ts)
             results.append(_load(ctx.replication, dump, cluster_id(ctx, landed)))
-            loaded = read_dump_folder(dump.folder).tables
+            loaded = dump.dump.tables
     results += restore(ctx, to)
     known = {name: why for name, why in tables_in_part(ctx, results[-1].hi).items() if name not in loaded}
     if known:
@@ -224,6 +224,6 @@ def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
     done = load_base(target, BaseTask.of(replication, cluster), base)
     state = "done" if done.state == "applied" else done.state
     detail = {"batches": done.batches, "ddl": done.ddls, "folder": str(base.folder)}
-    views = [".".join(name) for name in read_dump_folder(base.folder).views]
+    views = [".".join(name) for name in base.dump.views]
     detail |= {"views_left_out": views} if views else {}
     return StageResult("base", state, done.lo, done.hi, done.rows, done.seconds, "", detail)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from daily import DB, Daily
-from support.ddltext import DdlText
 
-from binlake.dialect import map_ddl
+from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action
 from binlake.rows.schema.delta import Definitions

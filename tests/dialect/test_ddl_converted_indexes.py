@@ -6,12 +6,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from support.ddltext import DdlText
 from support.mariadb import MariaDb, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.dialect import map_ddl
+from binlake.dialect import DdlText, map_ddl
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions

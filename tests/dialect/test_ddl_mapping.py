@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.ddltext import DdlText
 from support.tabledefs import col, key, primary, table
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import Kind, classify, map_ddl, target_collation
+from binlake.dialect import DdlText, Kind, classify, map_ddl, target_collation
 from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
 from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS
 from binlake.dialect.tokens import TokenKind, render, tokenize

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.ddltext import DdlText
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
@@ -13,7 +12,7 @@ from support.workload import Workload, integer, text
 
 from binlake.base.dialects import Dialect
 from binlake.compare.capture import Capture
-from binlake.dialect import Known, map_ddl, standard_text, tokenize_restored
+from binlake.dialect import DdlText, Known, map_ddl, standard_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import effects_of

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.ddltext import DdlText
 from support.tabledefs import col, primary, table
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import map_ddl
+from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import DdlJob, SchemaState, TableDef

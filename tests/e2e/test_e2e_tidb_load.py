@@ -9,7 +9,6 @@ import itertools
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support.live import LiveSource
-from support.mariadb import MariaDb, execute, rows
+from support.mariadb import MariaDb, execute
 from support.tidb_double import Snapshots, write_history
 from support.tinylake import put
 from support.windows import target_of
 from support.workload import Workload, integer, text
+from test_e2e_window import expected, tables_of
 
 from binlake.errors import CheckpointConflict, ConfigError, SourceUnavailable, TargetRefused
 from binlake.lake.baseload import BaseTable
@@ -112,24 +112,6 @@ def shop(source: LiveSource, second_mariadb: MariaDb, target: dict[str, Any]) ->
         yield made
 
 
-def contents(workload: Workload, server: MariaDb) -> dict[tuple[str, str], Counter[tuple[str | None, ...]]]:
-    """The target's rows of every table of the model, as texts."""
-    found = {}
-    for db, table in workload.rows:
-        names = [column.name for column in workload.table(db, table).columns]
-        query = f"SELECT {', '.join(f'CAST(`{name}` AS CHAR)' for name in names)} FROM `{db}`.`{table}`"
-        found[db, table] = Counter(rows(server, query))
-    return found
-
-
-def expected(workload: Workload) -> dict[tuple[str, str], Counter[tuple[str | None, ...]]]:
-    """The model's rows of every table."""
-    return {
-        (db, table): Counter(tuple(row[c.name] for c in workload.table(db, table).columns) for row in found)
-        for (db, table), found in workload.rows.items()
-    }
-
-
 def change(workload: Workload) -> None:
     """Changes of rows of the base, and of none."""
     items = workload.rows["shop", "item"]
@@ -146,7 +128,7 @@ def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
 ) -> None:  # S4-02 S4-24 R-34
     ctx, workload = shop.context(), shop.workload
     done = shop.load(ctx)
-    assert contents(workload, mariadb) == expected(workload)
+    assert tables_of(workload, mariadb) == expected(workload)
     (load,) = done.loads
     assert (done.phase, load.rows, load.tables_done) == ("applied", 3 * ROWS, 4)
     # All that was read was read as of the base, by every session.
@@ -165,7 +147,7 @@ def test_a_source_with_a_past_is_loaded_and_its_windows_begin_behind_it(
     workload.add_column("shop", "item", integer("more", default="4"))
     workload.begin().insert("shop", "item", id=9001, name="newer", n=1, more=5).commit()
     shop.run_windows(ctx)
-    assert contents(workload, mariadb) == expected(workload)
+    assert tables_of(workload, mariadb) == expected(workload)
     assert ctx.windows.landed()[len(landed)][0] == load.commit_ts
     # The lake knows these tables whole, also what nobody has changed since.
     versions = MirrorVersions(ctx.paths).latest()
@@ -206,7 +188,7 @@ def test_a_load_that_breaks_goes_on_and_reads_no_range_twice(
     assert sum(map(_is_read, shop.sql.queries)) == len(table.chunks()) - len(read_before)
     change(shop.workload)
     shop.run_windows(again)
-    assert contents(shop.workload, mariadb) == expected(shop.workload)
+    assert tables_of(shop.workload, mariadb) == expected(shop.workload)
 
 
 @pytest.mark.soak
@@ -228,10 +210,10 @@ def test_a_load_that_is_killed_goes_on(killed_at: int, shop: Shop, mariadb: Mari
     assert child.returncode == -signal.SIGKILL
     shop.sql.refuse = lambda _: False
     assert subprocess.run([sys.executable, *words], check=False).returncode == 0
-    assert contents(shop.workload, mariadb) == expected(shop.workload)
+    assert tables_of(shop.workload, mariadb) == expected(shop.workload)
     change(shop.workload)
     shop.run_windows(ctx)
-    assert contents(shop.workload, mariadb) == expected(shop.workload)
+    assert tables_of(shop.workload, mariadb) == expected(shop.workload)
 
 
 def as_toml(ctx: StageContext) -> str:
@@ -269,7 +251,7 @@ def test_a_target_that_has_the_tables_keeps_them_where_they_are_empty(shop: Shop
         shop.load(shop.context(**few))
     execute(mariadb, "DELETE FROM shop.item")
     shop.load(shop.context(**few))
-    assert contents(shop.workload, mariadb) == expected(shop.workload)
+    assert tables_of(shop.workload, mariadb) == expected(shop.workload)
 
 
 def test_what_would_leave_a_gap_is_refused(shop: Shop, mariadb: MariaDb, tmp_path: Path) -> None:  # R-34 S0-01

@@ -13,9 +13,8 @@ from ddlworld import State, World
 from modelerrors import Wrong
 from modelrun import Model
 from modelwindow import Converter
-from support.ddltext import DdlText
 
-from binlake.dialect import map_ddl
+from binlake.dialect import DdlText, map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from support.mariadb import MariaDb, rows
 from support.workload import Col, Row, Workload, integer, text
 
 from binlake.rows.schema import mysqltypes as t
@@ -81,3 +83,18 @@ def pairs(h: History) -> None:
 def plain(rows: list[Row]) -> list[list[tuple[str, str | None]]]:
     """Rows in an order that does not depend on where they came from."""
     return sorted((sorted(row.items()) for row in rows), key=str)
+
+
+def as_text(value: object) -> str | None:
+    """A value as the model has it."""
+    return None if value is None else value.hex().upper() if isinstance(value, bytes) else str(value)
+
+
+def shown(server: MariaDb) -> dict[tuple[str, str], Any]:
+    """All rows of `shop`, as the model writes them."""
+    found = {}
+    for (name,) in rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"):
+        columns = [column for (column, *_) in rows(server, f"SHOW COLUMNS FROM shop.`{name}`")]
+        texts = ([as_text(v) for v in row] for row in rows(server, f"SELECT * FROM shop.`{name}`"))
+        found["shop", name] = plain([dict(zip(columns, row, strict=True)) for row in texts])
+    return found

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from history import plain
+from history import plain, shown
 from mirrored import Mirrored
-from support.mariadb import MariaDb, rows
+from support.mariadb import MariaDb
 
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.repair.backfill.progress import BackfillProgress
@@ -22,16 +21,6 @@ from spark_jobs.job.context import Bounds
 from spark_jobs.job.runner import run_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
-
-
-def shown(server: MariaDb) -> dict[tuple[str, str], Any]:
-    """All rows of `shop` on a server, as the model writes them."""
-    found = {}
-    for (name,) in rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"):
-        columns = [column for (column, *_) in rows(server, f"SHOW COLUMNS FROM shop.`{name}`")]
-        texts = ([None if v is None else str(v) for v in row] for row in rows(server, f"SELECT * FROM shop.`{name}`"))
-        found["shop", name] = plain([dict(zip(columns, row, strict=True)) for row in texts])
-    return found
 
 
 def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(

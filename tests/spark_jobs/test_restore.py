@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from history import plain
+from history import plain, shown
 from mirrored import Mirrored
 from support.dumps import write_dump
 from support.mariadb import MariaDb, rows
@@ -20,21 +19,6 @@ from spark_jobs.job.context import StageContext
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 CLUSTER = 7
-
-
-def as_text(value: object) -> str | None:
-    """A value as the model has it."""
-    return None if value is None else value.hex().upper() if isinstance(value, bytes) else str(value)
-
-
-def shown(server: MariaDb) -> dict[tuple[str, str], Any]:
-    """All rows of `shop`, as the model writes them."""
-    found = {}
-    for (name,) in rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"):
-        columns = [column for (column, *_) in rows(server, f"SHOW COLUMNS FROM shop.`{name}`")]
-        texts = ([as_text(v) for v in row] for row in rows(server, f"SELECT * FROM shop.`{name}`"))
-        found["shop", name] = plain([dict(zip(columns, row, strict=True)) for row in texts])
-    return found
 
 
 @pytest.fixture

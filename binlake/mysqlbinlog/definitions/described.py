@@ -188,7 +188,7 @@ def _with_moments(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
 
 
 def with_shown_characters(create: str) -> str:
-    """A CREATE text as MySQL and MariaDB show it: `?` for characters of four bytes."""
+    """`create`, or a part of one, as MySQL and MariaDB show it: `?` for characters of four bytes."""
     return _FOUR_BYTES.sub("?", create)
 
 

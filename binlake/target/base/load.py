@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
-from binlake.mysqlbinlog.dumpfolder import read_dump_folder
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.dumpplace import read_dump_place
 from binlake.rules import Rules
 from binlake.statements.literal import qualified
@@ -33,6 +34,11 @@ class Base:
 
     folder: Path
     commit_ts: int
+
+    @cached_property
+    def dump(self) -> DumpFolder:
+        """Its files. Raises ConfigError."""
+        return read_dump_folder(self.folder)
 
 
 @dataclass(frozen=True)
@@ -80,9 +86,7 @@ def load_base(
     position = read_position(target, task.name, task.cluster_id)
     if _is_loaded(position, base):
         return ApplyResult("already", 0, base.commit_ts)
-    statements = DumpStatements(
-        read_dump_folder(base.folder), base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation
-    )
+    statements = DumpStatements(base.dump, base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation)
     _require_free(position, base, target, statements)
     # Before anything is written: a dump that was not copied whole is refused whole.
     rows = statements.count_rows(position.max_packet)

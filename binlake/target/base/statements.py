@@ -6,17 +6,15 @@ one with another dump in its place is refused.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from binlake.base.dialects import Dialect
-from binlake.dialect import bytewise_text, map_ddl, put_target_names
+from binlake.dialect import DdlText, bytewise_text, map_ddl, put_target_names
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, Name, open_dump_file, read_dump_statements
-from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.lenient import make_lenient
@@ -31,19 +29,6 @@ _MAKES = re.compile(r"CREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
 _HAS_ENUM = re.compile(r"\benum\s*\(", re.I)
 _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
 """A value that may be an ENUM's error value, which a strict session refuses."""
-_NOTHING = Definitions((), ())
-
-
-@dataclass(frozen=True)
-class _DumpedDdl:
-    """A definition of the dump, as `map_ddl` takes it."""
-
-    commit_ts: int
-    db: str
-    table: str
-    sql: str
-    before: Definitions = _NOTHING
-    after: Definitions = _NOTHING
 
 
 @dataclass(frozen=True)
@@ -167,7 +152,7 @@ class DumpStatements:
         routed = put_target_names(text, db, self._names)
         sql = routed if self._new_collation else bytewise_text(routed, self._dialect)
         home = self._names.table(db, table) if table else (self._names.database(db), "")
-        mapped = map_ddl(_DumpedDdl(self._base, home[0], home[1], sql), self._dialect).sql
+        mapped = map_ddl(DdlText(self._base, home[0], home[1], sql), self._dialect).sql
         own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one, count=1) for one in mapped)
         digest = statement_digest(own)
         batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
@@ -186,7 +171,7 @@ class DumpStatements:
             )
         expect = tuple(one.rows for one in group)
         return StatementBatch(
-            segment, Phase.WRITE, number, db, table, "insert", sql, expect, "", 0, sum(expect), _digest(texts)
+            segment, Phase.WRITE, number, db, table, "insert", sql, expect, "", 0, sum(expect), statement_digest(texts)
         )
 
 
@@ -207,11 +192,3 @@ def _in_groups(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
         size += len(one.rest)
     if group:
         yield group
-
-
-def _digest(texts: list[bytes]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(text)
-        digest.update(b"\0")
-    return digest.hexdigest()

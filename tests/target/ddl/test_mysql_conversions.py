@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ddltext import DdlText
 from support.mariadb import MySql, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.dialect import map_ddl, target_collation
+from binlake.dialect import DdlText, map_ddl, target_collation
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
 from binlake.rows.codec.floats import as_float32

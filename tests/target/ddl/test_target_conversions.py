@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ddltext import DdlText
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config.model import Target
-from binlake.dialect import map_ddl, target_collation
+from binlake.dialect import DdlText, map_ddl, target_collation
 from binlake.errors import TargetRefused
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
