@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from support.children import ended, start_child
 from support.drainerfiles import (
     Story,
     Written,
@@ -22,10 +23,12 @@ from support.drainerfiles import (
     write_files,
 )
 from support.mariadb import MariaDb, execute, rows
-from support.reparation import run
-from support.windows import Crash, at, ended, signal_me
+from support.reparation import run, settings_of
+from support.windows import Crash, at, signal_me
 
-from binlake.errors import BinlakeError, CheckpointConflict, Permanent, SchemaError, TargetRefused
+from binlake.base.filestore import LocalStore
+from binlake.errors import CheckpointConflict, Permanent, SchemaError, TargetRefused
+from binlake.reparo.restore import restore
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
@@ -61,18 +64,9 @@ def assert_whole(server: MariaDb) -> None:
 
 
 def run_in_child(server: MariaDb, folder: Path, hook: Callable[[str], None]) -> int:
-    """A run in a forked process; how it ended."""
-    pid = os.fork()
-    if not pid:
-        code = 3
-        try:
-            run(server, folder, hook, window_rows=3)
-            code = 0
-        except BinlakeError:
-            code = 1
-        finally:
-            os._exit(code)
-    return ended(pid)
+    """A run in a process of its own; how it ended."""
+    settings = settings_of(server, folder, window_rows=3)
+    return ended(start_child(partial(restore, hook=hook), settings, LocalStore(folder)))
 
 
 STEPS = [

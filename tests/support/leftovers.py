@@ -11,8 +11,8 @@ import psutil
 _MARK = "BINLAKE_TEST_SESSION"
 PATIENCE_S = 30.0
 """For what is just ending: a busy machine's servers take a while."""
-# These end with the process that has them: PySpark's JVM of a classic session, and Python's own helper.
-_HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker")
+# These end with the process that has them: PySpark's JVM of a classic session, and Python's own helpers.
+_HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def mark_session() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import signal
@@ -12,23 +11,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Literal
 
+from support.children import start_child
 from support.mariadb import MariaDb
 
 from binlake.config.model import Target
-from binlake.errors import BinlakeError, TargetUnavailable
+from binlake.errors import TargetUnavailable
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.digests import batch_to_row, digest_of_index
 from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
+from binlake.target.apply import ordered
 from binlake.target.definitions.definitions import read_definitions
 from binlake.target.session.stopping import StopFlag
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
 NAME = "shop"
-_children: set[int] = set()
 Kind = Literal["ddl", "delete", "replace", "insert"]
 
 
@@ -190,64 +191,44 @@ def apply_in_runs(target: Target, window: Callable[[], Window]) -> None:
 
 
 def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]:
-    """A hook that acts the `number`-th time (from 1) that `step` is passed."""
-    passes, lock = itertools.count(1), threading.Lock()
+    """A hook that acts the `number`-th time (from 1) that `step` is passed; another process can be given it."""
+    return partial(_act_at, step, number, itertools.count(1), act)
 
-    def hook(passed: str) -> None:
-        if passed != step:
-            return
-        with lock:
-            is_it = next(passes) == number
-        if is_it:
-            act()
 
-    return hook
+def _act_at(step: str, number: int, passes: Iterator[int], act: Callable[[], None], passed: str) -> None:
+    # `next` of a count is one step of the interpreter: no two threads get one number.
+    if passed == step and next(passes) == number:
+        act()
 
 
 def signal_me(which: signal.Signals) -> Callable[[], None]:
     """Send a signal to the calling process; from a thread of its own, go on once the main thread has taken it."""
+    return partial(_signal, which)
 
-    def act() -> None:
-        flag = getattr(signal.getsignal(which), "__self__", None)
-        os.kill(os.getpid(), which)
-        if isinstance(flag, StopFlag) and threading.current_thread() is not threading.main_thread():
-            # Else the other connections may apply the rest of the window before.
-            wait_until(flag.is_set)
 
-    return act
+def _signal(which: signal.Signals) -> None:
+    flag = getattr(signal.getsignal(which), "__self__", None)
+    os.kill(os.getpid(), which)
+    if isinstance(flag, StopFlag) and threading.current_thread() is not threading.main_thread():
+        # Else the other connections may apply the rest of the window before.
+        wait_until(flag.is_set)
 
 
 def apply_in_child(
     target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
 ) -> int:
-    """Start `apply` in a forked process; its pid. It exits with 0, or with 1 after a BinlakeError."""
-    pid = os.fork()
-    if pid:
-        _children.add(pid)
-        return pid
-    # Garbage of native libraries (a gRPC channel) waits for threads that only the parent has.
-    gc.freeze()
-    code = 3
-    try:
-        apply(target, window, hook, relay)
-        code = 0
-    except BinlakeError:
-        code = 1
-    finally:
-        os._exit(code)
+    """Start `apply` in a process of its own; its pid."""
+    return start_child(apply, target, window, hook, relay)
 
 
-def ended(pid: int) -> int:
-    """Wait for a child: its exit code, or minus the signal that ended it."""
-    _children.discard(pid)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def apply_ordered_in_child(target: Target, window: Window, hook: Callable[[str], None]) -> int:
+    """The same in mode ordered, whose checkpoint moves at every chance."""
+    return start_child(_apply_ordered, target, window, hook)
 
 
-def end_children() -> None:
-    """Kill what a failed test left, stopped processes too."""
-    for pid in list(_children):
-        os.kill(pid, signal.SIGKILL)
-        ended(pid)
+def _apply_ordered(target: Target, window: Window, hook: Callable[[str], None]) -> None:
+    ordered.CHECKPOINT_S = 0.0
+    apply(target, window, hook)
 
 
 class Crash(Exception):

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from support import servers
+from support.children import end_children
 from support.mariadb import MariaDb, execute
-from support.windows import end_children, target_of
+from support.windows import target_of
 
 from binlake.config.model import Target
 

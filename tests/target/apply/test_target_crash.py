@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pymysql
 import pytest
+from support.children import ended
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
-from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, ended, signal_me
+from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
 
 from binlake.config.model import Target
 from binlake.errors import TargetBusy, TargetUnavailable

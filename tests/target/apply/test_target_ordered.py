@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.children import ended
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.rowhistory import KEYED, History, plan
 from support.tabledefs import col, primary, table
-from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
+from support.windows import Crash, Window, apply, apply_ordered_in_child, at, crashing, signal_me
 
 from binlake.base.redaction import show_row_values
 from binlake.changes.net import RowEvent
@@ -96,7 +97,8 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target,
     # S3-20, R-17, invariant 9: kill -9 inside and between the transactions of several connections; plain forms
     history = History(7, 60)
     found = window(plan(history.events, SMALL))
-    assert ended(apply_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))) == -signal.SIGKILL
+    pid = apply_ordered_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
     if step != "closed":
         assert checkpoint(server)[1] is False
     apply(ordered, found)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pymysql
 import pytest
+from support.children import ended
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import (
@@ -25,7 +26,6 @@ from support.windows import (
     apply_in_runs,
     at,
     crashing,
-    ended,
     is_stopped,
     signal_me,
     wait_until,

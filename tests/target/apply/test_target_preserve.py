@@ -7,10 +7,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support.children import ended
 from support.kepthistory import History, window
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
-from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
+from support.windows import Crash, Window, apply, apply_in_child, at, crashing, signal_me
 
 from binlake.changes.ordered import RowForms
 from binlake.config.model import Target, TargetTable

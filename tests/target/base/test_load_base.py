@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.children import end_children
 from support.dumps import put, write_dump
 from support.mariadb import MariaDb, execute, rows
-from support.windows import end_children
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError

@@ -10,8 +10,9 @@ from typing import ClassVar, cast
 
 import pymysql
 import pytest
+from support.children import ended
 from support.mariadb import MariaDb, execute, rows
-from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_stopped, signal_me, wait_until
+from support.windows import NAME, Window, apply, apply_in_child, at, is_stopped, signal_me, wait_until
 
 from binlake.config.model import Target
 from binlake.errors import Fenced, LeaseHeld, TargetRefused, TargetUnavailable

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.children import ended
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
-from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import Window, apply, apply_in_child, at, signal_me
 
 from binlake.config.model import Target
 from binlake.dialect import DdlText, map_ddl, target_collation

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from support.children import ended
 from support.mariadb import MariaDb, execute, rows
-from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused

@@ -9,9 +9,10 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from support.children import ended
 from support.failover import drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
-from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused

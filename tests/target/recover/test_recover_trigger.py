@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.children import end_children, ended
 from support.mariadb import MariaDb, execute, rows
-from support.windows import CLUSTER, NAME, Window, apply_in_child, at, end_children, ended, signal_me, target_of
+from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me, target_of
 
 from binlake.config import Replication
 from binlake.config.model import Lake, Target

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
+from support.children import ended
 from support.mariadb import MariaDb, execute, rows
-from support.windows import NAME, Crash, Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import NAME, Crash, Window, apply, apply_in_child, at, signal_me
 
 from binlake.config import Replication
 from binlake.config.model import Target

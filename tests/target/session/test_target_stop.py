@@ -8,9 +8,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from support.children import ended
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
-from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me, target_of, wait_until
+from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me, target_of, wait_until
 
 from binlake.changes.ordered.forms import RowForms
 from binlake.config.model import Target
