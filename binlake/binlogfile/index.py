@@ -42,16 +42,21 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class Index:
-    """The files of `feed` that hold all of (lo, hi], in their order."""
+    """The files of `feed` that hold all of (lo, hi], in their order.
+
+    `time_zone`: of the texts of TIMESTAMPs in them; "" of an index that was written before it was said.
+    """
 
     feed: str
     lo: int
     hi: int
     files: tuple[IndexedFile, ...] = ()
+    time_zone: str = ""
 
     def to_json(self) -> bytes:
         """As its file has it: timestamps are text (DESIGN 3.12), a line a file."""
         head = {"format": FORMAT, "feed": self.feed, "lo": str(self.lo), "hi": str(self.hi)}
+        head |= {"time-zone": self.time_zone} if self.time_zone else {}
         lines = [
             json.dumps({**vars(file), "first": str(file.first), "last": str(file.last)}, ensure_ascii=False)
             for file in self.files
@@ -65,7 +70,8 @@ class Index:
             head, *rest = (json.loads(line) for line in content.decode().splitlines())
             if head["format"] != FORMAT:
                 raise ValueError(f"its format is {head['format']}")
-            return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_file, rest)))
+            zone = head.get("time-zone", "")
+            return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_file, rest)), zone)
         except (ValueError, KeyError, TypeError) as error:
             raise _damaged(str(error)) from error
 

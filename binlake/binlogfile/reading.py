@@ -101,13 +101,19 @@ class Ddl:
 Item = Transaction | Ddl
 
 
-def read_items(store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False) -> Iterator[Item]:
+def read_items(
+    store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False, whole_range: bool = False
+) -> Iterator[Item]:
     """What was committed at `first` to `last`, both included (None: to the end), in the folder.
 
-    `torn_end`: see `read_records`; for the last file of a folder without an index. Raises DamagedFile and Permanent for
-    what is damaged, cut, missing or there twice, Transient.
+    `torn_end`: see `read_records`; for the last file of a folder without an index. `whole_range`: the folder must hold
+    all of the range, as far as it can be known. Raises DamagedFile and Permanent for what is damaged, cut, missing or
+    there twice, Transient.
     """
-    return _Reader(store, torn_end).items(first, last)
+    reader = _Reader(store, torn_end)
+    if whole_range:
+        reader.require_range(first, last)
+    return reader.items(first, last)
 
 
 def value_of(datum: bytes) -> int | float | bytes | str | None:
@@ -179,11 +185,26 @@ class _Reader:
         index, there = read_index(store), files_among(store.list(""))
         self._store, self._torn_end = store, torn_end
         self._indexed = {} if index is None else {file.name: file for file in index.files}
-        self._ours = index is not None
+        self._index, self._ours = index, index is not None
         self._files = there if index is None else _indexed_files(index, there)
         require_files(store, index, there)
 
+    def require_range(self, first: int, last: int | None) -> None:
+        """The folder holds all of `first` (0: what it begins with) to `last`. Raises Permanent.
+
+        Without an index only the numbers of the files tell: in front of number 0 there was no file.
+        """
+        if self._index is not None:
+            lo, hi = self._index.lo, self._index.hi
+            if (first and first <= lo) or (last is not None and last > hi):
+                raise _lacking_range_error(self._store, (first, last), f"{lo + 1}-{hi}")
+        elif first and self._files[0].index:
+            begin = self._first_ts(self._files[0])
+            if begin is None or begin > first:
+                raise _lacking_range_error(self._store, (first, last), f"from {begin} on, in {self._files[0].name}")
+
     def items(self, first: int, last: int | None) -> Iterator[Item]:
+        """See `read_items`."""
         files = self._from(first)
         require_sequence(files, self._store.shown)
         before: tuple[int, bytes] | None = None
@@ -265,12 +286,10 @@ def _up_to(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
     return io.BufferedReader(_Limited(stream, indexed), 1 << 20)
 
 
-def require_covered(store: Store, first: int, last: int) -> None:
-    """An index says that the folder holds all of `first` to `last`; without one nobody knows. Raises Permanent."""
-    index = read_index(store)
-    if index is not None and (first <= index.lo or last > index.hi):
-        raise Permanent(
-            "the binlog files do not hold the whole range",
-            where={"folder": store.shown, "range": f"{first}-{last}", "held": f"{index.lo + 1}-{index.hi}"},
-            hint="take a range inside, or files of a longer retention",
-        )
+def _lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:
+    first, last = wanted
+    return Permanent(
+        "the binlog files do not hold the whole range",
+        where={"folder": store.shown, "range": f"{first}-{'' if last is None else last}", "held": held},
+        hint="take a range inside, or files of a longer retention",
+    )

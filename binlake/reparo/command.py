@@ -27,7 +27,7 @@ _FLAGS = {
     "dest-type": "print (default), mysql, mariadb or tidb",
     "log-file": "of the original; not used",
     "name": "whose progress at the target is meant (default: reparo)",
-    "time-zone": "zone of the drainer that wrote the files (default: UTC)",
+    "time-zone": "zone of TIMESTAMPs in the files (default: as their index says; without one UTC)",
     "mode": "atomic (default), parallel or auto",
     "window-rows": "rows that are applied together",
 }

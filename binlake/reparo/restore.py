@@ -16,7 +16,7 @@ import structlog
 from binlake.base.dialects import Dialect
 from binlake.base.filestore import Store
 from binlake.binlogfile.index import read_index
-from binlake.binlogfile.reading import Item, read_items, require_covered
+from binlake.binlogfile.reading import Item, read_items
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
@@ -71,15 +71,15 @@ def restore(
     Raises what `read_items`, `apply_window` and the mapping of DDL raise, CheckpointConflict for a range that does not
     join the earlier one.
     """
-    target = settings.target()
+    settings, target = settings.in_zone_of(read_index(store)), settings.target()
     until = _load_base(settings, store, target, hook, say) if settings.base else None
     position = read_position(target, settings.name, settings.cluster_id)
-    lo = _begin(settings, position)
+    lo = _begin(settings, store, position)
     if settings.stop and lo >= settings.stop and position.opened is None:
         return Restored(lo, lo)
     if until is None:
         until = _require_whole(settings, store, lo, say)
-    restored, items = Restored(lo, lo), _read(settings, store, lo)
+    restored, items = Restored(lo, lo), _read(settings, store, lo, until)
     with closing(Session(target)) as session:
         run = _Run(settings, target, session, hook, say)
         for window in cut_windows(items, lo, until, settings.window_rows, run.choice.keeps, position.window):
@@ -107,12 +107,13 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
     return until
 
 
-def _begin(settings: ReparoSettings, position: Position) -> int:
-    """The commit_ts above which the run goes on. Raises CheckpointConflict for a gap."""
+def _begin(settings: ReparoSettings, store: Store, position: Position) -> int:
+    """The commit_ts above which the run goes on; 0: with the first file. Raises CheckpointConflict for a gap."""
     if position.window is not None:
         return position.window[0]
     if position.commit_ts is None:
-        return max(settings.start - 1, 0)
+        index = read_index(store) if not settings.start else None
+        return max(settings.start - 1, 0) if index is None else index.lo
     if settings.start > position.commit_ts + 1:
         raise CheckpointConflict(
             "an earlier run of this name ended before the start of this one",
@@ -124,20 +125,21 @@ def _begin(settings: ReparoSettings, position: Position) -> int:
 
 
 def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) -> int:
-    """Reads all of the range once, before anything is written; the commit_ts up to which the files hold everything, 0
-    where only what they hold says it. Raises as `read_items`."""
-    if settings.stop:
-        require_covered(store, lo + 1, settings.stop)
+    """Reads all of the range once, before anything is written; the commit_ts up to which it is proven, which without
+    an index is that of the last item. Raises as `read_items`."""
     index = read_index(store)
-    count = sum(1 for _ in _read(settings, store, lo))
+    until = settings.stop if index is None else min(index.hi, settings.stop or index.hi)
+    count = last = 0
+    for item in _read(settings, store, lo, settings.stop or until):
+        count, last = count + 1, item.commit_ts
     say(f"{count:,} transactions and DDL to apply")
-    if index is None:
-        return 0
-    return min(index.hi, settings.stop) if settings.stop else index.hi
+    return last if index is None else until
 
 
-def _read(settings: ReparoSettings, store: Store, lo: int) -> Iterator[Item]:
-    return read_items(store, lo + 1, settings.stop or None, torn_end=settings.torn_end)
+def _read(settings: ReparoSettings, store: Store, lo: int, until: int) -> Iterator[Item]:
+    """All above `lo` up to `until` (0: to the end). What has gone or was added since it was proven is seen."""
+    first = lo + 1 if lo else 0
+    return read_items(store, first, until or None, torn_end=settings.torn_end, whole_range=True)
 
 
 class _Run:

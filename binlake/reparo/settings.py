@@ -18,10 +18,12 @@ from pydantic import Field, ValidationError
 from binlake import tso
 from binlake.base.sections.rules import Filter
 from binlake.base.sections.values import NameList, Section, TableName
+from binlake.binlogfile.index import Index
 from binlake.config.model import Target
 from binlake.errors import ConfigError
 from binlake.rules.tables import TableFilter
 
+UTC = "UTC"
 MAX_CLUSTER = (1 << 63) - 1
 
 
@@ -58,7 +60,7 @@ class ReparoSettings(Section):
     log_file: str = Field("", description="taken and not used: events go to stderr")
     name: str = Field("reparo", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="whose progress at the target is meant")
     checkpoint_schema: str = Field("binlake_reparo", description="database of the progress and its ledger")
-    time_zone: str = Field("UTC", description="zone of the drainer that wrote the files: TIMESTAMPs are text of it")
+    time_zone: str = Field("", description="zone of TIMESTAMPs in the files; empty: as their index says, else UTC")
     torn_end: bool = Field(False, description="the last file may end inside a record: a drainer still writes it")
     window_rows: int = Field(50_000, ge=1, description="rows that are applied together, whole transactions")
     mode: Literal["atomic", "parallel", "auto"] = Field("atomic", description="as target.mode of a replication")
@@ -77,15 +79,26 @@ class ReparoSettings(Section):
 
     @property
     def zone(self) -> ZoneInfo:
-        """Raises ConfigError."""
+        """That of TIMESTAMPs in the files. Raises ConfigError."""
         try:
-            return ZoneInfo(self.time_zone)
+            return ZoneInfo(self.time_zone or UTC)
         except (ZoneInfoNotFoundError, ValueError):
             raise ConfigError(
                 "the time zone is not known",
                 where={"time-zone": self.time_zone},
                 hint="a name as Europe/Berlin, or UTC",
             ) from None
+
+    def in_zone_of(self, index: Index | None) -> ReparoSettings:
+        """With the zone that the files' `index` says. Raises ConfigError where another one is asked for."""
+        said = "" if index is None else index.time_zone
+        if said and self.time_zone not in ("", said):
+            raise ConfigError(
+                "the files' index says another time zone",
+                where={"time-zone": self.time_zone, "files": said},
+                hint="leave time-zone out",
+            )
+        return self.model_copy(update={"time_zone": self.time_zone or said or UTC})
 
     @property
     def cluster_id(self) -> int:

@@ -11,12 +11,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+import structlog
+
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.jsons import json_text
 from binlake.rows.codec.readers import Reader, reader_of
 from binlake.rows.codec.values import bit_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
+
+log = structlog.get_logger(__name__)
 
 ReadDatum = Callable[[bytes], str | None]
 """A whole datum -> its canonical text, None for NULL. Raises ValueError, IndexError for what its column cannot hold."""
@@ -67,9 +71,15 @@ def _content(datum: bytes) -> bytes:
 
 
 def utc_text(text: str, zone: ZoneInfo) -> str:
-    """A TIMESTAMP's text of `zone` in UTC, with as many digits behind the point."""
+    """A TIMESTAMP's text of `zone` in UTC, with as many digits behind the point.
+
+    Of an hour that the zone has twice the first is taken: the text does not say which.
+    """
     if text.startswith(_ZERO):
         return text
     seconds, point, fraction = text.partition(".")
-    moment = datetime.strptime(seconds, "%Y-%m-%d %H:%M:%S").replace(tzinfo=zone).astimezone(UTC)
+    local = datetime.strptime(seconds, "%Y-%m-%d %H:%M:%S").replace(tzinfo=zone)
+    moment = local.astimezone(UTC)
+    if local.replace(fold=1).astimezone(UTC) != moment:
+        log.warning("timestamp_in_a_doubled_hour", text=text, zone=zone.key, taken=moment.isoformat())
     return moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0") + point + fraction

@@ -67,6 +67,7 @@ class RestoreCommand:
         parser.add_argument(
             "--files", metavar="URI", help="binlog files (of a feed, or of a drainer) in the place of the lake"
         )
+        parser.add_argument("--time-zone", metavar="ZONE", help="of TIMESTAMPs in files of a drainer (default: UTC)")
         parser.add_argument(
             "--to", type=parse_moment, metavar="TS|TIME", help="the moment, inclusive (default: all that has landed)"
         )
@@ -124,8 +125,10 @@ def restore_from_files(replication: Replication, args: argparse.Namespace) -> St
             where={"replication": replication.name},
             hint="restore from the lake, or by `binlake reparo` without these rules",
         )
+    base = args.base or ""
+    place = {"start_tso": int(base) + 1} if base.isdecimal() else {"base": base, "base_ts": args.base_ts or 0}
     settings = ReparoSettings(
-        data_dir=args.files, base=args.base or "", base_ts=args.base_ts or 0, stop_tso=args.to or 0,
+        data_dir=args.files, **place, stop_tso=args.to or 0, time_zone=args.time_zone or "",
         dest_type=target.db_type, mode=target.mode if target.mode != "ordered" else "auto",
         dest_db=DestDb(host=target.host, port=target.port, user=target.user, password=target.password),
         worker_count=target.worker_count, name=f"restore-{replication.name}"[:64],

@@ -87,7 +87,7 @@ def _sender(
 
 def _file_publisher(feed: Feed, storage: Storage, writer: str) -> FilePublisher | BinlogPublisher:
     if feed.sink.protocol == BINLOG_FILES:
-        return BinlogPublisher(storage, writer)
+        return BinlogPublisher(storage, writer, time_zone=feed.time_zone)
     return FilePublisher(storage, feed.sink.protocol, writer, terminator=feed.terminator)
 
 

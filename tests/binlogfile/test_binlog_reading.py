@@ -14,7 +14,7 @@ from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
 from binlake.binlogfile.index import PATH, Index, IndexedFile
 from binlake.binlogfile.names import BinlogFile, file_name, parse_name
-from binlake.binlogfile.reading import Ddl, Transaction, read_items, require_covered, value_of
+from binlake.binlogfile.reading import Ddl, Transaction, read_items, value_of
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
@@ -185,6 +185,18 @@ def test_a_missing_or_doubled_file_is_named(tmp_path: Path) -> None:
         stamps(LocalStore(tmp_path / "nowhere"))
 
 
+def test_files_that_are_gone_in_front_are_seen_where_the_range_is_to_be_whole(tmp_path: Path) -> None:
+    # As the drainer's own retention leaves them: number 0 is the first that there ever was.
+    store = folder(tmp_path, [insert(10)], [insert(20)], [insert(30)])
+    assert [item.commit_ts for item in read_items(store, 5, whole_range=True)] == [10, 20, 30]
+    (tmp_path / NAMES[0]).unlink()
+    for first in (0, 20, 25):
+        wanted = [ts for ts in (20, 30) if ts >= first]
+        assert [item.commit_ts for item in read_items(store, first, whole_range=True)] == wanted
+    with pytest.raises(Permanent, match=rf"do not hold the whole range .*range=19- held=from 20 on, in {NAMES[1]}"):
+        read_items(store, 19, whole_range=True)
+
+
 def test_what_a_drainer_wrote_twice_is_read_once(tmp_path: Path) -> None:
     # Killed behind 20, it went on from its checkpoint at 10.
     store = folder(tmp_path, [insert(10), insert(12), insert(20)], [insert(12), insert(20), insert(22)])
@@ -221,10 +233,11 @@ def test_an_index_says_what_is_there(tmp_path: Path) -> None:
     store.put(PATH, index.to_json())
     # What a window that is being written has behind it is not there yet.
     assert stamps(store) == [10, 20]
-    require_covered(store, 6, 21)
-    for bounds in ((5, 21), (6, 22)):
+    for held in ((6, 21), (0, 21), (6, None)):
+        assert [item.commit_ts for item in read_items(store, *held, whole_range=True)] == [10, 20]
+    for bounds in ((5, 21), (6, 22), (5, None)):
         with pytest.raises(Permanent, match=r"do not hold the whole range .*held=6-21"):
-            require_covered(store, *bounds)
+            read_items(store, *bounds, whole_range=True)
     (tmp_path / NAMES[1]).write_bytes(b"")
     with pytest.raises(DamagedFile, match=f"it ends where the index says {one} bytes"):
         stamps(store)

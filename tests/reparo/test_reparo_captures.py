@@ -137,5 +137,11 @@ def test_restore_takes_files_in_the_place_of_the_lake(empty_server: MariaDb, tmp
     words = ["--replication", str(file), "--files", str(tmp_path), "--to", str(state.commit_ts), "--output", "json"]
     assert cli.run(["restore", *words]) == 0
     assert compared(capture, state, empty_server).differences == []
+    # another tool loaded a base: its commit_ts is given
+    empty_server.wipe()
+    base = list(read_expected_states(capture))[1]
+    load_base(capture, empty_server, base.commit_ts)
+    assert cli.run(["restore", *words, "--base", str(base.commit_ts)]) == 0
+    assert compared(capture, state, empty_server).differences == []
     write_replication(tmp_path, "orders", target=target, filter='ignore-txn-commit-ts = ["5"]')
     assert cli.run(["restore", *words]) == 1

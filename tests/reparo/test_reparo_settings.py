@@ -10,6 +10,7 @@ from support.drainerfiles import Story, write_files
 
 from binlake import cli, tso
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.index import Index
 from binlake.binlogfile.reading import read_items
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.reparo.settings import ReparoSettings, read_settings
@@ -76,6 +77,18 @@ def test_a_wrong_setting_is_named(values: dict[str, str], named: str) -> None:
 def test_an_unknown_zone_is_named() -> None:
     with pytest.raises(ConfigError, match="Mars"):
         _ = ReparoSettings.model_validate({"data-dir": "x", "time-zone": "Mars"}).zone
+
+
+def test_the_zone_is_what_the_index_says() -> None:
+    def zone(asked: str, index: Index | None) -> str:
+        return ReparoSettings.model_validate({"data-dir": "x", "time-zone": asked}).in_zone_of(index).zone.key
+
+    said, silent = Index("r.f", 0, 9, time_zone="Asia/Tokyo"), Index("r.f", 0, 9)
+    assert [zone("", said), zone("Asia/Tokyo", said)] == ["Asia/Tokyo"] * 2
+    assert [zone("", None), zone("", silent)] == ["UTC"] * 2
+    assert [zone("Europe/Berlin", None), zone("Europe/Berlin", silent)] == ["Europe/Berlin"] * 2
+    with pytest.raises(ConfigError, match=r"another time zone .*time-zone=UTC files=Asia/Tokyo"):
+        zone("UTC", said)
 
 
 def cut(folder: Path, most: int, opened: tuple[int, int] | None = None, stop: int = 0, lo: int = 0) -> list[FileWindow]:

@@ -6,6 +6,7 @@ import struct
 from zoneinfo import ZoneInfo
 
 import pytest
+from structlog.testing import capture_logs
 from support.drainerfiles import column_of, compact, real, uvarint, varint
 
 from binlake.reparo.values import datum_reader
@@ -61,3 +62,13 @@ def test_a_datum_that_is_not_whole_is_none(datum: bytes) -> None:
     for kind in (column(12), column(8)):
         with pytest.raises((ValueError, IndexError)):
             datum_reader(kind, UTC)(datum)
+
+
+def test_an_hour_that_a_zone_has_twice_is_said() -> None:
+    read = datum_reader(column(7), BERLIN)
+    with capture_logs() as logged:
+        assert read(compact(b"2024-10-27 01:59:59")) == "2024-10-26 23:59:59"
+        assert logged == []
+        assert read(compact(b"2024-10-27 02:30:00")) == "2024-10-27 00:30:00"
+    [event] = logged
+    assert (event["event"], event["text"]) == ("timestamp_in_a_doubled_hour", "2024-10-27 02:30:00")

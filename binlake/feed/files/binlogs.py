@@ -50,9 +50,19 @@ class BinlogPublisher:
     """The one writer of `feed`'s binlog files."""
 
     def __init__(
-        self, storage: Storage, feed: str, *, store: Store | None = None, join_bytes: int = JOIN_BYTES
+        self,
+        storage: Storage,
+        feed: str,
+        *,
+        time_zone: str = "UTC",
+        store: Store | None = None,
+        join_bytes: int = JOIN_BYTES,
     ) -> None:
-        """`store`: where to, if not where `storage` says. Raises ConfigError."""
+        """`time_zone`: that TIMESTAMPs are shown in; `store`: where to, if not where `storage` says.
+
+        Raises ConfigError.
+        """
+        self._time_zone = time_zone
         self._feed, self._store, self._join_bytes = feed, store or open_store(storage), join_bytes
         self._size, self._retention_days = storage.file_size, storage.retention_days
         self._compression = cast(Compression, storage.compression)
@@ -69,6 +79,12 @@ class BinlogPublisher:
                 "the folder of a feed has files of another one",
                 where={"folder": self._store.shown, "feed": self._feed, "other": owner},
                 hint="give each feed a folder of its own; the files of a drainer stay readable where they are",
+            )
+        if self._index is not None and self._index.time_zone not in ("", self._time_zone):
+            raise Permanent(
+                "the binlog files of a feed show TIMESTAMPs in another time zone",
+                where={"folder": self._store.shown, "theirs": self._index.time_zone, "the feed's": self._time_zone},
+                hint="set the feed's time-zone back, or give it another folder: a folder has one zone",
             )
         return self
 
@@ -97,7 +113,7 @@ class BinlogPublisher:
             sent += len(records.commits)
         # What a feed passed over is not held.
         lo = before.lo if manifest.lo <= before.hi else manifest.lo
-        index = self._kept(Index(self._feed, lo, manifest.hi, files.close()))
+        index = self._kept(Index(self._feed, lo, manifest.hi, files.close(), self._time_zone))
         self._store.put(PATH, index.to_json())
         self._index = index
         self._remove_others()
@@ -105,7 +121,7 @@ class BinlogPublisher:
 
     def _take_folder(self, lo: int) -> Index:
         """The folder is this feed's from now on."""
-        index = Index(self._feed, lo, lo)
+        index = Index(self._feed, lo, lo, time_zone=self._time_zone)
         self._store.put(PATH, index.to_json())
         return index
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import os
 import signal
 import struct
@@ -13,12 +12,12 @@ import textwrap
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, BinaryIO
 
 import google_crc32c
 import pyarrow as pa
 import pytest
 from support.feedmessages import Change, commit_ts, messages_of, window_of
+from support.memorystore import Killed, MemoryStore
 
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile
@@ -36,48 +35,6 @@ STORAGE = Storage("file", "/nowhere", file_size=200)
 SECONDS = range(1, 21)
 WINDOWS = [(0, 5), (5, 6), (6, 12), (12, 13), (13, 20)]
 FEED = "demo.files"
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Memory:
-    """A store that is killed at its `fails`-th write: before it, or behind it when `late`."""
-
-    shown = "memory"
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.writes, self.fails, self.late = 0, 0, False
-
-    def put(self, path: str, content: bytes) -> None:
-        self.writes += 1
-        if self.writes == self.fails and not self.late:
-            raise Killed
-        self.files[path] = content
-        if self.writes == self.fails:
-            raise Killed
-
-    def put_from(self, path: str, content: IO[bytes]) -> None:
-        self.put(path, content.read())
-
-    def get(self, path: str) -> bytes | None:
-        return self.files.get(path)
-
-    def open(self, path: str) -> BinaryIO:
-        return io.BytesIO(self.files[path])
-
-    def delete(self, path: str) -> None:
-        self.writes += 1
-        if self.writes == self.fails and not self.late:
-            raise Killed
-        del self.files[path]
-        if self.writes == self.fails:
-            raise Killed
-
-    def list(self, folder: str) -> list[str]:
-        return sorted(path for path in self.files if path.startswith(folder))
 
 
 def window(bounds: tuple[int, int], parts: int = 1, mark: str = "") -> tuple[EncodeManifest, Read]:
@@ -101,7 +58,7 @@ def _binary(part: pa.Table) -> pa.Table:
 
 
 def publish(
-    store: Memory | LocalStore, windows: list[tuple[int, int]], storage: Storage = STORAGE, parts: int = 1,
+    store: MemoryStore | LocalStore, windows: list[tuple[int, int]], storage: Storage = STORAGE, parts: int = 1,
     feed: str = FEED, mark: str = "", join_bytes: int = 100,
 ) -> int:  # fmt: skip
     sent = 0
@@ -111,13 +68,13 @@ def publish(
     return sent
 
 
-def undisturbed(storage: Storage = STORAGE) -> Memory:
-    store = Memory()
+def undisturbed(storage: Storage = STORAGE) -> MemoryStore:
+    store = MemoryStore()
     assert publish(store, WINDOWS, storage) == len(SECONDS)
     return store
 
 
-def binlogs(store: Memory) -> list[pb.Binlog]:
+def binlogs(store: MemoryStore) -> list[pb.Binlog]:
     """What a reader has that knows names and framing alone, as the original's reparo."""
     found = []
     for name in sorted(path for path in store.files if path != PATH):
@@ -166,7 +123,7 @@ def test_the_index_says_which_file_holds_what() -> None:
 
 
 def test_small_windows_share_a_file() -> None:
-    store = Memory()
+    store = MemoryStore()
     publish(store, WINDOWS, replace(STORAGE, file_size=1 << 20), join_bytes=1 << 20)
     assert len(store.files) == 2
     assert len(binlogs(store)) == len(SECONDS)
@@ -176,10 +133,10 @@ def test_small_windows_share_a_file() -> None:
 def test_files_end_behind_the_transaction_that_reaches_their_size_however_the_messages_come() -> None:
     whole = undisturbed()
     for parts in (2, 5, 30):
-        store = Memory()
+        store = MemoryStore()
         publish(store, WINDOWS, parts=parts)
         assert store.files == whole.files
-    store = Memory()
+    store = MemoryStore()
     publish(store, [(0, 20)])
     index = read_index(store)
     assert index is not None
@@ -188,8 +145,8 @@ def test_files_end_behind_the_transaction_that_reaches_their_size_however_the_me
         assert file.size >= 200 > file.size - 16 - len(last.SerializeToString())
 
 
-def binlogs_of(store: Memory, name: str) -> list[pb.Binlog]:
-    alone = Memory()
+def binlogs_of(store: MemoryStore, name: str) -> list[pb.Binlog]:
+    alone = MemoryStore()
     alone.files = {name: store.files[name]}
     return binlogs(alone)
 
@@ -201,7 +158,7 @@ def test_killed_at_any_write_the_files_are_the_same(late: bool) -> None:
     whole = undisturbed(storage)
     assert whole.writes >= 12
     for fails in range(1, whole.writes + 1):
-        store = Memory()
+        store = MemoryStore()
         store.fails, store.late = fails, late
         with pytest.raises(Killed):
             publish(store, WINDOWS, storage)
@@ -214,11 +171,11 @@ def test_killed_at_any_write_the_files_are_the_same(late: bool) -> None:
 
 def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -> None:
     """As when the feed's section was changed in between: encode made the window again, here for fewer files."""
-    before = Memory()
+    before = MemoryStore()
     publish(before, WINDOWS[:2])
     small = undisturbed()
     for fails in range(before.writes + 1, small.writes + 1):
-        store = Memory()
+        store = MemoryStore()
         store.fails = fails
         with pytest.raises(Killed):
             publish(store, WINDOWS)
@@ -267,14 +224,14 @@ def test_compressed_files_hold_the_same(compression: str) -> None:
     ]
     if compression == "gzip":
         assert [one.commit_ts for one in binlogs(store)] == [item.commit_ts for item in items]
-    again = Memory()
+    again = MemoryStore()
     publish(again, WINDOWS, storage, parts=7)
     assert again.files == store.files
 
 
 def test_files_past_their_retention_go_and_the_newest_stays() -> None:
     day = 86_400
-    store, storage = Memory(), replace(STORAGE, retention_days=2, file_size=1)
+    store, storage = MemoryStore(), replace(STORAGE, retention_days=2, file_size=1)
 
     def write(second: int) -> None:
         body = pb.Binlog(tp=pb.DML, commit_ts=commit_ts(second)).SerializeToString()
@@ -303,7 +260,7 @@ def test_files_past_their_retention_go_and_the_newest_stays() -> None:
 
 
 def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
-    store = Memory()
+    store = MemoryStore()
     assert publish(store, [(20, 30)]) == 0
     assert list(store.files) == [PATH]
     assert list(read_items(store)) == []
@@ -311,15 +268,36 @@ def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
         publish(store, WINDOWS, feed="demo.other")
 
 
+def test_a_folder_has_one_time_zone() -> None:
+    # its TIMESTAMPs are texts, and no text says the zone
+    store = MemoryStore()
+    for _ in range(2):
+        with BinlogPublisher(STORAGE, FEED, time_zone="Asia/Tokyo", store=store) as publisher:
+            publisher.publish_window(*window(WINDOWS[0]))
+    index = read_index(store)
+    assert index is not None
+    assert index.time_zone == "Asia/Tokyo"
+    before = dict(store.files)
+    with pytest.raises(Permanent, match=r"another time zone .*theirs=Asia/Tokyo the feed's=UTC"):
+        publish(store, WINDOWS)
+    assert store.files == before
+    # one that was written before the zone was said is gone on with
+    store.put(PATH, replace(index, time_zone="").to_json())
+    publish(store, WINDOWS[1:2])
+    index = read_index(store)
+    assert index is not None
+    assert index.time_zone == "UTC"
+
+
 def test_files_of_a_drainer_are_not_gone_on_with() -> None:
-    store = Memory()
+    store = MemoryStore()
     store.files["binlog-0000000000000000-20261101000000"] = b""
     with pytest.raises(Permanent, match=r"other=not Binlake's\] .*stay readable"):
         publish(store, WINDOWS)
 
 
 def test_a_last_file_that_is_damaged_is_not_gone_on_with() -> None:
-    store = Memory()
+    store = MemoryStore()
     publish(store, WINDOWS[:2], join_bytes=200)
     [last] = [path for path in sorted(store.files) if path != PATH][-1:]
     content = store.files[last]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from support.feedmessages import Change, commit_ts, messages_of, window_of
+from support.memorystore import Killed, MemoryStore
 
 from binlake.config.storage import Storage
 from binlake.errors import DamagedManifest, Permanent
@@ -19,37 +20,7 @@ CHANGES = [Change(second, f"{second:02}-{table}", table) for second in range(1, 
 WINDOWS = [(0, 5), (5, 6), (6, 12)]
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Memory:
-    """A store that is killed at its `fails`-th write: before it, or behind it when `late`."""
-
-    shown = "memory"
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.puts: list[str] = []
-        self.writes, self.fails, self.late = 0, 0, False
-
-    def put(self, path: str, content: bytes) -> None:
-        self.writes += 1
-        if self.writes == self.fails and not self.late:
-            raise Killed
-        self.files[path] = content
-        self.puts.append(path)
-        if self.writes == self.fails:
-            raise Killed
-
-    def get(self, path: str) -> bytes | None:
-        return self.files.get(path)
-
-    def list(self, folder: str) -> list[str]:
-        return sorted(path for path in self.files if path.startswith(folder))
-
-
-def publish(store: Memory, windows: list[tuple[int, int]], feed: str = "demo.files", parts: int = 1) -> int:
+def publish(store: MemoryStore, windows: list[tuple[int, int]], feed: str = "demo.files", parts: int = 1) -> int:
     sent = 0
     for window in windows:
         with FilePublisher(STORAGE, "canal-json", feed, store=store) as publisher:
@@ -57,7 +28,7 @@ def publish(store: Memory, windows: list[tuple[int, int]], feed: str = "demo.fil
     return sent
 
 
-def publish_until_killed(store: Memory) -> int:
+def publish_until_killed(store: MemoryStore) -> int:
     """The end of the last window that was published before."""
     done = 0
     for window in WINDOWS:
@@ -69,7 +40,7 @@ def publish_until_killed(store: Memory) -> int:
     raise AssertionError("nothing was killed")
 
 
-def lines(store: Memory, *, by_index: bool) -> list[str]:
+def lines(store: MemoryStore, *, by_index: bool) -> list[str]:
     """What a reader has: all data files up to each folder's index, or whatever lies there."""
     found = sorted((one for path in store.files if (one := data_file(path))), key=lambda one: (one.folder, one.number))
     last = {one.folder: index_number(store.get(index_path(one.folder)), one.folder) for one in found}
@@ -77,8 +48,8 @@ def lines(store: Memory, *, by_index: bool) -> list[str]:
     return [line for one in whole for line in store.files[one.path].decode().split("\r\n") if line]
 
 
-def undisturbed() -> Memory:
-    store = Memory()
+def undisturbed() -> MemoryStore:
+    store = MemoryStore()
     assert publish(store, WINDOWS) == len(CHANGES)
     return store
 
@@ -110,7 +81,7 @@ def test_a_definition_is_written_once() -> None:
 
 
 def test_an_empty_window_takes_the_folder_and_moves_the_checkpoint() -> None:
-    store = Memory()
+    store = MemoryStore()
     assert publish(store, [(20, 30)]) == 0
     assert read_checkpoint(store) == commit_ts(30)
     with pytest.raises(Permanent, match=r"other=demo\.files"):
@@ -126,7 +97,7 @@ def test_messages_with_schemas_are_a_container(key: str | None, value: str | Non
     table = messages_of([Change(1, "text")])
     for name, schema in (("key_schema", key), ("value_schema", value)):
         table = table.set_column(table.schema.get_field_index(name), name, pa.array([schema], pa.string()))
-    store = Memory()
+    store = MemoryStore()
     with FilePublisher(STORAGE, "avro", "demo.files", store=store) as publisher:
         publisher.publish_window(replace(manifest, schemas={"k": record, "v": record}), lambda _: iter([table]))
     [content] = [content for path, content in store.files.items() if data_file(path)]
@@ -139,7 +110,7 @@ def test_messages_with_schemas_are_a_container(key: str | None, value: str | Non
 def test_killed_at_any_write_it_repeats_nothing_and_shows_no_half_window(late: bool) -> None:
     whole = undisturbed()
     for fails in range(1, whole.writes + 1):
-        store = Memory()
+        store = MemoryStore()
         store.fails, store.late = fails, late
         done = publish_until_killed(store)
         checkpoint = read_checkpoint(store) or 0
@@ -155,7 +126,7 @@ def test_killed_at_any_write_it_repeats_nothing_and_shows_no_half_window(late: b
 def test_files_end_behind_transactions_however_the_messages_come() -> None:
     whole = undisturbed()
     for parts in (2, 5, 30):
-        store = Memory()
+        store = MemoryStore()
         publish(store, WINDOWS, parts=parts)
         assert store.files == whole.files
     sizes = [len(content) for path, content in whole.files.items() if data_file(path)]
@@ -166,10 +137,10 @@ def test_files_end_behind_transactions_however_the_messages_come() -> None:
 def test_a_window_that_was_begun_and_is_made_again_differently_is_there_once() -> None:
     """As when the feed's section was changed in between: encode made the waiting window again."""
     manifest, read = window_of(6, 12, [replace(change, value=f"{change.value} again") for change in CHANGES])
-    before, whole = Memory(), undisturbed()
+    before, whole = MemoryStore(), undisturbed()
     publish(before, WINDOWS[:2])
     for fails in range(before.writes + 1, whole.writes + 1):
-        store = Memory()
+        store = MemoryStore()
         store.fails = fails
         publish_until_killed(store)
         with FilePublisher(STORAGE, "canal-json", "demo.files", store=store) as publisher:
@@ -182,7 +153,7 @@ def test_a_folder_belongs_to_one_feed() -> None:
     store = undisturbed()
     with pytest.raises(Permanent, match=r"other=demo\.files"):
         publish(store, WINDOWS, "demo.other")
-    foreign = Memory()
+    foreign = MemoryStore()
     foreign.files["metadata"] = b'{"checkpoint-ts":5}'
     with pytest.raises(Permanent, match="not Binlake's"):
         publish(foreign, WINDOWS)
@@ -197,7 +168,7 @@ def test_a_folder_belongs_to_one_feed() -> None:
     ],
 )
 def test_what_is_damaged_is_said(path: str, content: bytes, error: str) -> None:
-    store = Memory()
+    store = MemoryStore()
     publish(store, WINDOWS[:1])
     assert path in store.files
     store.files[path] = content
