@@ -98,7 +98,6 @@ class LockKeeper:
         for hold in left:
             filled = _lacking(hold.after, release.after)
             self._holds[self._holds.index(hold)] = replace(hold, released=place, filled=filled)
-        self._show_again(without, release.after)
         return release
 
     def release(self, group: Sequence[TableDef], target: Name, place: int) -> Release | None:

@@ -134,10 +134,8 @@ class Locks:
     @property
     def still_open(self) -> Locks:
         """What goes on behind the range."""
-        waiting = {(hold.target, hold.source) for hold in self.holds if hold.waits}
         return Locks(
-            tuple(hold for hold in self.holds if (hold.target, hold.source) in waiting and hold.waits),
-            tuple(one for one in self.passed if one.until == OPEN),
+            tuple(hold for hold in self.holds if hold.waits), tuple(one for one in self.passed if one.until == OPEN)
         )
 
     def shown(self, ts: int) -> dict[Name, TableDef]:

@@ -92,6 +92,19 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     ]
 
 
+def test_a_commit_may_stand_in_two_files(tmp_path: Path) -> None:
+    """Rows of the commit_ts of a DDL come behind it, and a file may end between them."""
+    store, files = LocalStore(tmp_path), []
+    for name, stamps in zip(NAMES[:2], ([10, 12, 12], [12, 12, 20]), strict=True):
+        data = content(stamps)
+        store.put(name, data)
+        files.append(IndexedFile(name, stamps[0], stamps[-1], len(data), len(stamps), zlib.crc32(data)))
+    store.put(PATH, Index("demo.backup", 5, 40, tuple(files)).to_json())
+    seen: list[int] = []
+    assert verify_files(store, lambda item: seen.append(item.commit_ts)).is_whole
+    assert seen == [10, 12, 12, 12, 12, 20]
+
+
 def list_index(store: LocalStore) -> Index:
     return Index.from_json(store.get(PATH) or b"")
 
@@ -108,6 +121,13 @@ def test_files_of_a_drainer_may_repeat_and_lack(tmp_path: Path) -> None:
     assert [(file.first, file.records, file.problems) for file in report.files] == [
         (10, None, []), (20, None, []), (30, None, []),
     ]  # fmt: skip
+
+
+def test_two_files_of_one_index_are_named(tmp_path: Path) -> None:
+    store = folder(tmp_path, indexed=False)
+    again = "binlog-0000000000000001-20261102000001"
+    store.put(again, content([21]))
+    assert list_files(store).problems == verify_files(store).problems == [f"{NAMES[1]} and {again} have one index"]
 
 
 def test_the_command_lists_and_verifies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,15 @@ def test_every_row_comes_back(rows: list[Row]) -> None:
             assert came == (new[number] if new else None)
 
 
+def test_rows_of_a_table_that_shows_no_column_are_events_of_it() -> None:
+    """Its columns are virtual ones, which no image holds."""
+    virtual = column(1, "v", t.LONG, generated_expr_string="1")
+    table = table_def(table_info(1, "t", [virtual]))
+    values = [value for _, value in encoded(OWN, INSERT, [], [{}, {}], table)]
+    event = pb.Event(schema_name="test", table_name="t", tp=pb.Insert)
+    assert values == [pb.DMLData(events=[event]).SerializeToString()] * 2
+
+
 def test_moments_are_shown_in_the_feeds_zone() -> None:
     table = table_def(table_info(1, "t", [column(1, "at", t.TIMESTAMP)]))
     [(_, value)] = encoded(PbBinlogFormat(PbOptions("+02:00")), INSERT, [], [{"at": "2026-01-01 23:00:00"}], table)
@@ -107,6 +116,7 @@ def test_a_ddl_stands_where_its_rows_begin(action: Action, sql: str, text: str) 
         cast(Any, SimpleNamespace(db="a`b", sql=sql, query="", action=action, commit_ts=12, since=10))
     )
     assert event is not None
+    assert not event.everywhere
     binlog = pb.Binlog.FromString(event.value or b"")
     assert (binlog.tp, binlog.commit_ts, binlog.ddl_query.decode()) == (pb.DDL, 10, text)
     assert not binlog.HasField("dml_data")

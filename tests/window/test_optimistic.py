@@ -160,6 +160,24 @@ def test_a_renamed_column_is_a_conflict(same_number: bool) -> None:
         made(w)
 
 
+@pytest.mark.parametrize("query", ["CHANGE {} {} VARCHAR(90)", "CHANGE COLUMN {} {} VARCHAR(90)", "CHANGE {} {} TEXT"])
+@pytest.mark.parametrize(("old", "new"), [("name", "title"), ("NAME", "name")])
+def test_change_is_a_rename_where_its_two_names_differ(query: str, old: str, new: str) -> None:
+    """With another type the column has another number, so that the text alone tells."""
+    w = two_shards()
+    info: dict[str, Any] = json.loads(json.dumps(w.table("s1", "t_1").raw))
+    info["cols"][1] |= {"name": {"O": new, "L": new}, "id": 9}
+    info["cols"][1]["type"]["Flen"] = 90
+    w._put("s1", info)
+    w._ddl(Action.MODIFY_COLUMN, "s1", "t_1", f"ALTER TABLE t_1 {query.format(old, new)}", info)
+    if new != "name":
+        with pytest.raises(SchemaError, match="a column is renamed"):
+            made(w)
+        return
+    [found] = made(w)
+    assert (found.decision, found.sql) == ("apply", f"ALTER TABLE `all`.`t` {query.format(old, new)}")
+
+
 def test_a_table_that_joins_widens_and_one_that_leaves_narrows() -> None:  # R-15
     w = two_shards()
     w.create_table("s2", "t_3", [integer("id"), text("name", 90), integer("x")], ["id"])

@@ -129,6 +129,8 @@ def test_what_begins_anew_and_what_waits() -> None:
     assert judge(first, _reading(20, changed=15), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
     behind = judge(None, _reading(10, fresh=False), lambda _: 1).proof
     assert judge(behind, _reading(20), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
+    # A change at the first reading's checkpoint was there when the row was read.
+    assert judge(first, _reading(20, changed=10), lambda _: None).proof == Proof(10, "a", True, {"a": "1"})
     # The feeder is not at the second reading's place, then it is; the checkpoint is not as far, then it is.
     waits = judge(first, _reading(20, place=7), lambda _: None).proof
     assert waits == Proof(10, "a", is_fresh=True, places={"a": "7"})

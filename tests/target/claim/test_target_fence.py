@@ -196,6 +196,19 @@ def test_an_epoch_that_never_was_proves_nothing(target: Target, sessions: Callab
     session.close()
 
 
+def test_a_connection_is_opened_for_the_present_holder_only(target: Target, sessions: Callable[[], Session]) -> None:
+    # before a further connection takes its name, outside of a transaction
+    one, two = sessions(), sessions()
+    old = take_fence(one, target, NAME)
+    old.require_current(one)
+    old.release(one)
+    new = take_fence(two, target, NAME)
+    new.of_worker(3).require_current(two)
+    with pytest.raises(Fenced, match="took over"):
+        old.require_current(one)
+    new.release(two)
+
+
 def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
     target: Target, sessions: Callable[[], Session]
 ) -> None:

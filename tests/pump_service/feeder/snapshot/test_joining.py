@@ -1,0 +1,127 @@
+"""Changes between two snapshots, cut to the rows that the earlier one has read: drawn, and decoded again."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.tidb_json import INT_PK, column, index, table_def, table_info
+
+from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
+from binlake.rows.codec.datum import write_int
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.snapshot.joining import PartTable, keys_of, only_read
+
+Row = dict[str, str | None]
+Change = tuple[int, str, Row | None, Row | None]
+NUMBER = table_def(
+    table_info(
+        1,
+        "number",
+        [column(1, "id", t.LONGLONG, flag=INT_PK | t.FLAG_UNSIGNED), column(2, "v", t.VARCHAR, flen=9)],
+        pk_is_handle=True,
+    )
+)
+WORD = table_def(
+    table_info(
+        2,
+        "word",
+        [column(1, "n"), column(2, "id", t.VARCHAR, flen=20, flag=t.FLAG_NOT_NULL), column(3, "v", t.VARCHAR, flen=9)],
+        index_info=[index(1, "PRIMARY", [("id", -1)], unique=True, primary=True)],
+    )
+)
+WHOLE = table_def(table_info(3, "whole", [column(1, "id"), column(2, "v", t.VARCHAR, flen=9)]))
+TABLES = {table.id: table for table in (NUMBER, WORD, WHOLE)}
+KEYS = {1: ["0", "7", str((1 << 63) - 1), str(1 << 63), str((1 << 64) - 1)], 2: ["", "a", "bé", "c'"], 3: ["1", "2"]}
+
+
+class _Tables:
+    def table(self, table_id: int) -> TableDef | None:
+        return TABLES.get(table_id)
+
+
+def part(table: TableDef) -> PartTable:
+    found = table.column("id")
+    assert found is not None
+    return PartTable(table, found)
+
+
+PARTS = {table.id: part(table) for table in (NUMBER, WORD)}
+
+
+def drawn_row(draw: Random, table_id: int) -> Row:
+    more = {"n": draw.choice([None, "5"])} if table_id == 2 else {}
+    return {**more, "id": draw.choice(KEYS[table_id]), "v": draw.choice([None, "", "x"])}
+
+
+def drawn_changes(draw: Random) -> list[Change]:
+    found: list[Change] = []
+    for table_id in draw.sample(list(TABLES), draw.randint(1, 3)):
+        for _ in range(draw.randint(1, 5)):
+            kind = draw.choice(["insert", "update", "delete"])
+            before = drawn_row(draw, table_id) if kind != "insert" else None
+            after = drawn_row(draw, table_id) if kind != "delete" else None
+            found.append((table_id, kind, before, after))
+    return found
+
+
+def written(changes: list[Change]) -> pb.PrewriteValue:
+    builders: dict[int, MutationBuilder] = {}
+    for number, (table_id, kind, before, after) in enumerate(changes):
+        builder = builders.setdefault(table_id, MutationBuilder(TABLES[table_id]))
+        getattr(builder, kind)(*(row for row in (before, after) if row is not None), number)
+    return pb.PrewriteValue.FromString(prewrite_value(9, [one.message for one in builders.values()]))
+
+
+def read_back(value: bytes) -> list[Change]:
+    if not value:
+        return []
+    assert pb.PrewriteValue.FromString(value).schema_version == 9
+    found = decode_transaction(commit_binlog(1, 2, b"k", value), 2, 1, _Tables())
+    return [(one.table_id, one.op, one.before, one.after) for one in found]
+
+
+def wanted(change: Change, read: dict[int, set[str]]) -> Change | None:
+    table_id, _, before, after = change
+    if table_id not in PARTS:
+        return change
+    was, now = (row if row is not None and row["id"] in read[table_id] else None for row in (before, after))
+    if was is None and now is None:
+        return None
+    return table_id, "insert" if was is None else "delete" if now is None else "update", was, now
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_concerns_rows_that_are_read_is_left_in_its_order(seed: int) -> None:  # S4-24
+    draw = Random(seed)
+    changes = drawn_changes(draw)
+    read = {table_id: {key for key in KEYS[table_id] if draw.random() < 0.5} for table_id in PARTS}
+    is_read = {table_id: keys.__contains__ for table_id, keys in read.items()}
+    found = only_read(written(changes), PARTS, is_read)
+    assert read_back(found) == [one for one in (wanted(change, read) for change in changes) if one is not None]
+    # Nothing of a table is no mutation of it.
+    assert all(one.sequence for one in pb.PrewriteValue.FromString(found).mutations)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_both_keys_of_each_change_are_asked_for(seed: int) -> None:
+    changes = drawn_changes(Random(f"keys {seed}"))
+    keys = [
+        (table_id, str(row["id"]))
+        for table_id, _, before, after in changes
+        for row in (before, after)
+        if row is not None and table_id in PARTS
+    ]
+    assert list(keys_of(written(changes), PARTS)) == keys
+
+
+def test_rows_that_come_without_a_handle_get_one_of_their_own() -> None:
+    moved: list[Change] = [
+        (2, "update", {"n": None, "id": "away", "v": None}, {"n": "1", "id": word, "v": "x"}) for word in ("a", "b")
+    ]
+    found = only_read(written(moved), PARTS, {1: lambda _: False, 2: {"a", "b"}.__contains__})
+    inserted = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
+    handles = [write_int((1 << 40) + number) for number in range(2)]
+    assert [row.startswith(handle) for row, handle in zip(inserted, handles, strict=True)] == [True, True]

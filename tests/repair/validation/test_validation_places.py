@@ -1,0 +1,145 @@
+"""Where a server and its feeder say that they are, as servers of each kind answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from binlake.config.model import Source
+from binlake.errors import BinlakeError, SourceUnavailable, TargetRefused, WireError
+from binlake.repair.validation import places
+from binlake.repair.validation.places import FedPlace, LogPlace, published_at, read_fed_places, read_place
+from binlake.target.session.session import Session
+
+UUID = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
+
+
+class Server:
+    """Answers by the statement; what it does not know it refuses."""
+
+    place = "h:3306"
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self._answers = answers
+
+    def value(self, sql: str) -> Any:
+        found = next(answer for part, answer in self._answers.items() if part in sql)
+        return None if found == "NULL" else found
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        found = next((answer for part, answer in self._answers.items() if part in sql), None)
+        if found is None:
+            raise TargetRefused("You have an error in your SQL syntax")
+        return cast(list[tuple[Any, ...]], found)
+
+
+def read(version: str, answers: dict[str, Any]) -> LogPlace:
+    return read_place(cast(Session, Server({"VERSION": version, **answers})))
+
+
+@pytest.mark.parametrize(
+    ("version", "answers", "place"),
+    [
+        ("10.11.6-MariaDB-log", {"gtid_current_pos": "0-1-9"}, LogPlace("mariadb", "0-1-9")),
+        ("11.4.2-MARIADB", {"gtid_current_pos": "NULL"}, LogPlace("mariadb", "")),
+        ("8.4.6", {"gtid_mode": "ON", "gtid_executed": f"{UUID}:1-7"}, LogPlace("mysql", f"{UUID}:1-7")),
+        ("8.0.36", {"gtid_mode": "on", "gtid_executed": ""}, LogPlace("mysql", "")),
+        (
+            "8.4.6",
+            {"gtid_mode": "OFF", "BINARY": [("bin.000007", "156", "", "", "")]},
+            LogPlace("mysql", "", "bin.000007", 156),
+        ),
+        (
+            "5.7.44-log",
+            {"gtid_mode": "OFF_PERMISSIVE", "MASTER": [("bin.000009", 4, "", "", "")]},
+            LogPlace("mysql", "", "bin.000009", 4),
+        ),
+    ],
+)
+def test_each_server_says_its_place_in_its_own_way(version: str, answers: dict[str, Any], place: LogPlace) -> None:
+    assert read(version, answers) == place
+
+
+def test_a_server_without_a_log_is_named() -> None:
+    with pytest.raises(SourceUnavailable, match="writes no binary log") as error:
+        read("8.4.6", {"gtid_mode": "OFF", "BINARY LOG STATUS": []})
+    assert error.value.where["server"] == "h:3306"
+
+
+def test_places_are_compared_by_what_they_have() -> None:
+    def of(file: str, offset: int) -> LogPlace:
+        return LogPlace("mysql", "", file, offset)
+
+    assert of("bin.000010", 4).has_done(of("bin.000010", 4))
+    assert of("bin.000010", 5).has_done(of("bin.000010", 4))
+    assert not of("bin.000010", 4).has_done(of("bin.000010", 5))
+    # A server that has no log has done nothing.
+    assert not of("", 0).has_done(of("bin.000001", 0))
+    assert of("bin.000001", 7).to_json() == '{"file": "bin.000001", "flavor": "mysql", "gtids": "", "offset": 7}'
+    assert LogPlace.from_json(of("bin.000001", 7).to_json()) == of("bin.000001", 7)
+
+
+def test_without_any_place_nothing_is_published() -> None:
+    """A proof that needs no checkpoint would be one at once."""
+    assert published_at({"a": FedPlace("0-1-9", "", 0, 50)}, {}) == 0
+
+
+class Port:
+    """A status port; `closed` counts."""
+
+    closed = 0
+
+    def __init__(self, answer: Callable[[], bytes | None]) -> None:
+        self._answer = answer
+
+    def find(self, path: str) -> bytes | None:
+        assert path == "/feeder"
+        return self._answer()
+
+    def close(self) -> None:
+        Port.closed += 1
+
+
+def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FedPlace]:
+    monkeypatch.setattr(Port, "closed", 0)
+    monkeypatch.setattr(places, "StatusPort", lambda *_: Port(answer))
+    try:
+        return dict(read_fed_places(Source(status_url="http://feeder:1")))
+    finally:
+        assert Port.closed == 1
+
+
+def test_the_feeder_says_where_it_is_with_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [
+        {"source": "a", "gtids": "0-1-9", "file": "bin.000003", "offset": "40", "last_commit_ts": "70"},
+        # It has published nothing of this one yet.
+        {"source": "b", "gtids": "", "file": "", "offset": 0},
+    ]
+    found = fed(monkeypatch, lambda: json.dumps({"sources": told}).encode())
+    assert found == {"a": FedPlace("0-1-9", "bin.000003", 40, 70)}
+    assert found["a"].at("mariadb") == LogPlace("mariadb", "0-1-9", "bin.000003", 40)
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>", b"[]", b"{}", b'{"sources": [{"source": "a", "last_commit_ts": "x", "gtids": "", "file": ""}]}']
+)
+def test_a_status_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    with pytest.raises(WireError, match="the feeder's status cannot be read"):
+        fed(monkeypatch, lambda: body)
+
+
+def test_the_port_of_a_tidb_is_not_that_of_a_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceUnavailable, match="not that of a feeder") as error:
+        fed(monkeypatch, lambda: None)
+    assert error.value.where["status-url"] == "http://feeder:1"
+
+
+def test_a_port_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> bytes | None:
+        raise SourceUnavailable("no answer")
+
+    with pytest.raises(BinlakeError, match="no answer"):
+        fed(monkeypatch, away)

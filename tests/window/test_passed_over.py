@@ -1,0 +1,128 @@
+"""`shard-mode = "pessimistic"` behind an operator's `without`: who is waited for, and what the target has of whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.workload import Col, Workload, integer, text
+from test_judging import logged, rules, two_shards
+from test_pessimistic import PESSIMISTIC, SAME, planned, resolved
+
+from binlake.rows.schema import SchemaState
+from binlake.window.ddls import plan_locked_ddls
+from binlake.window.definitions import LandedDdl
+from binlake.window.shardlocks import OPEN, Locks, Resolution
+
+
+def three_shards() -> Workload:
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    return w
+
+
+class Windows:
+    """What is done from here on, planned as one more window behind what `held` says."""
+
+    def __init__(self, w: Workload, held: Locks, *without: tuple[str, str]) -> None:
+        self.w, self._held, self._without = w, held.still_open, without
+        self._base, self._lo, self._before = SchemaState().fold(logged(w)[1]), w.clock(), len(logged(w)[0])
+
+    def plan(self) -> tuple[list[LandedDdl], Locks]:
+        binlogs, jobs = (some[self._before :] for some in logged(self.w))
+        commands = [Resolution(("all", "t"), self._without)] if self._without else []
+        return plan_locked_ddls(
+            self._base, binlogs, jobs, rules(**PESSIMISTIC), lo=self._lo, before=self._held, resolutions=commands
+        )
+
+    def said(self) -> list[str]:
+        return [ddl.sql if ddl.decision == "apply" else f"- {ddl.reason}" for ddl in self.plan()[0]]
+
+
+def add(*columns: str) -> str:
+    return "; ".join(f"ALTER TABLE `all`.`t` ADD COLUMN `{name}` INT(11)" for name in columns)
+
+
+def without_the_second(w: Workload) -> Windows:
+    """The other tables have `n`, and an operator goes on without s2.t_2, which does not."""
+    for db, table in w.rows:
+        if table != "t_2":
+            w.add_column(db, table, integer("n"))
+    return Windows(w, planned(w)[1], ("s2", "t_2"))
+
+
+def test_a_table_that_is_passed_over_is_waited_for_no_longer_until_it_has_followed() -> None:  # S4-53
+    window = without_the_second(three_shards())
+    window.w.add_column("s1", "t_1", integer("m"))
+    assert window.said() == [add("n"), "- shard lock: waits for s2.t_3"]
+    behind = Windows(window.w, window.plan()[1])
+    behind.w.add_column("s2", "t_2", integer("n"))
+    behind.w.add_column("s1", "t_1", integer("o"))
+    waits = "- shard lock: waits for s2.t_2, s2.t_3"
+    assert behind.said() == [SAME, waits]
+    assert [one.until != OPEN for one in behind.plan()[1].passed] == [True]
+    # In a window of its own it is still one that has followed.
+    last = Windows(behind.w, behind.plan()[1])
+    last.w.add_column("s1", "t_1", integer("p"))
+    assert last.said() == [waits]
+
+
+def test_a_step_of_the_others_runs_at_once_beside_a_table_that_is_passed_over() -> None:
+    """The target has its shape of that table too, whatever it does that is no step."""
+    window = without_the_second(two_shards())
+    window.w.add_column("s1", "t_1", integer("m"))
+    assert window.said() == [add("n"), add("m")]
+    window.w.truncate("s2", "t_2")
+    window.w.add_column("s1", "t_1", integer("o"))
+    assert window.said()[2:] == [
+        "- shared table: s2.t_2 shares its target with other tables: its rows stay there",
+        add("o"),
+    ]
+
+
+def test_a_table_that_is_passed_over_and_takes_another_shape_says_so() -> None:
+    window = without_the_second(two_shards())
+    window.w.add_column("s2", "t_2", integer("other"))
+    ddls, locks = window.plan()
+    assert ddls[1].reason == "shard lock: s2.t_2 was passed over and now has another shape than the target"
+    assert ddls[1].alert
+    assert [one.until for one in locks.passed] == [OPEN]
+    # The target goes on with what it has: the next step of the other runs.
+    window.w.add_column("s1", "t_1", integer("m"))
+    assert window.said()[2:] == [add("m")]
+
+
+def test_rows_that_are_released_get_what_the_target_had_then() -> None:
+    w = two_shards()
+    for name in ("a", "b"):
+        for db, table in (("s1", "t_1"), ("s2", "t_2")):
+            w.add_column(db, table, integer(name, default="7"))
+    ddls, locks = planned(w)
+    assert [ddl.decision for ddl in ddls] == ["skip", "apply", "skip", "apply"]
+    # Of two releases in one window the second one adds nothing to the rows of the first.
+    assert [dict(hold.filled) for hold in locks.holds] == [{}] * 4
+
+
+def renamed(w: Workload, db: str, table: str, name: str) -> None:
+    info: dict[str, Any] = {**w.table(db, table).raw}
+    columns = [dict(column) for column in info["cols"]]
+    columns[1]["name"] = {"O": name, "L": name}
+    w._put(db, {**info, "cols": columns})
+    w._ddl(12, db, table, f"ALTER TABLE `{table}` RENAME COLUMN x TO {name}", {**info, "cols": columns})  # type: ignore[arg-type]
+
+
+def test_tables_do_not_come_together_over_a_name_that_the_target_never_had() -> None:
+    """Rows of s1.t_1 between its two renames have a value for `title`, and the target goes from `name` to `label`."""
+    w = two_shards()
+    renamed(w, "s1", "t_1", "title")
+    renamed(w, "s1", "t_1", "label")
+    renamed(w, "s2", "t_2", "label")
+    ddls, locks = planned(w)
+    assert [ddl.decision for ddl in ddls] == ["skip"] * 3
+    assert "have come to different shapes" in ddls[2].alert
+    assert all(hold.waits for hold in locks.holds)
+
+
+def test_nothing_is_released_for_a_command_without_any_table_left() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", Col("n"))
+    assert resolved(w, planned(w)[1], ("s1", "t_1"), ("s2", "t_2"))[0] == []
