@@ -129,17 +129,17 @@ def _require_whole(settings: ReparoSettings, store: Store, lo: int, say: Say) ->
     an index is that of the last item. Raises as `read_items`."""
     index = read_index(store)
     until = settings.stop if index is None else min(index.hi, settings.stop or index.hi)
-    count = last = 0
-    for item in _read(settings, store, lo, settings.stop or until):
+    count, last = 0, lo
+    for item in _read(settings, store, lo, settings.stop or until or None):
         count, last = count + 1, item.commit_ts
     say(f"{count:,} transactions and DDL to apply")
     return last if index is None else until
 
 
-def _read(settings: ReparoSettings, store: Store, lo: int, until: int) -> Iterator[Item]:
-    """All above `lo` up to `until` (0: to the end). What has gone or was added since it was proven is seen."""
+def _read(settings: ReparoSettings, store: Store, lo: int, until: int | None) -> Iterator[Item]:
+    """All above `lo` up to `until` (None: to the end). What has gone since it was proven is seen, what came is not."""
     first = lo + 1 if lo else 0
-    return read_items(store, first, until or None, torn_end=settings.torn_end, whole_range=True)
+    return read_items(store, first, until, torn_end=settings.torn_end, whole_range=True)
 
 
 class _Run:

@@ -209,6 +209,9 @@ def test_a_later_end_goes_on_behind_an_earlier_one(empty_server: MariaDb, folder
     # both ends included: 1010 is in the first range
     assert run(empty_server, folder, start_tso=1010, stop_tso=1010).rows == 2
     assert run(empty_server, folder, stop_tso=1020).rows == 3
+    # a range without anything in it
+    assert run(empty_server, folder, stop_tso=1025).state == "already"
+    assert run(empty_server, folder, stop_tso=5, name="before").state == "already"
     run(empty_server, folder)
     assert_whole(empty_server)
 
