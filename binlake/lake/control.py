@@ -18,6 +18,7 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_table
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -42,8 +43,7 @@ class ControlTable:
         self.schema = definition.arrow_schema()
         self._definition = definition
         self._lock = threading.RLock()
-        self._table: DeltaTable | None = None
-        self._read: tuple[int, ds.Dataset] | None = None
+        self._read: tuple[DeltaTable, int, ds.Dataset] | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit; durable when it returns."""
@@ -135,9 +135,9 @@ class ControlTable:
     def _dataset(self, table: DeltaTable) -> ds.Dataset:
         """The files of `table`; one version is asked several questions, and Arrow keeps the ends of files it read."""
         with self._lock:
-            if self._read is None or self._read[0] != table.version():
-                self._read = (table.version(), open_dataset(table))
-            return self._read[1]
+            if self._read is None or self._read[0] is not table or self._read[1] != table.version():
+                self._read = (table, table.version(), open_dataset(table))
+            return self._read[2]
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
@@ -166,16 +166,11 @@ class ControlTable:
         return int(metrics["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
-        """The table at its newest version; what was replayed before is kept."""
-        with self._lock:
-            if self._table is None:
-                try:
-                    self._table = DeltaTable(self.path)
-                except TableNotFoundError:
-                    return None
-            else:
-                self._table.update_incremental()
-            return self._table
+        """The table at its newest version; what this process replayed before is kept."""
+        try:
+            return open_table(self.path)
+        except TableNotFoundError:
+            return None
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

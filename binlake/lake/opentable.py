@@ -1,17 +1,31 @@
 """Delta tables that this process has opened: what it replayed of a log once is kept, and only newer commits are read.
 
-Opening a table costs by its files and by the commits behind its last checkpoint; a small window asked for ten of them.
+Opening a table costs by its files and by the commits behind its last checkpoint, and asking delta-rs for newer commits
+costs milliseconds even where there are none: a small window asked sixty times. On a disk a look at the log says it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-_Commit = tuple[int, int]
+_MOST_TABLES = 256
+"""Tables that are kept, those asked for last: a process may see many lakes."""
+_FRESH_NS = 3_600_000_000_000
+"""A commit younger than this (an hour) is far from leaving the log, and so are those behind it."""
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit and the file that it is in: while this file is there, so are all behind it."""
+
+    version: int
+    inode: int
+    written_ns: int
 
 
 @dataclass(frozen=True)
@@ -28,25 +42,37 @@ def open_table(path: str) -> DeltaTable:
     """The table at `path` as it is now; to read it several times, make one dataset of it. Raises TableNotFoundError."""
     with _lock:
         kept = _tables.pop(path, None)
-    if kept is not None and _commit(path, kept.table) == kept.commit:
-        table = kept.table
-        table.update_incremental()
-    else:
+    table = None if kept is None else _newest_of(path, kept)
+    if table is None:
         table = DeltaTable(path)
-    commit = _commit(path, table)
+    commit = _find_commit(path, table.version())
     if commit is not None:
         with _lock:
             _tables[path] = _Kept(table, commit)
+            if len(_tables) > _MOST_TABLES:
+                del _tables[next(iter(_tables))]
     return table
 
 
-def _commit(path: str, table: DeltaTable) -> _Commit | None:
-    """The file of the table's newest commit that is known here: while it is there, so are all behind it.
+def _newest_of(path: str, kept: _Kept) -> DeltaTable | None:
+    """The table that was kept, at its newest version; None where another one is in its place, or its log was cut."""
+    if _find_commit(path, kept.commit.version) != kept.commit:
+        return None
+    # A log that is being cleaned up could have lost the next commit but not yet an old one.
+    is_old = time.time_ns() - kept.commit.written_ns > _FRESH_NS
+    if is_old or _commit_file(path, kept.table.version() + 1).exists():
+        kept.table.update_incremental()
+    return kept.table
 
-    None where it has left the log, or another table was made in the place, or the lake is not on a disk.
-    """
+
+def _find_commit(path: str, version: int) -> _Commit | None:
+    """None where it has left the log, or the lake is not on a disk."""
     try:
-        found = (Path(path) / "_delta_log" / f"{table.version():020}.json").stat()
+        found = _commit_file(path, version).stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return _Commit(version, found.st_ino, found.st_mtime_ns)
+
+
+def _commit_file(path: str, version: int) -> Path:
+    return Path(path) / "_delta_log" / f"{version:020}.json"

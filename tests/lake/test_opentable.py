@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,6 +56,46 @@ def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: 
     for version in (0, 1):
         (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
     assert _rows(tmp_path / "t") == [1, 2, 3]
+
+
+def test_where_nothing_was_committed_delta_rs_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(tmp_path / "t", 1)
+    write_deltalake(open_table(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
+    assert _rows(tmp_path / "t") == [1, 2]
+    for question in ("update_incremental", "__init__"):
+        monkeypatch.setattr(DeltaTable, question, lambda *_: pytest.fail("the log has nothing new"))
+    assert _rows(tmp_path / "t") == [1, 2]
+
+
+def test_an_old_commit_without_the_next_one_does_not_prove_that_it_is_the_newest(tmp_path: Path) -> None:
+    _write(tmp_path / "t", 1)
+    log = tmp_path / "t" / "_delta_log"
+    two_hours_ago = time.time() - 7200
+    os.utime(log / f"{0:020}.json", (two_hours_ago, two_hours_ago))
+    assert _rows(tmp_path / "t") == [1]
+    _write(tmp_path / "t", 2)
+    _write(tmp_path / "t", 3)
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    # A clean-up of the log that is under way.
+    (log / f"{1:020}.json").unlink()
+    assert _rows(tmp_path / "t") == [1, 2, 3]
+
+
+def test_tables_asked_for_long_ago_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_TABLES", 2)
+    monkeypatch.setattr(module, "_tables", {})
+    opened: list[str] = []
+
+    def opening(path: str) -> DeltaTable:
+        opened.append(Path(path).name)
+        return DeltaTable(path)
+
+    monkeypatch.setattr(module, "DeltaTable", opening)
+    for name in ("a", "b", "c"):
+        _write(tmp_path / name, 1)
+    for name in ("a", "b", "a", "c", "a", "b"):
+        assert _rows(tmp_path / name) == [1]
+    assert opened == ["a", "b", "c", "b"]
 
 
 def test_a_commit_by_what_was_opened_is_there_for_all(tmp_path: Path) -> None:
