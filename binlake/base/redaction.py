@@ -18,7 +18,8 @@ SEE_VALUES = (
 _state = {"shown": False}
 _ROW_VERBS = ("insert", "replace", "update", "delete", "select", "with", "load")
 _LITERALS = re.compile(
-    r"(`(?:[^`]|``)*`|/\*.*?\*/)|(?:\b[xXbBnN]|_\w+\s*)?'(?:[^'\\]|\\.|'')*'?|\b0[xX][0-9A-Fa-f]+"
+    r"(`(?:[^`]|``)*`|/\*.*?\*/)|(?:\b[xXbBnN]|_\w+\s*)?(?:'(?:[^'\\]|\\.|'')*'?|\"(?:[^\"\\]|\\.|\"\")*\"?)"
+    r"|\b0[xX][0-9A-Fa-f]+"
     r"|(?<![\w`@])-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?",
     re.DOTALL,
 )

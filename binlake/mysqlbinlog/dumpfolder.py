@@ -24,8 +24,13 @@ _ENDING = re.compile(r"(?P<name>.+)\.sql(?:\.gz|\.zst)?")
 _DATABASE, _TABLE, _VIEW = "-schema-create", "-schema", "-schema-view"
 _ROUTINES = ("-schema-triggers", "-schema-post", "-schema-sequence")
 _ROWS = re.compile(r"(?P<db>[^.]+)\.(?P<table>.+?)(?:\.(?P<number>\d+)){0,2}")
-_RENAMED = re.compile(r"^\[`(?:[^`]|``)+`\.`(?P<shown>(?:[^`]|``)+)`\]|^real_table_name\s*=\s*(?P<real>.*?)\s*$", re.M)
+_OF_TABLE = re.compile(
+    r"^\[`(?P<db>(?:[^`]|``)+)`\.`(?P<shown>(?:[^`]|``)+)`\]|^real_table_name\s*=\s*(?P<real>.*?)\s*$"
+    r"|^rows\s*=\s*(?P<rows>\d+)\s*$",
+    re.M,
+)
 _OTHER_ROWS = (".csv", ".dat", ".parquet")
+_COMPRESSED = (".gz", ".zst", ".lz4", ".bz2", ".xz", ".snappy")
 
 Name = tuple[str, str]
 
@@ -34,7 +39,8 @@ Name = tuple[str, str]
 class DumpFolder:
     """What a dump has: the files that make `databases` and `tables`, those of each table's `rows`; names of `views`.
 
-    `other_rows`: files with rows that are not SQL.
+    `said_rows`: how many rows a table has, where the metadata says it (mydumper). `left_out`: files with triggers,
+    routines, events and sequences. `other_rows`: files with rows that are not SQL, or that cannot be unpacked.
     """
 
     path: Path
@@ -42,6 +48,8 @@ class DumpFolder:
     tables: dict[Name, Path]
     rows: dict[Name, tuple[Path, ...]]
     views: tuple[Name, ...]
+    said_rows: dict[Name, int]
+    left_out: tuple[str, ...] = ()
     other_rows: tuple[Path, ...] = ()
 
     @property
@@ -66,14 +74,24 @@ def read_dump_folder(path: Path) -> DumpFolder:
             where={"folder": path, "missing": ", ".join(f"{db}{_DATABASE}.sql" for db in missing) or f"*{_TABLE}.sql"},
             hint="give the folder that mydumper or dumpling wrote, with its schema files",
         )
-    others = tuple(file for file in files if file.name.removesuffix(".gz").removesuffix(".zst").endswith(_OTHER_ROWS))
-    return DumpFolder(path, databases, tables, _row_files(names, tables), tuple(sorted(views)), others)
+    return DumpFolder(
+        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _said_rows(path),
+        left_out=tuple(sorted(file.name for name, file in names.items() if name.endswith(_ROUTINES))),
+        other_rows=tuple(file for file in files if _has_other_rows(file.name)),
+    )  # fmt: skip
 
 
 def read_dump_statements(file: Path) -> Iterator[str]:
     """The statements of a schema file, without comments that stand alone. Raises ConfigError for a damaged file."""
     with open_dump_file(file) as stream:
-        text = read_all(file, stream).decode("utf-8")
+        data = read_all(file, stream)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"a definition of the dump is not in UTF-8: {error.reason} at byte {error.start}", where={"file": file},
+            hint="dump with the character set utf8mb4",
+        ) from error  # fmt: skip
     for tokens in split_statements(tokenize(text)):
         if tokens:
             yield render(tokens)
@@ -109,16 +127,24 @@ def _list_files(path: Path) -> list[Path]:
         raise ConfigError(
             f"the folder of a dump cannot be read: {error.strerror}", where={"folder": path}, hint="give its path"
         ) from error
+    if any(file.name == "metadata.partial" for file in files):
+        raise ConfigError(
+            "the dump did not come to its end: its metadata is partial", where={"folder": path}, hint="dump again"
+        )
     _require_own_names(path)
     return files
 
 
+def _has_other_rows(name: str) -> bool:
+    packed = next((ending for ending in _COMPRESSED if name.endswith(ending)), "")
+    plain = name.removesuffix(packed)
+    return plain.endswith(_OTHER_ROWS) or (plain.endswith(".sql") and _ENDING.fullmatch(name) is None)
+
+
 def _require_own_names(path: Path) -> None:
     """mydumper calls a table whose name no file can have by a number, and says so in the metadata."""
-    metadata = path / "metadata"
-    text = metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
     shown = ""
-    for match in _RENAMED.finditer(text):
+    for match in _OF_TABLE.finditer(_read_metadata(path)):
         real = (match["real"] or "").strip("`\"'")
         if match["shown"]:
             shown = match["shown"]
@@ -127,6 +153,22 @@ def _require_own_names(path: Path) -> None:
                 "a table of the dump has another name in its files", where={"folder": path, "table": real},
                 hint="dump with dumpling, or load this dump with myloader and give --base its commit_ts",
             )  # fmt: skip
+
+
+def _said_rows(path: Path) -> dict[Name, int]:
+    found: dict[Name, int] = {}
+    name: Name = ("", "")
+    for match in _OF_TABLE.finditer(_read_metadata(path)):
+        if match["shown"]:
+            name = match["db"].replace("``", "`"), match["shown"].replace("``", "`")
+        elif match["rows"]:
+            found[name] = int(match["rows"])
+    return found
+
+
+def _read_metadata(path: Path) -> str:
+    metadata = path / "metadata"
+    return metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
 
 
 def _row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, tuple[Path, ...]]:

@@ -104,6 +104,9 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
     task = BaseTask(settings.name, settings.cluster_id, settings.data_hash(), Rules(tables=settings.choice()))
     done = load_base(target, task, base, hook=hook)
     say(f"{done.rows:,} rows of the dump, taken at {base.commit_ts}: {done.state}")
+    left_out = [*(f"view {db}.{name}" for db, name in base.dump.views), *base.dump.left_out]
+    if left_out:
+        say(f"not loaded: {', '.join(left_out)}")
     return until
 
 

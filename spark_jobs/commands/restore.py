@@ -229,4 +229,5 @@ def _load(replication: Replication, base: Base, cluster: int) -> StageResult:
     detail = {"batches": done.batches, "ddl": done.ddls, "folder": str(base.folder)}
     views = [".".join(name) for name in base.dump.views]
     detail |= {"views_left_out": views} if views else {}
+    detail |= {"files_left_out": list(base.dump.left_out)} if base.dump.left_out else {}
     return StageResult("base", state, done.lo, done.hi, done.rows, done.seconds, "", detail)

@@ -64,8 +64,21 @@ class BaseTask:
 
 
 def find_base(folder: Path, commit_ts: int | None = None) -> Base:
-    """The dump in `folder`; `commit_ts` where its metadata does not say it. Raises ConfigError."""
-    place = read_dump_place(folder).commit_ts if commit_ts is None else commit_ts
+    """The dump in `folder`; `commit_ts`: where its metadata does not say it. Raises ConfigError."""
+    try:
+        place = read_dump_place(folder).commit_ts
+    except ConfigError:
+        # A dump that did not come to its end has no metadata at all.
+        if commit_ts is None or not (folder / "metadata").is_file():
+            raise
+        place = 0
+    if place and commit_ts not in (None, place):
+        raise ConfigError(
+            "the dump's metadata says another commit_ts",
+            where={"folder": folder, "metadata": place, "base-ts": commit_ts},
+            hint="leave --base-ts out: it is for dumps of MySQL and MariaDB",
+        )
+    place = place or commit_ts or 0
     if not place:
         raise ConfigError(
             "the dump is one of MySQL or MariaDB: its metadata has a place in the source's log, not a commit_ts",
@@ -89,10 +102,10 @@ def load_base(
     statements = DumpStatements(base.dump, base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation)
     _require_free(position, base, target, statements)
     # Before anything is written: a dump that was not copied whole is refused whole.
-    rows = statements.count_rows(position.max_packet)
+    rows, digest = statements.check_rows(position.max_packet)
     manifest = ApplyManifest(
         task.name, "sql", task.cluster_id, 0, base.commit_ts, task.config_hash, "plain", "", "",
-        statements.digest(), len(statements.segments()), rows, 0, (),
+        digest, len(statements.segments()), rows, 0, (),
     )  # fmt: skip
     # Whatever the mode of its windows: a base is too large for one transaction, and any order of its rows is right.
     loading = target.model_copy(update={"mode": "parallel"})

@@ -1,7 +1,7 @@
 """The INSERT statements of a dump's data file, cut without a parse: strings and comments are passed over whole.
 
-Rule: a statement is the bytes of the file from one `;` outside strings to the next, and the parentheses outside strings
-behind its VALUES are its rows.
+Rule: a statement is the bytes of the file from one `;` outside strings to the next, and the groups in parentheses
+behind its VALUES are its rows. What a file says of the session that it wants is obeyed or refused, never passed over.
 """
 
 from __future__ import annotations
@@ -12,23 +12,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from binlake.base.redaction import sql_in_log
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import damaged_file_error
 
 _BLOCK = 1 << 20
-_PLAIN = re.compile(
-    rb"""(?:[^'"`;(/-]++|-(?!-)|/(?!\*)"""
-    rb"""|'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+'|"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*+"|`(?:[^`]++|``)*+`)++""",
+_STRINGS = rb"""'[^'\\]*+(?:(?:\\[0nrZ'"\\]|'')[^'\\]*+)*+'|"[^"\\]*+(?:(?:\\[0nrZ'"\\]|"")[^"\\]*+)*+\""""
+_PIECE = rb"""[^'"`;()/-]++|-(?!-)|/(?!\*)|`(?:[^`]++|``)*+`|""" + _STRINGS
+_PLAIN = re.compile(rb"(?:\)|" + _PIECE + rb")++", re.S)
+"""What neither ends a statement nor begins a row. A string that goes on in the next block is none."""
+_NOTE = rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])"
+_COMMENT = re.compile(_NOTE, re.S)
+
+
+def _group(inner: bytes) -> bytes:
+    return rb"\((?:" + _PIECE + rb"|" + _NOTE + rb"|" + inner + rb")*+\)"
+
+
+_ROW = re.compile(_group(_group(_group(rb"(?!)"))), re.S)
+"""A row, or a list of columns: what is between parentheses, with those of functions inside (CONVERT of mydumper)."""
+_ODD_ESCAPE = re.compile(
+    rb"(?:[();]|" + _PIECE + rb"|" + _NOTE + rb""")*+(?:'(?:[^'\\]|\\[0nrZ'"\\]|'')*+|"(?:[^"\\]|\\[0nrZ'"\\]|"")*+)"""
+    rb"""\\[^0nrZ'"\\]""",
     re.S,
 )
-"""What neither ends a statement nor begins a row. A string that goes on in the next block is none."""
-_COMMENT = re.compile(rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])", re.S)
+"""A string with a backslash that no writer of dumps escapes by: in this file a backslash is a sign like others."""
 _LEADING = re.compile(rb"(?:\s+|/\*.*?\*/|--[ \t\r\n][^\n]*\n)*", re.S)
 _INSERT = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(?:(?:`(?:[^`]|``)+`|[\w$]+)\s*\.\s*)?(?:`(?:[^`]|``)+`|[\w$]+)",
     re.I,
 )
 _COLUMNS = re.compile(rb"\s*\(")
+_NAME = re.compile(rb"`((?:[^`]|``)+)`$|([\w$]+)$")
+_SETTINGS = (
+    (re.compile(rb"\bSET\s+NAMES\s+'?(\w+)", re.I), rb"binary|utf8|utf8mb3|utf8mb4"),
+    (re.compile(rb"(?<!@)\bTIME_ZONE\s*=\s*'([^']*)'", re.I), rb"[+-]0?0:00|UTC"),
+    (re.compile(rb"(?<!@)\bSQL_MODE\s*=\s*'([^']*)'", re.I), rb"(?!.*(?:NO_BACKSLASH_ESCAPES|ANSI)).*"),
+)
+"""Settings that a file may ask for, and with which of their values it is read here."""
 _PASSED_OVER = re.compile(rb"(?:SET|USE|LOCK|UNLOCK|START|BEGIN|COMMIT)\b", re.I)
 
 
@@ -40,51 +61,88 @@ class DumpedRows:
     rows: int
 
 
-def read_inserts(file: Path, stream: BinaryIO) -> Iterator[DumpedRows]:
-    """The INSERT statements of `file` in order. Raises ConfigError for a file that is cut off, damaged or no dump."""
-    for text, parentheses in _cut_statements(file, stream):
+def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRows]:
+    """The INSERT statements of `file`, all into `table`, in order.
+
+    Raises ConfigError for a file that is cut off, damaged or no dump, or that is to be read in another way.
+    """
+    for text, groups in _cut_statements(file, stream):
         start = _LEADING.match(text)
         body = text[start.end() :] if start is not None else text
         if not body or _PASSED_OVER.match(body):
+            _require_usual_settings(file, text)
             continue
         head = _INSERT.match(body)
         if head is None:
-            raise ConfigError(
-                "a data file of the dump has a statement that is not an INSERT",
-                where={"file": file, "statement": body[:80].decode("utf-8", "replace")},
-                hint="give the folder that mydumper or dumpling wrote",
-            )
+            raise _refused(file, "has a statement that is not an INSERT", body)
+        if _table_of(head[0]) != table:
+            raise _refused(file, "has rows of another table than its name says", body)
         rest = body[head.end() :]
-        yield DumpedRows(rest, parentheses - (_COLUMNS.match(rest) is not None))
+        yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
+
+
+def _table_of(head: bytes) -> str:
+    name = _NAME.search(head)
+    found = b"" if name is None else name[2] or name[1].replace(b"``", b"`")
+    return found.decode("utf-8", "surrogateescape")
+
+
+def _require_usual_settings(file: Path, text: bytes) -> None:
+    for setting, usual in _SETTINGS:
+        asked = setting.search(text)
+        if asked is not None and not re.fullmatch(usual, asked[1], re.I):
+            raise _refused(file, "asks for a session in which its texts mean something else", text)
 
 
 def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """(text without its semicolon, parentheses outside strings and comments) of each statement."""
-    buffer, at, ended, parentheses = b"", 0, False, 0
+    """(text without its semicolon, groups in parentheses) of each statement."""
+    buffer, at, ended, groups = b"", 0, False, 0
     while True:
         match = _PLAIN.match(buffer, at) or _COMMENT.match(buffer, at)
+        row = _ROW.match(buffer, at) if match is None else None
         mark = buffer[at : at + 1]
         # What reaches the end of the block may go on in the next one.
         if match is not None and (match.end() < len(buffer) or ended):
             at = match.end()
+        elif row is not None:
+            at, groups = row.end(), groups + 1
         elif match is None and mark == b";":
-            yield buffer[:at], parentheses
-            buffer, at, parentheses = buffer[at + 1 :], 0, 0
-        elif match is None and mark == b"(":
-            at, parentheses = at + 1, parentheses + 1
+            yield buffer[:at], groups
+            buffer, at, groups = buffer[at + 1 :], 0, 0
         elif not ended:
+            _require_escapes(file, buffer, at)
             # Twice as much each time: a long string is looked at again from its start.
             more = _read_block(file, stream, max(_BLOCK, len(buffer)))
             buffer, ended = buffer + more, not more
         else:
+            _require_escapes(file, buffer, at)
             break
     rest = _LEADING.sub(b"", buffer, count=1)
     if rest:
         raise ConfigError(
             "a data file of the dump is cut off: its last statement does not end",
-            where={"file": file, "from": rest[:80].decode("utf-8", "replace")},
+            where={"file": file, "from": _shown(rest)},
             hint="copy the file again from the dump; nothing of it was loaded that is not recorded",
         )
+
+
+def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
+    odd = _ODD_ESCAPE.match(buffer, at)
+    if odd is not None:
+        raise _refused(file, "has a backslash that is no escape", buffer[odd.end() - 2 : odd.end()])
+
+
+def _refused(file: Path, why: str, text: bytes) -> ConfigError:
+    return ConfigError(
+        f"a data file of the dump {why}",
+        where={"file": file, "statement": _shown(text)},
+        hint="give the folder that mydumper or dumpling wrote, with backslashes escaped, names and texts in UTF-8 and"
+        " times in UTC",
+    )
+
+
+def _shown(text: bytes) -> str:
+    return sql_in_log(text[:80].decode("utf-8", "replace"))
 
 
 def _read_block(file: Path, stream: BinaryIO, size: int) -> bytes:

@@ -7,7 +7,9 @@ one with another dump in its place is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,32 +71,47 @@ class DumpStatements:
             return
         number = 0
         for name, file in self._row_files():
-            for group in _in_groups(_inserts_of(file)):
+            for group in _in_groups(_inserts_of(file, name[1])):
                 yield self._batch(segment, number, name, group)
                 number += 1
 
-    def count_rows(self, max_packet: int) -> int:
-        """The rows of the whole dump, each file read to its end; `max_packet`: bytes that a statement may have.
+    def check_rows(self, max_packet: int) -> tuple[int, str]:
+        """The rows of the whole dump, each file read to its end, and a digest of all that is loaded.
 
-        Raises ConfigError naming the first file that is cut off, damaged, or has a statement that is too long.
+        So a load goes on with the dump that it began with. `max_packet`: bytes that a statement may have. Raises
+        ConfigError naming the first file that is cut off, damaged, or has a statement that is too long.
         """
-        rows = 0
-        for (_, table), file in self._row_files():
-            for one in _inserts_of(file):
-                rows += one.rows
-                if len(one.rest) + len(table) + _HEAD_BYTES > max_packet:
-                    raise ConfigError(
-                        f"a statement of the dump has {len(one.rest)} bytes, more than the target takes in one packet",
-                        where={"file": file, "max_allowed_packet": max_packet},
-                        hint="raise max_allowed_packet of the target, or dump with shorter statements (statement-size)",
-                    )
-        return rows
-
-    def digest(self) -> str:
-        """Of the files by name and size: a load goes on with the dump that it began with."""
         files = [*self._folder.databases.values(), *self._folder.tables.values()]
-        files += [file for _, file in self._folder.row_files]
-        return statement_digest([f"{file.name} {file.stat().st_size}" for file in sorted(files)])
+        found = [f"{file.name} {text}" for file in sorted(files) for text in read_dump_statements(file)]
+        counted: Counter[Name] = Counter()
+        for (db, table), file in self._row_files():
+            own = crc = 0
+            for one in _inserts_of(file, table):
+                own, crc = own + one.rows, zlib.crc32(one.rest, crc)
+                self._require_short(one, table, file, max_packet)
+            counted[db, table] += own
+            found.append(f"{file.name} {own} {crc}")
+        self._require_said_rows(counted)
+        return counted.total(), statement_digest(found)
+
+    def _require_short(self, one: DumpedRows, table: str, file: Path, max_packet: int) -> None:
+        if len(one.rest) + len(table) + _HEAD_BYTES > max_packet:
+            raise ConfigError(
+                f"a statement of the dump has {len(one.rest)} bytes, more than the target takes in one packet",
+                where={"file": file, "max_allowed_packet": max_packet},
+                hint="raise max_allowed_packet of the target, or dump with shorter statements (statement-size)",
+            )
+
+    def _require_said_rows(self, counted: Mapping[Name, int]) -> None:
+        """Where the metadata says how many rows a table has, they are there."""
+        for name in self.tables:
+            said, there = self._folder.said_rows.get(name), counted.get(name, 0)
+            if said is not None and said != there:
+                raise ConfigError(
+                    "a table of the dump has another number of rows than its metadata says",
+                    where={"table": ".".join(name), "metadata": said, "files": there, "folder": self._folder.path},
+                    hint="a file is missing, or is there twice: copy the folder again",
+                )
 
     def target_names(self) -> list[Name]:
         """(db, table) at the target of the tables that it makes."""
@@ -175,9 +192,9 @@ class DumpStatements:
         )
 
 
-def _inserts_of(file: Path) -> Iterator[DumpedRows]:
+def _inserts_of(file: Path, table: str) -> Iterator[DumpedRows]:
     with open_dump_file(file) as stream:
-        yield from read_inserts(file, stream)
+        yield from read_inserts(file, stream, table)
 
 
 def _in_groups(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:

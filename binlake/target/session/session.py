@@ -117,7 +117,7 @@ class Session:
     def execute(self, sql: str) -> int:
         """Run one statement without arguments; rows it wrote, of an UPDATE those it matched."""
         try:
-            return int(self._link.query(sql))
+            return int(self._link.query(sql.encode("utf-8", "surrogateescape")))
         except (err.MySQLError, OSError) as error:
             raise translate_error(_as_mysql(error), self.place, sql) from error
 

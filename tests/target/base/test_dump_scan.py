@@ -19,8 +19,8 @@ NASTY = st.text(st.sampled_from("a;'\"`\\()-/*# \n\0ü🐬,"), max_size=12)
 VALUES = st.one_of(NASTY, st.integers(-5, 5), st.none(), st.binary(max_size=4))
 
 
-def read(text: str) -> list[tuple[bytes, int]]:
-    return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()))]
+def read(text: str, table: str = "t") -> list[tuple[bytes, int]]:
+    return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()), table)]
 
 
 @given(st.lists(st.lists(VALUES, min_size=1, max_size=4), max_size=9), st.sampled_from("'\""), st.integers(1, 40))
@@ -30,7 +30,8 @@ def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
     whole, scan._BLOCK = scan._BLOCK, block
     try:
         found = read(
-            "/*!40101 SET NAMES binary*/;\n-- a note; no statement\n" + inserts("t;(", lines, mark=mark, a_statement=2)
+            "/*!40101 SET NAMES binary*/;\n-- a note; no statement\n" + inserts("t;(", lines, mark=mark, a_statement=2),
+            "t;(",
         )
     finally:
         scan._BLOCK = whole
@@ -48,6 +49,18 @@ def test_drawn_rows_are_cut_where_the_writer_ended_them_wherever_a_block_ends(
         ("INSERT INTO `t` (`a`,`b(`) VALUES (1,2),(3,-4);", b" (`a`,`b(`) VALUES (1,2),(3,-4)", 2),
         ("insert ignore into `d`.`t` values(1);", b" values(1)", 1),
         ("/* dumped */ REPLACE INTO t VALUES('it''s');", b" VALUES('it''s')", 1),
+        # As mydumper writes JSON: a function has parentheses of its own, and strings in them.
+        (
+            'INSERT INTO `t` VALUES(1,CONVERT("{\\"a)(\\": 1}" USING UTF8MB4)),(2,NULL);',
+            b' VALUES(1,CONVERT("{\\"a)(\\": 1}" USING UTF8MB4)),(2,NULL)',
+            2,
+        ),
+        (
+            "INSERT INTO `t` VALUES (ST_GeomFromText(CONCAT('POINT(1 ',\"2)\"))),(NULL)/*;(*/;",
+            b" VALUES (ST_GeomFromText(CONCAT('POINT(1 ',\"2)\"))),(NULL)/*;(*/",
+            2,
+        ),
+        ("INSERT INTO `odd``n(`.`t` VALUES (1);", b" VALUES (1)", 1),
         ('INSERT INTO `t` VALUES (_binary "\\"(;")', None, 0),
     ],
 )
@@ -66,5 +79,37 @@ def test_what_is_not_an_insert_is_refused(text: str) -> None:
         read(text)
 
 
-def test_what_sets_the_session_is_passed_over() -> None:
+@pytest.mark.parametrize("text", ["'C:\\temp'", '"50\\%"', "1, 'whole', 'a''b\\x'"])
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_a_backslash_that_is_no_escape_shows_a_dump_without_escapes(text: str, block: int) -> None:
+    # NO_BACKSLASH_ESCAPES, dumpling --escape-backslash=false: read with escapes 'C:\temp' would have a tab
+    whole, scan._BLOCK = scan._BLOCK, block
+    try:
+        with pytest.raises(ConfigError, match="a backslash that is no escape"):
+            read(f"INSERT INTO `t` VALUES (2),({text});\nINSERT INTO `t` VALUES (3);")
+    finally:
+        scan._BLOCK = whole
+    assert read(r"""INSERT INTO `t` VALUES ('\0\n\r\Z\\\'\"');""") != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["/*!40101 SET NAMES latin1*/;", "SET NAMES 'gbk';", "/*!40103 SET TIME_ZONE='+08:00' */;",
+     "SET SESSION time_zone = 'Europe/Berlin';", "/*!40101 SET SQL_MODE='STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES' */;",
+     "SET sql_mode='ANSI';"],
+)  # fmt: skip
+def test_a_file_that_asks_for_another_session_is_refused(text: str) -> None:
+    # its texts, times or quotes would mean something else
+    with pytest.raises(ConfigError, match="in which its texts mean something else"):
+        read(f"{text}\nINSERT INTO `t` VALUES (1);")
+
+
+def test_rows_of_another_table_are_refused() -> None:
+    with pytest.raises(ConfigError, match="rows of another table than its name says"):
+        read("INSERT INTO `u` VALUES (1);")
+
+
+def test_what_sets_the_usual_session_is_passed_over() -> None:
+    usual = "/*!40101 SET NAMES binary*/;\n/*!40103 SET TIME_ZONE='+00:00' */;\nSET SQL_MODE='NO_AUTO_VALUE_ON_ZERO';"
+    assert read(f"{usual}SET @OLD_TIME_ZONE='SYSTEM';") == []
     assert read("SET NAMES utf8mb4;\nLOCK TABLES `t` WRITE;\nUNLOCK TABLES;\n/*!40101 SET x=1*/;") == []

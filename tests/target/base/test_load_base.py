@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.baseloads import BASE, CLUSTER, load_base, replication
 from support.children import end_children
 from support.dumps import put, write_dump
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.config import Replication
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
-from binlake.target import ApplyResult, read_checkpoint, read_open_window
-from binlake.target.base import load as loading
-from binlake.target.base.load import Base, BaseTask, find_base
+from binlake.target import read_checkpoint, read_open_window
+from binlake.target.base.load import Base, find_base
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.servers("mariadb")]
-BASE = 463_267_587_686_400_000
-CLUSTER = 77
 DATABASES = ("shop-1", "log")
 
 
@@ -47,19 +44,6 @@ def shown(server: MariaDb) -> dict[str, Counter[Any]]:
     """All rows of what was dumped."""
     names = ("`shop-1`.`item.s`", "`log`.line", "`log`.empty")
     return {name: Counter(rows(server, f"SELECT * FROM {name}")) for name in names}
-
-
-def replication(server: MariaDb, **more: Any) -> Replication:
-    """One whose target is `server`."""
-    target = {"db-type": "mysql" if server.name == "mysql" else "mariadb", "host": server.host, "port": server.port,
-              "user": server.user, "worker-count": 3}  # fmt: skip
-    values = {"name": "restored", "source": {"pd-urls": ["http://127.0.0.1:1"]}, "lake": {"path": "/nowhere"}}
-    return Replication.model_validate({**values, "target": target, **more})
-
-
-def load_base(replication: Replication, base: Base, cluster_id: int, **more: Any) -> ApplyResult:
-    """Load for a replication, into its own target."""
-    return loading.load_base(replication.sql_target(), BaseTask.of(replication, cluster_id), base, **more)
 
 
 @pytest.fixture
@@ -163,9 +147,40 @@ def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: 
 
     with pytest.raises(Killed):
         load_base(replication(server), find_base(folder), CLUSTER, hook=kill)
-    put(folder / "log.line.000000009.sql", "INSERT INTO `line` VALUES ('more', 1);")
+    # as long as before
+    file = folder / "log.line.000000000.sql"
+    file.write_text(file.read_text().replace("same", "some"))
     with pytest.raises(CheckpointConflict, match="must be finished first"):
         load_base(replication(server), find_base(folder), CLUSTER)
+
+
+def say_rows(folder: Path, count: int, gone: str = "") -> None:
+    """As mydumper's metadata does, of the table without a key; the file `gone` is missing."""
+    with (folder / "metadata").open("a") as metadata:
+        metadata.write(f"[`log`.`line`]\nreal_table_name=line\nrows = {count}\n")
+    if gone:
+        (folder / gone).unlink()
+
+
+def test_the_rows_that_the_metadata_says_are_loaded(server: MariaDb, dumped: Dumped) -> None:
+    folder, there = dumped
+    say_rows(folder, 12)
+    load_base(replication(server), find_base(folder), CLUSTER)
+    assert shown(server) == there
+
+
+def test_a_commit_ts_is_taken_where_the_metadata_has_none_and_no_other_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no metadata"):
+        find_base(tmp_path, BASE)
+    metadata = tmp_path / "metadata"
+    metadata.write_text("Started dump at: 2026-01-01 00:00:00\n")
+    assert find_base(tmp_path, BASE).commit_ts == BASE
+    metadata.write_text("SHOW MASTER STATUS:\n\tLog: bin.000001\n\tPos: 4\n")
+    assert find_base(tmp_path, BASE).commit_ts == BASE
+    metadata.write_text(f"SHOW MASTER STATUS:\n\tLog: tidb-binlog\n\tPos: {BASE}\n")
+    assert [find_base(tmp_path, given).commit_ts for given in (None, BASE)] == [BASE] * 2
+    with pytest.raises(ConfigError, match=f"another commit_ts .*metadata={BASE} base-ts={BASE + 1}"):
+        find_base(tmp_path, BASE + 1)
 
 
 @pytest.mark.parametrize(
@@ -177,6 +192,12 @@ def test_another_dump_does_not_take_the_place_of_the_one_that_was_begun(server: 
         (lambda folder: (folder / "log.line.1.csv").write_text("1,2"), "not SQL"),
         (lambda folder: (folder / "metadata").write_text("Log: bin.1\nPos: 4\n"), "not a commit_ts"),
         (lambda folder: (folder / "log.line.000000000.sql").write_text("DROP TABLE x;"), "not an INSERT"),
+        (lambda folder: (folder / "log.line.000000000.sql").rename(folder / "log.line.0.sql.snappy"), "not SQL"),
+        (lambda folder: (folder / "log.line.2.sql.xz").write_bytes(b""), "not SQL"),
+        (lambda folder: (folder / "metadata.partial").write_bytes(b""), "did not come to its end"),
+        (lambda folder: (folder / "log.line-schema.sql").write_bytes(b"CREATE TABLE `\xe4` (a INT);"), "not in UTF-8"),
+        (lambda folder: say_rows(folder, 13), "another number of rows .* metadata=13 files=12"),
+        (lambda folder: say_rows(folder, 12, "log.line.000000000.sql"), "another number of rows .* files=7"),
     ],
 )
 def test_a_dump_that_is_not_whole_is_named_and_nothing_is_written(
