@@ -21,7 +21,8 @@ WRITES = (
     "REPLACE INTO `d`.`t 4711x` (`a1`,`b`) VALUES (4711,'Müller'),(-1e-5,'a\\'b'),(12.5,'O''Neil')",
     "DELETE FROM `d`.`t 4711x` WHERE (`a1`,`b`) IN ((4711,x'0AFF'),(12.5,_binary'Müller'))",
     "UPDATE `d`.`t 4711x` SET `b`='Müller' WHERE `a1` = 4711 LIMIT 1",
-    'INSERT INTO `d`.`t 4711x` VALUES (4711,"Müller \\"12.5 ",_binary "0AFF""O\'\'Neil"),(12.5,CONVERT("a\'b" USING UTF8MB4))',
+    'INSERT INTO `d`.`t 4711x` VALUES (4711,"Müller \\"12.5 ",_binary "0AFF""O\'\'Neil")',
+    'INSERT INTO `d`.`t 4711x` VALUES (12.5,CONVERT("a\'b" USING UTF8MB4))',
     'INSERT INTO `d`.`t 4711x` VALUES ("cut off',
     " (SELECT COUNT(*) FROM `d`.`t 4711x` WHERE `b` IN ('Müller','O''Neil','cut off",
 )
