@@ -10,6 +10,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +155,13 @@ class ObjectStore:
 
     def put_from(self, path: str, content: IO[bytes]) -> None:
         """As Store.put_from."""
-        with self._errors(path), self._files.open_output_stream(f"{self._root}/{path}") as stream:
+        # A stream has no other end than being closed, which shows what it has got. So what interrupts the main thread
+        # (Ctrl-C, the end of a task) waits: half a file would stand in the place of a whole one.
+        with self._errors(path), ThreadPoolExecutor(1, "upload") as thread:
+            thread.submit(self._upload, path, content).result()
+
+    def _upload(self, path: str, content: IO[bytes]) -> None:
+        with self._files.open_output_stream(f"{self._root}/{path}") as stream:
             shutil.copyfileobj(content, stream, _PIECE)
 
     def get(self, path: str) -> bytes | None:

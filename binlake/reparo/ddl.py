@@ -6,8 +6,8 @@ TiDB logs once a table with the whole text, takes one table each time: the first
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from binlake import tso
 from binlake.base.dialects import Dialect
@@ -22,9 +22,12 @@ from binlake.errors import TargetRefused
 from binlake.reparo.definitions import TargetTables
 from binlake.rows.schema import DbInfo
 from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_pair
 from binlake.target import Expected
 
 Name = tuple[str, str]
+Keeps = Callable[[str, str], bool]
+"""Whether changes of (db, table) count; (db, "") for a database."""
 
 _DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
 _CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
@@ -62,11 +65,15 @@ class FileDdl:
         """The first table that it names."""
         return next((table for _, table in self.names if table), "")
 
-    def judged_name(self) -> Name:
-        """The name by which a filter judges it: of a rename the new one, as the drainer does (tidb-binlog 5.6)."""
-        if not self.names:
-            return self.db, ""
-        return self.names[-1] if self.kind is Kind.RENAME_TABLE else self.names[0]
+    def choose(self, keeps: Keeps) -> FileDdl | None:
+        """It where it counts: of a rename the new name decides, as in the drainer (tidb-binlog 5.6). Of a DROP only
+        the names that count are its own: the text of each of its jobs names all tables.
+        """
+        if self.kind in _DROPS:
+            own = tuple(name for name in self.names if keeps(*name))
+            return replace(self, names=own) if own else None
+        judged = (self.db, "") if not self.names else self.names[-1 if self.kind is Kind.RENAME_TABLE else 0]
+        return self if keeps(*judged) else None
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,9 @@ def map_file_ddl(ddl: FileDdl, tables: TargetTables, dialect: Dialect, gone: Col
     sql = put_target_names(ddl.sql, db, tables)
     names = tuple(dict.fromkeys(replaced_names(sql, db))) or ddl.names
     if ddl.kind in _DROPS:
-        names = next(((name,) for name in names if name not in gone and tables.exists(name)), ())
+        own = {fold_pair(name) for name in ddl.names}
+        left = (name for name in names if fold_pair(name) in own and name not in gone)
+        names = next(((name,) for name in left if tables.exists(name)), ())
         if not names:
             return TargetDdl((), "what it drops is not there", (), None, repeatable=True)
     before = [tables.find(*name) for name in names if name[1]]

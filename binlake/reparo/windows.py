@@ -8,15 +8,12 @@ belong to its window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from binlake.binlogfile.reading import Ddl, Item, Transaction
 from binlake.errors import CheckpointConflict, Permanent
-from binlake.reparo.ddl import FileDdl
-
-Keeps = Callable[[str, str], bool]
-"""Whether changes of (db, table) count; (db, "") for a database."""
+from binlake.reparo.ddl import FileDdl, Keeps
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,13 @@ class _Cutter:
             )
 
     def _ddl(self, ddl: FileDdl, keeps: Keeps) -> Iterator[FileWindow]:
-        if not keeps(*ddl.judged_name()):
+        chosen = ddl.choose(keeps)
+        if chosen is None:
             return
         if not self._ddls and self._last > self._lo:
             yield self._window(self._last)
-        self._ddls.append(ddl)
-        self._last = ddl.commit_ts
+        self._ddls.append(chosen)
+        self._last = chosen.commit_ts
 
     def _window(self, hi: int) -> FileWindow:
         window = FileWindow(self._lo, hi, tuple(self._held), tuple(self._ddls))

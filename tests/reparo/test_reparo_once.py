@@ -137,6 +137,19 @@ def test_a_drop_of_two_tables_is_logged_once_a_table(empty_server: MariaDb, fold
     assert rows(empty_server, "SHOW TABLES FROM app") == []
 
 
+@pytest.mark.parametrize(("ignored", "left"), [("log", "log"), ("t", "t")])
+def test_a_drop_of_two_tables_takes_only_the_one_that_counts(
+    empty_server: MariaDb, folder: Path, ignored: str, left: str
+) -> None:
+    own = folder / "own"
+    own.mkdir()
+    text = "DROP TABLE `log`, `T`"
+    write_files(own, Story().ddl(text).ddl(text).written)
+    done = run(empty_server, own, replicate_ignore_table=[{"db-name": "app", "tbl-name": ignored}])
+    assert rows(empty_server, "SHOW TABLES FROM app") == [(left,)]
+    assert [text.split(":")[1] for text in done.skipped] == [" what it drops is not there"]
+
+
 def test_a_window_left_open_goes_on_in_another_form_of_windows(empty_server: MariaDb, folder: Path) -> None:
     # the second run takes more rows together: the open window keeps the end that it was opened with
     with pytest.raises(Crash):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -14,6 +17,8 @@ from binlake.errors import Permanent, Transient
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
+
+PIECE = 4 << 20
 
 
 def opened(uri: str) -> Store:
@@ -54,6 +59,25 @@ def test_a_file_is_there_as_it_was_put(store: Store) -> None:
     for _ in range(2):
         store.delete("a/b/one")
     assert store.list("") == ["a/two"]
+
+
+class Interrupting(io.BytesIO):
+    """Ctrl-C reaches the main thread behind the first piece that is read."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        if 0 < self.tell() <= PIECE:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+
+def test_a_file_whose_writing_is_interrupted_is_whole_or_as_it_was(store: Store) -> None:
+    # a stream of an object store shows what it has when it is closed, and has no other end
+    old, new = b"old" * 9, os.urandom(4 * PIECE)
+    store.put("one", old)
+    with pytest.raises(KeyboardInterrupt):
+        store.put_from("one", Interrupting(new))
+    assert store.get("one") in (old, new)
 
 
 def test_a_store_that_refuses_or_is_away_is_said(s3: S3) -> None:
