@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from binlake import tso
 from binlake.base.dialects import Dialect
@@ -30,6 +31,7 @@ Keeps = Callable[[str, str], bool]
 """Whether changes of (db, table) count; (db, "") for a database."""
 
 _DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
+_YEARS = ("'1", "'2", '"1', '"2')
 _CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
 _HINT = (
     "make this change at the target by hand, then go on behind it: start-tso above its commit_ts and a --name of its"
@@ -64,6 +66,18 @@ class FileDdl:
     def table(self) -> str:
         """The first table that it names."""
         return next((table for _, table in self.names if table), "")
+
+    @property
+    def depends_on_zone(self) -> bool:
+        """The source read a time in it by the zone of its session, which no file says: a partition's bound, or a
+        TIMESTAMP's default. It is read as UTC.
+        """
+        words = [token for token in tokenize(self.sql) if token.kind is not TokenKind.COMMENT]
+        if any(token.is_word("UNIX_TIMESTAMP") for token in words):
+            return True
+        pairs = pairwise(words)
+        given = any(one.is_word("DEFAULT") and other.text[:2] in _YEARS for one, other in pairs)
+        return given and any(token.is_word("TIMESTAMP") for token in words)
 
     def choose(self, keeps: Keeps) -> FileDdl | None:
         """It where it counts: of a rename the new name decides, as in the drainer (tidb-binlog 5.6). Of a DROP only

@@ -238,6 +238,8 @@ class _Run:
                 if not mapped.sql:
                     restored.skipped += (f"{window.hi}: {mapped.reason}: {ddl.sql[:200]}",)
                     log.warning("ddl_skipped", commit_ts=str(window.hi), reason=mapped.reason)
+                elif ddl.depends_on_zone:
+                    log.warning("ddl_time_read_as_utc", commit_ts=str(window.hi), table=f"{ddl.db}.{ddl.table}")
         self._say(f"{window.hi}: {restored.rows:,} rows, {restored.ddls:,} DDL")
 
 

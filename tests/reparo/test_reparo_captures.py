@@ -16,6 +16,8 @@ from binlake import cli
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
+from deploy.local.commitlog import plan_ddl, read_log, tables_in_doubt
+from deploy.local.handwork import plan_handwork
 
 pytestmark = pytest.mark.mariadb
 
@@ -42,7 +44,9 @@ LONGER = {
 
 # Rows ran ahead of their DDL, which the sink puts in front of them, and a drainer behind.
 AHEAD = {
-    # Not "zones_rearranged": which of its rows without a key TiDB logged twice is said by hand (pingcap/tidb#57510).
+    # At one state a table without a key is copied anew by hand (pingcap/tidb#57510). Behind the last of these a
+    # partition goes whose bound TiDB took in the session's zone: a text does not say which.
+    "zones_rearranged": tuple(f"busy_{number}" for number in range(451, 458)),
     "zones_unique": ("busy_1", "busy_12", "busy_30", "end"),
 }
 
@@ -71,9 +75,13 @@ def test_files_of_the_sink_come_back_too(name: str, empty_server: MariaDb, tmp_p
     base, *wanted = (states[step] for step in {**CASES, **AHEAD}[name])
     load_base(capture, empty_server, base.commit_ts)
     write_by_sink(tmp_path, capture)
+    log = read_log(capture)
+    hands = plan_handwork(plan_ddl(log), capture.states(), tables_in_doubt(log))
     for state in wanted:
         run(empty_server, tmp_path, start_tso=base.commit_ts + 1, stop_tso=state.commit_ts)
-        assert compared(capture, state, empty_server).differences == []
+        with empty_server.connect() as link, link.cursor() as cursor:
+            hands.due(cursor.execute, state.commit_ts)
+        assert compared(capture, state, empty_server).differences == [], state.step
 
 
 def replay(name: str, server: MariaDb, folder: Path) -> None:

@@ -11,8 +11,9 @@ from support.drainerfiles import Story, write_files
 from binlake import cli, tso
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.index import Index
-from binlake.binlogfile.reading import read_items
+from binlake.binlogfile.reading import Ddl, Place, read_items
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.reparo.ddl import FileDdl
 from binlake.reparo.settings import ReparoSettings, read_settings
 from binlake.reparo.windows import FileWindow, cut_windows
 
@@ -122,6 +123,21 @@ def test_an_open_window_ends_where_it_was_opened_to_end(folder: Path) -> None:
     assert bounds(cut(folder, 100, (1040, 2000), lo=1040)) == [(1040, 2000, 1)]
     with pytest.raises(CheckpointConflict, match="1005-1040"):
         cut(folder, 100, (1005, 1040))
+
+
+@pytest.mark.parametrize(
+    ("sql", "depends"),
+    [
+        ("ALTER TABLE t ADD COLUMN c TIMESTAMP NULL DEFAULT '2024-03-01 00:00:00'", True),
+        ('CREATE TABLE t (c TIMESTAMP(3) NOT NULL DEFAULT "1999-01-01")', True),
+        ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (unix_timestamp('2024-03-11')))", True),
+        ("CREATE TABLE t (c TIMESTAMP DEFAULT CURRENT_TIMESTAMP, d INT DEFAULT 20)", False),
+        ("CREATE TABLE t (c TIMESTAMP DEFAULT '0000-00-00 00:00:00')", False),
+        ("CREATE TABLE t (c DATETIME DEFAULT '2024-03-01' COMMENT 'TIMESTAMP')", False),
+    ],
+)
+def test_ddl_with_times_of_the_sources_session_is_known(sql: str, depends: bool) -> None:
+    assert FileDdl.of(Ddl(1, Place("f", 0), "app", sql)).depends_on_zone == depends
 
 
 def test_rows_are_shown_with_types_and_both_values(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
