@@ -31,7 +31,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Mutant:
     """One change: in `function` (qualified name, its first `lineno`), at `line`, from `before` to `after`.
 
-    `nth` tells equal changes of one function apart; `module` is the whole module with it, compiled.
+    `nth` tells equal changes of one function apart; `compile` gives the whole module with it.
     """
 
     function: str
@@ -40,7 +40,7 @@ class Mutant:
     before: str
     after: str
     nth: int
-    module: CodeType
+    compile: Callable[[], CodeType]
 
     @property
     def key(self) -> str:
@@ -57,10 +57,8 @@ def mutants(text: str, filename: str) -> Iterator[Mutant]:
         for node, put in _slots(function):
             for changed in _changes(node):
                 before, after = _shown(node), _shown(changed)
-                put(ast.copy_location(changed, node))
-                module = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
-                put(node)
-                yield Mutant(name, first, node.lineno, before, after, times[before, after], module)
+                compiled = partial(_compile_changed, tree, filename, put, node, changed)
+                yield Mutant(name, first, node.lineno, before, after, times[before, after], compiled)
                 times[before, after] += 1
 
 
@@ -79,6 +77,17 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Functi
 
 
 _Node = ast.expr | ast.stmt
+
+
+def _compile_changed(
+    tree: ast.Module, filename: str, put: Callable[[_Node], None], node: _Node, changed: _Node
+) -> CodeType:
+    """The module with `changed` in the place of `node`, which is put back."""
+    put(ast.copy_location(changed, node))
+    try:
+        return compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
+    finally:
+        put(node)
 
 
 def _slots(parent: ast.AST) -> Iterator[tuple[_Node, Callable[[_Node], None]]]:

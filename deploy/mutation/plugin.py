@@ -102,7 +102,8 @@ class _Run:
                 continue
             if time.monotonic() > until:
                 return
-            results.killed_by[mutant.key] = self._killer(self._tests_of(mutant), partial(self._put, mutant))
+            code = _code_of(mutant.compile(), mutant.function, mutant.lineno)
+            results.killed_by[mutant.key] = self._killer(self._tests_of(mutant), partial(self._put, mutant, code))
             results.write(self._module)
 
     def killer_of_nothing(self) -> str:
@@ -129,8 +130,7 @@ class _Run:
         tests = [item for item in self._session.items if item.nodeid in reached or not reached]
         return sorted(tests, key=lambda item: self._seconds[item.nodeid])
 
-    def _put(self, mutant: Mutant) -> None:
-        code = _code_of(mutant.module, mutant.function, mutant.lineno)
+    def _put(self, mutant: Mutant, code: CodeType) -> None:
         for function in self._loaded[mutant.function, mutant.lineno]:
             # A mutant without `super()` needs no cell of its class, but a function keeps as many as it has.
             free = code.co_freevars or function.__code__.co_freevars

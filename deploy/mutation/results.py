@@ -39,10 +39,11 @@ class Module:
 
     @property
     def tests_digest(self) -> str:
-        """Of the tests' files, and of what lies beside them for them to use."""
+        """Of which tests they are, of their files, and of what lies beside them for them to use."""
         folders = [*((self.root / test).parent for test in self.tests), self.root / "tests" / "support"]
         files = {path for folder in folders for path in folder.rglob("*.py")}
-        return digest("".join(path.read_text(encoding="utf-8") for path in sorted(files)))
+        texts = (path.read_text(encoding="utf-8") for path in sorted(files))
+        return digest("".join([*self.tests, *self.without, *texts]))
 
     @property
     def results(self) -> Path:

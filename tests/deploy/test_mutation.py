@@ -74,6 +74,7 @@ def test_what_no_test_notices_is_shown_until_a_test_does(tmp_path: Path) -> None
     (tmp_path / "pytest.ini").write_text("[pytest]")
     (tmp_path / "decides.py").write_text(CODE)
     (tmp_path / "test_decides.py").write_text(TESTS)
+    (tmp_path / "test_more.py").write_text("from decides import is_far\ndef test_more():\n    assert not is_far(10)\n")
     (lists / "modules.toml").write_text('"decides.py" = ["test_decides.py"]')
     (lists / "explained.toml").write_text('["decides.py"]\n"clamp: value < least -> value <= least" = "the same value"')
 
@@ -86,7 +87,11 @@ def test_what_no_test_notices_is_shown_until_a_test_does(tmp_path: Path) -> None
     assert code == 1, told
     assert "decides.py: 6 mutants, 3 killed, 1 explained, 2 survive, 0 not tried" in told
     assert "decides.py:8 is_far\n    - value > 10\n    + value >= 10" in told
-    (tmp_path / "test_decides.py").write_text(TESTS.replace("not is_far(5)", "is_far(11) and not is_far(10)"))
+    (tmp_path / "test_decides.py").write_text(TESTS.replace("not is_far(5)", "is_far(11) and not is_far(5)"))
+    code, told = mutate()
+    assert "4 killed, 1 explained, 1 survive, 0 not tried" in told
+    # Another file, which was there already.
+    (lists / "modules.toml").write_text('"decides.py" = ["test_decides.py", "test_more.py"]')
     code, told = mutate()
     assert code == 0, told
     assert "5 killed, 1 explained, 0 survive, 0 not tried" in told

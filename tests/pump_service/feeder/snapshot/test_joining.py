@@ -9,6 +9,7 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
 from binlake.rows.codec.datum import write_int
+from binlake.rows.codec.values import skip
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
@@ -125,3 +126,12 @@ def test_rows_that_come_without_a_handle_get_one_of_their_own() -> None:
     inserted = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
     handles = [write_int((1 << 40) + number) for number in range(2)]
     assert [row.startswith(handle) for row, handle in zip(inserted, handles, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("key", KEYS[1])
+def test_a_row_that_is_its_key_at_the_source_comes_with_it(key: str) -> None:
+    moved: list[Change] = [(1, "update", {"id": "9", "v": None}, {"id": key, "v": "x"})]
+    found = only_read(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
+    [inserted] = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
+    [as_written] = MutationBuilder(NUMBER).insert({"id": key, "v": "x"}).message.inserted_rows
+    assert as_written.startswith(inserted[: skip(inserted, 0)])

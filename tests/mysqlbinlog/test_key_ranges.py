@@ -1,0 +1,72 @@
+"""The ranges of a key that are read and those that are left: a drawn load, broken off and gone on with, key by key."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
+
+KEYS = 12
+"""Keys are 1 to 12; a bound is one of them, "" below the first and above the last."""
+
+
+def keys_of(one: Range) -> range:
+    return range(int(one.low or 0) + 1, int(one.high or KEYS) + 1)
+
+
+def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
+    """The snapshot of each key; the ranges are all keys, in their order and once."""
+    found: dict[int, int] = {}
+    assert (stored[0][0], stored[-1][1]) == ("", "")
+    for (_, high, _), (low, _, _) in zip(stored, stored[1:], strict=False):
+        assert high == low
+    for low, high, snapshot in stored:
+        found |= {key: snapshot for key in keys_of(Range(low, high)) if key not in found}
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_key_is_read_once_however_often_it_is_begun_again(seed: int) -> None:  # S4-24
+    draw = Random(seed)
+    ranges, read = Ranges(), dict.fromkeys(range(1, KEYS + 1), -1)
+    for snapshot in range(30):
+        given: list[Range] = []
+        for _ in range(draw.randint(0, 6)):
+            if (left := ranges.next()) is not None and draw.random() < 0.6:
+                keys = keys_of(left)
+                bound = draw.choice([str(key) for key in keys if key < KEYS and str(key) != left.high] + [left.high])
+                given.append(part := ranges.give(left, bound))
+                assert (part.low, part.high) == (left.low, bound)
+            elif given:
+                done = given.pop(draw.randrange(len(given)))
+                ranges.finish(done.low, done.high, snapshot)
+                read |= dict.fromkeys(keys_of(done), snapshot)
+        assert read_by_key(ranges.store()) == read
+        assert ranges.snapshots == sorted({one for one in read.values() if one >= 0})
+        assert ranges.is_complete == (min(read.values()) >= 0)
+        # Neighbours of one snapshot are one range, so that a large table keeps few.
+        stored = ranges.store()
+        assert all(one[2] != other[2] for one, other in zip(stored, stored[1:], strict=False))
+        # The next process goes on with what is kept: what was being read is not read.
+        ranges = Ranges.of(json.loads(json.dumps(stored)))
+        first = ranges.next()
+        assert (first is None) == ranges.is_complete
+        assert first is None or keys_of(first)[0] == min(key for key, one in read.items() if one < 0)
+
+
+def test_parts_that_are_being_read_stay_apart() -> None:
+    """Each of them is finished by its own bounds."""
+    ranges = Ranges()
+    for bound in ("3", "5", ""):
+        left = ranges.next()
+        assert left is not None
+        ranges.give(left, bound)
+    assert ranges.next() is None
+    ranges.finish("3", "5", 0)
+    assert ranges.store() == [("", "3", -1), ("3", "5", 0), ("5", "", -1)]
+    ranges.finish("", "3", 0)
+    ranges.finish("5", "", 0)
+    assert ranges.store() == [("", "", 0)]

@@ -1,0 +1,124 @@
+"""Chunks are prewritten with others as they are read, and kept once their last value is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps
+
+from binlake.mysqlbinlog.model import Position
+from binlake.mysqlbinlog.tablerows.chunks import Chunk
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.journal import Journal
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.snapshot import keeping
+from pump_service.feeder.snapshot.keeping import ChunkKeeper
+from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace
+from pump_service.feeder.snapshot.reading import Value
+
+A, B = ("d", "a"), ("d", "b")
+PLACE = SnapshotPlace(Position("bin.000001", 40, ""), "server-1")
+
+
+class Kept:
+    """A keeper over a journal and pumps in memory; a prewrite goes out with every 10 bytes."""
+
+    def __init__(self, journal: Journal, snapshots: int = 1) -> None:
+        self.journal, self.pumps = journal, MemoryPumps()
+        self.load = KeptLoad(journal, "s1")
+        self.load.fit({A: 7, B: 8})
+        for _ in range(snapshots):
+            journal.set_facts(self.load.facts(PLACE, 1))
+        publisher = Publisher(journal, self.pumps, CountingClock(100), threading.Event())
+        self.keeper = ChunkKeeper(publisher, "s1", self.load, began_ms=1_700_000_000_000)
+
+    def give(self, table: tuple[str, str], high: str) -> Chunk:
+        left = self.load.tables[table].ranges.next()
+        assert left is not None
+        self.load.tables[table].ranges.give(left, high)
+        return Chunk(left.low, high, "")
+
+    def add(self, table: tuple[str, str], chunk: Chunk, value: bytes, *, rows: int = 1, is_last: bool = False) -> None:
+        self.keeper.add(Value(table, rows, value, chunk, is_last))
+
+    def values(self) -> list[bytes]:
+        return [one.prewrite_value for one in self.pumps.of_type(pb.Prewrite)]
+
+    def read(self) -> dict[str, tuple[list[tuple[str, str, int]], int, int]]:
+        """What the next process finds: ranges, rows and chunks of each table that has any."""
+        found = KeptLoad(self.journal, "s1").tables
+        return {name: (one.ranges.store(), one.rows, one.chunks) for (_, name), one in found.items()}
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    monkeypatch.setattr(keeping, "_HELD_BYTES", 10)
+    with closing(Journal(tmp_path)) as journal:
+        yield Kept(journal)
+
+
+def test_a_chunk_is_kept_when_all_of_it_is_prewritten_and_not_before(kept: Kept) -> None:  # R-34
+    one, other = kept.give(A, "5"), kept.give(B, "")
+    kept.add(A, one, b"a1234", rows=2)
+    kept.add(B, other, b"b123")
+    assert kept.values() == []
+    kept.add(A, one, b"!", rows=3)
+    assert (kept.values(), kept.read()) == ([b"a1234", b"!", b"b123"], {})
+    kept.add(A, one, b"a2", rows=4, is_last=True)
+    assert kept.read() == {}
+    kept.keeper.flush()
+    assert kept.values()[3:] == [b"a2"]
+    assert kept.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
+    # Its batches are kept with it, those of the other table are open with this process.
+    [batches] = KeptLoad(kept.journal, "s1").batches().values()
+    assert [(batch.first_start, batch.count) for batch in batches] == [(100, 2), (103, 1)]
+    assert [kept.journal.outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
+    # The next chunk of the table is one of its own.
+    more = kept.give(A, "")
+    kept.add(A, more, b"0123456789", is_last=True)
+    kept.add(B, other, b"0123456789", is_last=True)
+    assert kept.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
+
+
+def test_a_chunk_without_rows_is_kept_and_nothing_of_it_is_sent(kept: Kept) -> None:
+    kept.add(A, kept.give(A, ""), b"", rows=0, is_last=True)
+    kept.keeper.flush()
+    assert (kept.values(), kept.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
+    kept.keeper.flush()
+    assert kept.read() == {"a": ([("", "", 0)], 0, 1)}
+
+
+def test_bytes_are_counted_from_the_last_request_on(kept: Kept) -> None:
+    chunk = kept.give(A, "")
+    counts = []
+    for _ in range(8):
+        kept.add(A, chunk, b"123")
+        counts.append(len(kept.values()))
+    assert counts == [0, 0, 0, 4, 4, 4, 4, 8]
+
+
+def test_what_is_not_whole_is_rolled_back(kept: Kept) -> None:
+    whole, part = kept.give(A, ""), kept.give(B, "")
+    kept.add(A, whole, b"12345", is_last=True)
+    kept.add(B, part, b"12345")
+    assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, -1]
+    kept.keeper.abandon()
+    assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, 0]
+
+
+def test_each_transaction_has_a_name_that_no_other_snapshot_gives(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path)) as journal:
+        kept = Kept(journal, snapshots=3)
+        chunk = kept.give(A, "")
+        for _ in range(2):
+            kept.add(A, chunk, b"1")
+        kept.add(A, chunk, b"2", is_last=True)
+        kept.keeper.flush()
+        keys = [one.prewrite_key.decode() for one in kept.pumps.of_type(pb.Prewrite)]
+        assert [key.split("|", 1)[1] for key in keys] == [
+            f"s1|snapshot-bin.000001:40-2-{number}|1700000000000" for number in (1, 2, 3)
+        ]
