@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from random import Random
 
@@ -21,7 +22,7 @@ def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
     """The snapshot of each key; the ranges are all keys, in their order and once."""
     found: dict[int, int] = {}
     assert (stored[0][0], stored[-1][1]) == ("", "")
-    for (_, high, _), (low, _, _) in zip(stored, stored[1:], strict=False):
+    for (_, high, _), (low, _, _) in itertools.pairwise(stored):
         assert high == low
     for low, high, snapshot in stored:
         found |= {key: snapshot for key in keys_of(Range(low, high)) if key not in found}
@@ -49,7 +50,7 @@ def test_every_key_is_read_once_however_often_it_is_begun_again(seed: int) -> No
         assert ranges.is_complete == (min(read.values()) >= 0)
         # Neighbours of one snapshot are one range, so that a large table keeps few.
         stored = ranges.store()
-        assert all(one[2] != other[2] for one, other in zip(stored, stored[1:], strict=False))
+        assert all(one[2] != other[2] for one, other in itertools.pairwise(stored))
         # The next process goes on with what is kept: what was being read is not read.
         ranges = Ranges.of(json.loads(json.dumps(stored)))
         first = ranges.next()
