@@ -27,7 +27,7 @@ from binlake.target.segments import SegmentPlan
 _BATCH_BYTES = 256 << 10
 _HEAD_BYTES = 512
 """More than what stands before the rows of a statement, and around it in a packet."""
-_MAKES = re.compile(r"CREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
+_MAKES = re.compile(r"\ACREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
 _HAS_ENUM = re.compile(r"\benum\s*\(", re.I)
 _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
 """A value that may be an ENUM's error value, which a strict session refuses."""
@@ -170,7 +170,7 @@ class DumpStatements:
         sql = routed if self._new_collation else bytewise_text(routed, self._dialect)
         home = self._names.table(db, table) if table else (self._names.database(db), "")
         mapped = map_ddl(DdlText(self._base, home[0], home[1], sql), self._dialect).sql
-        own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one, count=1) for one in mapped)
+        own = tuple(_MAKES.sub(r"CREATE \1 IF NOT EXISTS ", one) for one in mapped)
         digest = statement_digest(own)
         batch = StatementBatch(number, Phase.DDL, 0, "", home[1], "ddl", own, (UNCHECKED,) * len(own), "", 0, 0, digest)
         return SegmentPlan(number, end_ts, 0, ddl=batch, ddl_commit_ts=self._base, touched=(home,), rows_ahead=True)

@@ -15,7 +15,7 @@ FILE = Path("d.t.000000000.sql")
 
 
 def rests(text: str) -> list[tuple[bytes, int]]:
-    return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()))]
+    return [(one.rest, one.rows) for one in read_inserts(FILE, io.BytesIO(text.encode()), "t")]
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
@@ -45,7 +45,7 @@ def test_a_statement_is_given_before_the_next_ones_are_read(monkeypatch: pytest.
     monkeypatch.setattr(scan, "_BLOCK", 64)
     line = b"INSERT INTO `t` VALUES (1),(2);\n"
     stream = Stream(line * 1000)
-    found = read_inserts(FILE, stream)
+    found = read_inserts(FILE, stream, "t")
     taken = [stream.taken for _ in zip(range(200), found, strict=False)]
     assert max(each - number * len(line) for number, each in enumerate(taken)) <= 4 * 64
     assert len(taken) + sum(1 for _ in found) == 1000
@@ -62,7 +62,7 @@ class Broken(io.BytesIO):
 
 
 def test_a_file_that_cannot_be_read_on_is_named() -> None:
-    found = read_inserts(FILE, Broken(b"INSERT INTO `t` VALUES (1);\nINSERT"))
+    found = read_inserts(FILE, Broken(b"INSERT INTO `t` VALUES (1);\nINSERT"), "t")
     assert next(found).rows == 1
     with pytest.raises(ConfigError, match="cannot be read: CRC check failed") as error:
         next(found)
