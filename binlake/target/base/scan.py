@@ -23,13 +23,8 @@ _PLAIN = re.compile(rb"(?:\)|" + _PIECE + rb")++", re.S)
 """What neither ends a statement nor begins a row. A string that goes on in the next block is none."""
 _NOTE = rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])"
 _COMMENT = re.compile(_NOTE, re.S)
-
-
-def _group(inner: bytes) -> bytes:
-    return rb"\((?:" + _PIECE + rb"|" + _NOTE + rb"|" + inner + rb")*+\)"
-
-
-_ROW = re.compile(_group(_group(_group(rb"(?!)"))), re.S)
+_INSIDE = _PIECE + rb"|" + _NOTE
+_ROW = re.compile(rb"\((?:%b|\((?:%b|\((?:%b)*+\))*+\))*+\)" % (_INSIDE, _INSIDE, _INSIDE), re.S)
 """A row, or a list of columns: what is between parentheses, with those of functions inside (CONVERT of mydumper)."""
 _ODD_ESCAPE = re.compile(
     rb"(?:[();]|" + _PIECE + rb"|" + _NOTE + rb""")*+(?:'(?:[^'\\]|\\[0nrZ'"\\]|'')*+|"(?:[^"\\]|\\[0nrZ'"\\]|"")*+)"""
@@ -115,7 +110,6 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
             more = _read_block(file, stream, max(_BLOCK, len(buffer)))
             buffer, ended = buffer + more, not more
         else:
-            _require_escapes(file, buffer, at)
             break
     rest = _LEADING.sub(b"", buffer, count=1)
     if rest:

@@ -51,6 +51,14 @@ def test_a_statement_is_given_before_the_next_ones_are_read(monkeypatch: pytest.
     assert len(taken) + sum(1 for _ in found) == 1000
 
 
+def test_a_backslash_that_is_no_escape_is_told_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_BLOCK", 64)
+    stream = Stream(b"INSERT INTO `t` VALUES ('\\d');\n" + b"INSERT INTO `t` VALUES (1),(2);\n" * 1000)
+    with pytest.raises(ConfigError, match="a backslash that is no escape"):
+        next(read_inserts(FILE, stream, "t"))
+    assert stream.taken <= 4 * 64
+
+
 class Broken(io.BytesIO):
     """As a file that a reader of its compression cannot read on."""
 

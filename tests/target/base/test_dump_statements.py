@@ -79,6 +79,7 @@ def test_databases_then_tables_are_made_each_in_a_segment(folder: Path) -> None:
     texts = [one.ddl.sql[-1] for one in others if one.ddl is not None]
     assert texts[0].startswith("CREATE DATABASE IF NOT EXISTS `bare`")
     assert texts[4].startswith("CREATE TABLE IF NOT EXISTS `a` (")
+    assert [one.ddl.sql[:-1] for one in others if one.ddl is not None] == [(), (), (), ("USE `log`",), ("USE `shop`",)]
     assert len({one.ddl.digest for one in others if one.ddl is not None}) == 5
 
 
