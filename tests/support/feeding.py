@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from pymysql.connections import Connection
 from support.mariadb import MariaDb, rows
+from support.promptpumps import PromptPump, settle, start_pump
 
 from binlake.base.tomltext import to_toml_sections
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
@@ -25,8 +26,6 @@ from pump_service.feeder.publisher import read_key
 from pump_service.feeder.service import STATUS_PATH, Feeder
 from pump_service.feeder.settings import FeederFile
 from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
-from pump_service.pump.server import PumpServer
 
 WAIT_S = 120.0
 
@@ -40,12 +39,15 @@ class FedCluster:
         self._tracker = tracker
         self._sources = sources
         self._stack = ExitStack()
+        # One client: each new one costs 2 ms of CPU. No answer comes from a feeder that was stopped.
+        client = httpx.Client(trust_env=False, verify=False, headers={"Connection": "close"})
+        self._client = self._stack.enter_context(client)
         self._pd_port = free_port()
         self.driver = PlacementDriver(folder / "pd", port=self._pd_port).start()
         self._stack.callback(lambda: self.driver.stop())
         self.pd = self._stack.enter_context(closing(PdClient([self.driver.url])))
         self.registry = Registry(self._stack.enter_context(closing(EtcdClient([self.driver.url]))))
-        self.pumps: dict[str, PumpServer] = {}
+        self.pumps: dict[str, PromptPump] = {}
         for number in range(1, pumps + 1):
             self.start_pump(f"pump{number}")
         self._feeder: Feeder | None = None
@@ -68,12 +70,8 @@ class FedCluster:
 
     def start_pump(self, name: str) -> None:
         """Start (again) the pump `name` on its directory."""
-        self.pumps[name] = PumpServer(PumpConfig(
-            pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / name, node_id=name,
-            status_urls=(f"http://{self.status_addr}",), gen_binlog_interval_s=0.1, heartbeat_interval_s=0.1,
-            resolve_interval_s=0.1, stop_write_at_available_space=1 << 20,
-        ))  # fmt: skip
-        self.pumps[name].start()
+        status = {"status_urls": (f"http://{self.status_addr}",), "resolve_interval_s": 0.1}
+        self.pumps[name] = start_pump(self.driver.url, self.folder / name, name, **status)
 
     def stop_pump(self, name: str) -> None:
         """Stop it; it is paused in the registry."""
@@ -121,8 +119,7 @@ class FedCluster:
     def status(self) -> dict[str, Any]:
         """The page /feeder; {} while none serves it."""
         try:
-            # Without verify=False each call reads the system's certificates: 20 ms of CPU.
-            answer = httpx.get(f"http://{self.status_addr}{STATUS_PATH}", trust_env=False, verify=False)
+            answer = self._client.get(f"http://{self.status_addr}{STATUS_PATH}")
         except httpx.HTTPError:
             return {}
         found: dict[str, Any] = answer.json()
@@ -153,12 +150,7 @@ class FedCluster:
 
     def settle(self) -> int:
         """Wait until every pump's registered watermark has passed now; that ts."""
-        ts = self.pd.tso()
-        deadline = time.monotonic() + WAIT_S
-        while any(pump.max_commit_ts < ts for pump in self.registry.pumps() if pump.state == "online"):
-            assert time.monotonic() < deadline, f"a pump's watermark stands below {ts}: {self.registry.pumps()}"
-            time.sleep(0.02)
-        return ts
+        return settle(self.pumps.values(), self.registry, self.pd.tso())
 
     def published(self) -> list[tuple[int, str, pb.Binlog]]:
         """(commit_ts, source's identity, binlog) of all that the pumps give, by commit_ts."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from support.promptpumps import PromptPump, settle, start_pump
 from support.workload import Workload
 
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
@@ -17,7 +17,6 @@ from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
 from binlake.wire import binlog_pb2 as pb
 from pump_service.pd import PlacementDriver
-from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 from pump_service.replay.status import History
 
@@ -31,7 +30,7 @@ class LiveSource:
         self.pd = PdClient([self.driver.url])
         self._etcd = EtcdClient([self.driver.url])
         self.registry = Registry(self._etcd)
-        self.pumps: dict[str, PumpServer] = {}
+        self.pumps: dict[str, PromptPump] = {}
         for number in range(1, pumps + 1):
             self.start_pump(f"pump{number}")
         self.workload = Workload(clock=self.pd.tso, sink=self._write)
@@ -57,14 +56,9 @@ class LiveSource:
         self._etcd.close()
         self.driver.stop()
 
-    def start_pump(self, name: str, folder: str | None = None, fake_s: float = 0.1) -> PumpServer:
+    def start_pump(self, name: str, folder: str | None = None) -> PumpServer:
         """Start (again) the pump `name` on its directory."""
-        config = PumpConfig(
-            pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / (folder or name), node_id=name,
-            gen_binlog_interval_s=fake_s, heartbeat_interval_s=0.1, stop_write_at_available_space=1 << 20,
-        )  # fmt: skip
-        self.pumps[name] = PumpServer(config)
-        self.pumps[name].start()
+        self.pumps[name] = start_pump(self.driver.url, self.folder / (folder or name), name)
         return self.pumps[name]
 
     def stop_pump(self, name: str, state: str = "paused") -> None:
@@ -79,12 +73,7 @@ class LiveSource:
 
     def settle(self, ts: int | None = None) -> int:
         """Wait until every pump's registered watermark has passed `ts` (default: now); that ts."""
-        ts = self.pd.tso() if ts is None else ts
-        deadline = time.monotonic() + 60
-        while any(p.max_commit_ts < ts for p in self.registry.pumps() if p.state == "online"):
-            assert time.monotonic() < deadline, f"a pump's watermark stands below {ts}: {self.registry.pumps()}"
-            time.sleep(0.02)
-        return ts
+        return settle(self.pumps.values(), self.registry, self.pd.tso() if ts is None else ts)
 
     def replication(self, **more: Any) -> Replication:
         """A replication of this source into a lake of this folder."""
