@@ -15,6 +15,13 @@ BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
 QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
+# Where Python is to write no bytecode beside its sources, it is kept apart, from the first import on: each process of the
+# tests compiles a second's worth of modules before tests/support/bytecode.py sees to it.
+ifdef PYTHONDONTWRITEBYTECODE
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX ?= $(CURDIR)/.local/pycache
+endif
+
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 

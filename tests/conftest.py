@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
 from support import selection
 from support.bytecode import keep_bytecode
 from support.examples import draw_few, examples
@@ -42,8 +41,6 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 _QUICK_CPU_S = 10.0
 """Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes half of one."""
 _END_S = 120.0
-# How long an example takes tells how busy the machine is, and nothing else.
-settings.register_profile("binlake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
@@ -53,11 +50,19 @@ def pytest_configure(config: pytest.Config) -> None:
     _write_plain_tracebacks()
     if config.option.quick:
         draw_few()
-    every = settings.get_profile("binlake")
-    settings.register_profile("binlake", every, max_examples=examples(every.max_examples))
-    settings.load_profile("binlake")
+    _set_up_hypothesis()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
+
+
+def _set_up_hypothesis() -> None:
+    # Not above: what is imported before bytecode is kept is compiled by each process again, and this takes a second.
+    from hypothesis import HealthCheck, settings
+
+    # How long an example takes tells how busy the machine is, and nothing else.
+    lenient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("binlake", lenient, max_examples=examples(lenient.max_examples))
+    settings.load_profile("binlake")
 
 
 def _write_plain_tracebacks() -> None:
