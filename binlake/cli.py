@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol
 
-from binlake.base.arrowimport import import_arrow_without_pandas
-from binlake.base.logs import write_events_to
+from binlake.base.lightimport import import_lightly
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -31,7 +30,7 @@ class Command(Protocol):
 
 def main() -> NoReturn:
     """The process `binlake`: run and leave with the command's status."""
-    import_arrow_without_pandas()
+    import_lightly()
     status = run(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
@@ -46,6 +45,9 @@ def run(arguments: Sequence[str]) -> int:
 
     0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = not found, 130 = interrupted.
     """
+    # Behind `import_lightly`: it loads structlog.
+    from binlake.base.logs import write_events_to
+
     command, args = prepare(arguments)
     # Events go to stderr: stdout is what the command prints, `--output json` among it.
     write_events_to(sys.stderr)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import runpy
 import sys
 
-from binlake.base.arrowimport import import_arrow_without_pandas
-from binlake.base.logs import write_events_to
+from binlake.base.lightimport import import_lightly
 
 
 def main() -> None:
-    """What `python -m MODULE ARGUMENTS` does, in a process that loads no pandas for Arrow."""
-    import_arrow_without_pandas()
+    """What `python -m MODULE ARGUMENTS` does, in a process that loads nothing in vain."""
+    import_lightly()
+    # Behind it: this loads structlog.
+    from binlake.base.logs import write_events_to
+
     write_events_to(sys.stdout)
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

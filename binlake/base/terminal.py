@@ -9,11 +9,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 _NO_TERMINAL = 1_000_000
 """Columns of a pipe or file."""
 
@@ -40,6 +35,12 @@ def _escape_char(sign: str) -> str:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = ()) -> None:
     """Print it; on a terminal the columns `whole` are folded last. A cell may have several lines."""
+    # Here: most programs that could print a table never do, and this is a tenth of a second of CPU.
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=SIMPLE)
     for name in columns:
         table.add_column(

@@ -1,4 +1,4 @@
-"""A program of Binlake uses Arrow without pandas, and what asks for pandas still gets it."""
+"""A program of Binlake loads no pandas for Arrow, no rich for logs, no click for HTTP; who asks for them gets them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from binlake.base.arrowimport import import_arrow_without_pandas
+from binlake.base.lightimport import import_lightly
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
+_FIRST = "from binlake.base.lightimport import import_lightly; import_lightly()\n"
 _LATER = """
 import sys
 import pyarrow as pa
-assert not any("arrowimport" in type(one).__module__ for one in sys.meta_path), sys.meta_path
+assert not any(getattr(one, "package", "") == "pyarrow" for one in sys.meta_path), sys.meta_path
+assert "_HidingFinder" not in [type(one).__name__ for one in sys.meta_path], sys.meta_path
 table = pa.table({"n": pa.array([1, None])})
 assert "pandas" not in sys.modules
 frame = table.to_pandas()
@@ -33,7 +35,7 @@ def run(*words: str) -> str:
 
 
 def test_arrow_takes_lists_without_pandas_and_gives_frames_with_it() -> None:
-    first = "from binlake.base.arrowimport import import_arrow_without_pandas as do; do()\n"
+    first = "from binlake.base.lightimport import import_lightly as do; do()\n"
     assert run("-c", first + _LATER) == "well\n"
 
 
@@ -43,10 +45,14 @@ def test_a_module_runs_as_a_program_of_its_own(tmp_path: Path, monkeypatch: pyte
     assert run("-m", "binlake.base.program", "asked", "--one", "two") == "well --one two\n"
 
 
-def test_a_process_that_has_loaded_arrow_is_left_as_it_is() -> None:
+def test_a_process_that_has_loaded_them_is_left_as_it_is() -> None:
+    import httpx
     import pyarrow as pa
+    import structlog
+
+    assert {structlog.__name__, httpx.__name__} < set(sys.modules)
 
     assert pa.array([1]).to_pylist() == [1]
     before = list(sys.meta_path)
-    import_arrow_without_pandas()
+    import_lightly()
     assert sys.meta_path == before
