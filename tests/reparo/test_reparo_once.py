@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import itertools
 import signal
 from collections.abc import Callable
@@ -25,14 +23,10 @@ from support.drainerfiles import (
     write_files,
 )
 from support.mariadb import MariaDb, execute, rows
-from support.reparation import run, settings_of
+from support.reparation import drop_files_before, run, settings_of, write_index
 from support.windows import Crash, at, signal_me
 
 from binlake.base.filestore import LocalStore
-from binlake.binlogfile.framing import read_records
-from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
-from binlake.binlogfile.names import files_among
-from binlake.binlogfile.reading import parse_item
 from binlake.errors import CheckpointConflict, Permanent, SchemaError, TargetRefused
 from binlake.reparo.restore import restore
 
@@ -232,10 +226,9 @@ def test_a_later_end_goes_on_behind_an_earlier_one(empty_server: MariaDb, folder
 def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: MariaDb, folder: Path) -> None:
     # files of a feed: the index says from where on everything is there
     store = LocalStore(folder)
-    held = FolderIndex(store)
-    held.write(lo=1000)
+    write_index(folder, lo=1000)
     run(empty_server, folder, stop_tso=1010)
-    held.drop_before(1025)
+    drop_files_before(folder, 1025)
     with pytest.raises(Permanent, match=r"do not hold the whole range .*range=1011-.*held=1021-"):
         run(empty_server, folder)
     assert rows(empty_server, "SELECT id FROM app.t") == [(1,), (2,)]
@@ -244,9 +237,9 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
     # the same in the middle of a run, between what was proven and what is applied
     execute(empty_server, "DROP DATABASE app", "DROP DATABASE binlake_reparo", "CREATE DATABASE app", *TABLES)
     write_files(folder, story().written, 100)
-    held.write(lo=1000)
+    write_index(folder, lo=1000)
     with pytest.raises(Permanent, match=r"do not hold the whole range .*held=1021-"):
-        restore(settings_of(empty_server, folder), store, say=lambda _: held.drop_before(1025))
+        restore(settings_of(empty_server, folder), store, say=lambda _: drop_files_before(folder, 1025))
     assert rows(empty_server, "SELECT id FROM app.t") == []
 
     # without a start a run begins where the files do
@@ -254,32 +247,6 @@ def test_what_the_retention_took_meanwhile_is_not_passed_over(empty_server: Mari
     execute(empty_server, "INSERT INTO app.log VALUES ('one'), ('two'), ('two')")
     assert run(empty_server, folder, stop_tso=1080).begin == 1020
     assert_whole(empty_server)
-
-
-class FolderIndex:
-    """The index of a folder, as a feed writes it."""
-
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
-
-    def write(self, lo: int) -> None:
-        """Of all files that are there, behind `lo`."""
-        found = []
-        for file in files_among(self._store.list("")):
-            content = self._store.get(file.name) or b""
-            stamps = [parse_item(one, file.name).commit_ts for one in read_records(io.BytesIO(content), file.name)]
-            found.append(IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), checksum(content)))
-        self._store.put(PATH, Index("r.f", lo, found[-1].last, tuple(found)).to_json())
-
-    def drop_before(self, ts: int) -> None:
-        """As the retention does."""
-        index = read_index(self._store)
-        assert index is not None
-        gone = [file for file in index.files if file.last < ts]
-        left = tuple(file for file in index.files if file not in gone)
-        self._store.put(PATH, dataclasses.replace(index, lo=gone[-1].last, files=left).to_json())
-        for file in gone:
-            self._store.delete(file.name)
 
 
 def test_a_gap_between_two_runs_is_refused(empty_server: MariaDb, folder: Path) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 from contextlib import closing
 from pathlib import Path
 
 from support.mariadb import MariaDb
 
 from binlake.base.filestore import LocalStore
+from binlake.binlogfile.framing import read_records
+from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
+from binlake.binlogfile.names import files_among
+from binlake.binlogfile.reading import parse_item
 from binlake.compare import compare_state, connect
 from binlake.compare.capture import Capture, StateAt
 from binlake.compare.state import Comparison
@@ -31,6 +37,29 @@ def settings_of(server: MariaDb, folder: Path, **values: object) -> ReparoSettin
 def run(server: MariaDb, folder: Path, hook: Hook | None = None, **values: object) -> Restored:
     """One run."""
     return restore(settings_of(server, folder, **values), LocalStore(folder), hook=hook)
+
+
+def write_index(folder: Path, lo: int) -> None:
+    """The index of all files that are there, as a feed has it: they hold everything behind `lo`."""
+    store, found = LocalStore(folder), []
+    for file in files_among(store.list("")):
+        content = store.get(file.name) or b""
+        stamps = [parse_item(one, file.name).commit_ts for one in read_records(io.BytesIO(content), file.name)]
+        found.append(IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), checksum(content)))
+    store.put(PATH, Index("r.f", lo, found[-1].last, tuple(found)).to_json())
+
+
+def drop_files_before(folder: Path, ts: int) -> None:
+    """Take away what lies before `ts`, as a feed's retention does."""
+    store = LocalStore(folder)
+    index = read_index(store)
+    assert index is not None
+    gone = [file for file in index.files[:-1] if file.last < ts]
+    left = tuple(file for file in index.files if file not in gone)
+    lo = gone[-1].last if gone else index.lo
+    store.put(PATH, dataclasses.replace(index, lo=lo, files=left).to_json())
+    for file in gone:
+        store.delete(file.name)
 
 
 def load_base(capture: Capture, server: MariaDb, commit_ts: int) -> None:
