@@ -75,3 +75,11 @@ def test_a_file_that_cannot_be_read_on_is_named() -> None:
     with pytest.raises(ConfigError, match="cannot be read: CRC check failed") as error:
         next(found)
     assert error.value.where["file"] == str(FILE)
+
+
+def test_a_refused_statement_is_shown_without_its_values() -> None:
+    with pytest.raises(ConfigError, match="not an INSERT") as error:
+        rests("UPDATE `t` SET a = 'secret' WHERE b = 1;")
+    shown = str(error.value.where["statement"])
+    assert shown.startswith("UPDATE `t` SET a = ")
+    assert "secret" not in shown
