@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from support.airflow_home import SLOW_PACE
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 900
@@ -26,6 +27,7 @@ def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, *words],
         cwd=ROOT,
+        env={**os.environ, **SLOW_PACE},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -16,6 +16,12 @@ from support.memory_disk import memory_disk
 _REPOSITORY = Path(__file__).resolve().parents[2]
 # Its database and logs; each task of a run commits dozens of times.
 _ENOUGH = 1 << 30
+SLOW_PACE = {
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+}
+"""Of a deployment whose files do not change, and where nobody counts the tenths of a second."""
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from support.airflow_home import SLOW_PACE
 from support.dag_runs import HI, LO, answer
 from support.live import LiveSource
 from support.mariadb import MariaDb, execute, rows
@@ -139,10 +140,7 @@ def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[Wor
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
         "AIRFLOW__CORE__PARALLELISM": "2",
-        # The files do not change, and nobody counts the tenths of a second.
-        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
-        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        **SLOW_PACE,
         "AIRFLOW_CONN_SCRIPTED": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         **spark,
         # Before this environment's own spark-submit.
