@@ -67,7 +67,11 @@ def open_store(address: StoreAddress) -> Store:
 
 
 def _no_file(where: Mapping[str, object]) -> Permanent:
-    return Permanent("a file is not there", where=where, hint="bring it back from a copy")
+    return Permanent(
+        "a file is not there",
+        where=where,
+        hint="bring it back from a copy, or begin again if a retention took it meanwhile",
+    )
 
 
 class LocalStore:

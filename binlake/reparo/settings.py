@@ -1,4 +1,4 @@
-"""What `binlake reparo` is told: the keys of the original's toml, which its flags overrule.
+"""What is set for `binlake reparo`: the keys of the original's toml, which its flags overrule.
 
 Keys of our own beside them: `name` (whose progress is meant), `checkpoint-schema`, `time-zone`, `window-rows`, `mode`.
 """
@@ -72,7 +72,7 @@ class ReparoSettings(Section):
 
     @property
     def stop(self) -> int:
-        """The greatest commit_ts that counts; 0 = no end. A time means its whole second, as it is written."""
+        """The greatest commit_ts that counts; 0 = no end. A time means its first instant, as in the original."""
         if self.stop_tso or not self.stop_datetime:
             return self.stop_tso
         return _ts_of(self.stop_datetime, "stop-datetime")
@@ -172,7 +172,7 @@ def _read_toml(file: str) -> dict[str, Any]:
 
 
 def _ts_of(text: str, key: str) -> int:
-    """The timestamp of a local time, as the original has it: the first of its second."""
+    """The first timestamp of a local time, as the original has it; of a time that comes twice the earlier one."""
     try:
         moment = datetime.fromisoformat(text).astimezone()
     except ValueError:
