@@ -55,6 +55,9 @@ def classic_session(app: str, master: str | None = None, conf: dict[str, str] | 
     if master is not None:
         builder = builder.master(master).config("spark.jars", ",".join(jar_paths()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        if master.startswith("local"):
+            # Elsewhere the workers' machines may get this package only with the job, when that process runs already.
+            builder = builder.config("spark.python.daemon.module", "spark_jobs.job.pyworkers")
     for key, value in {**CONF, **(conf or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -1,0 +1,39 @@
+"""What Spark's Python workers are forked from: one thread, and the same functions as in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from deploy.setup.common import REPOSITORY
+
+_LOADED = """
+import os, sys
+from spark_jobs.job.pyworkers import load_before_fork
+load_before_fork()
+assert "pyspark.worker" in sys.modules
+assert {"pyarrow", "numpy", "pandas", "rich", "grpc"}.isdisjoint(sys.modules)
+print(os.listdir("/proc/self/task") == [str(os.getpid())])
+"""
+
+
+@pytest.mark.process
+def test_what_is_loaded_before_the_fork_starts_no_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
+@pytest.mark.spark
+def test_workers_come_from_it_and_load_arrow_without_pandas(spark: SparkSession) -> None:
+    def loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = sum(batch.num_rows for batch in batches)
+        told = [f"{name} {name in sys.modules}" for name in ("structlog", "pyarrow", "pandas")]
+        yield pa.RecordBatch.from_arrays([pa.array([f"{count}", *told])], names=["told"])
+
+    rows = spark.range(0, 7, 1, 1).mapInArrow(loaded, "told STRING").collect()
+    assert [row.told for row in rows] == ["7", "structlog True", "pyarrow True", "pandas False"]
