@@ -63,17 +63,19 @@ def plan_locked_ddls(
     """
     naming, held = Naming(rules), before or Locks()
     judge = Judge(naming, TargetTables(base, naming, held.shown(lo)), ignored, held)
-    resolved = (judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions)
-    planned = [replace(row, segment=n) for n, row in enumerate((row for row in resolved if row is not None), 1)]
+    started = [row for one in resolutions for row in judge.shared.resolve(one, lo, base.version)]
+    started += judge.shared.start(lo, base.version)
+    planned = [replace(row, segment=n) for n, row in enumerate(started, 1)]
     state, segment = base, len(planned)
     for ddl in sort_ddls(lo, attach_jobs(binlogs, jobs)):
         job = ddl.job if ddl.kind == "ddl" else None
         after = state if job is None else state.follow(job, ddl.commit_ts, base.version)
         names = Spelling(state, after, naming)
         decided = _decide(ddl, _source_row(ddl, lo, find_touched(state, after), names), names, judge)
-        segment += decided.opens_segment
         session = replace(_session_of(ddl, rules), guessed=rules.invalid_text == "latin1")
-        planned.append(replace(decided, segment=segment, after=replace(decided.after, session=session)))
+        for row in (decided, *judge.shared.take_released()):
+            segment += row.opens_segment
+            planned.append(replace(row, segment=segment, after=replace(row.after, session=session)))
         state = after
     return planned, judge.shared.keeper.locks
 
@@ -106,13 +108,15 @@ def _session_of(ddl: WindowDdl, rules: Rules) -> SourceSession:
 
 def require_replacements_used(planned: Iterable[LandedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
     """Each replacement of the window (lo, hi] stands for a DDL that would have run. Raises ConfigError."""
-    ddls = {ddl.commit_ts: ddl for ddl in planned}
+    ddls: dict[int, list[LandedDdl]] = {}
+    for ddl in planned:
+        ddls.setdefault(ddl.commit_ts, []).append(ddl)
     for commit_ts in replacements:
-        found = ddls.get(commit_ts)
-        if lo < commit_ts <= hi and (found is None or found.decision != "replaced"):
+        found = ddls.get(commit_ts, [])
+        if lo < commit_ts <= hi and all(ddl.decision != "replaced" for ddl in found):
             raise ConfigError(
                 "ddl-replacement names a commit_ts at which no DDL would run on the target",
-                where={"commit_ts": commit_ts, "reason": found.reason if found else "there is no DDL"},
+                where={"commit_ts": commit_ts, "reason": found[0].reason if found else "there is no DDL"},
                 hint="the table `ddl` has the commit_ts of each DDL",
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from binlake.rows.codec.writers import filled_text
@@ -27,7 +27,7 @@ class Extra:
 def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None, lo: int = 0) -> list[Extra]:
     """All that the rows of a window behind `lo` need, by place; without routes nothing. Raises ConfigError.
 
-    `locks`: what is held in it: such a row needs nothing of the target's definition that its table has left.
+    `locks`: what is held in it: such a row gets what it lacks of the definition with which it is released.
     """
     found: list[Extra] = []
     if not naming.rules.routes:
@@ -35,8 +35,11 @@ def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None
     open_at: dict[tuple[str, str], Extra] = {}
     for since, until, state in schemas.spans():
         # The first span has no start of its own; what is commanded at lo holds from the first row on.
-        shown = locks.shown(max(since, lo + 1)) if locks else {}
-        wanted = {(table.db, table.name): values for table, values in _of_state(state, naming, shown)}
+        place, held = max(since, lo + 1), locks or Locks()
+        wanted = {
+            (table.db, table.name): values
+            for table, values in _of_state(state, naming, held.shown(place), held.held(place))
+        }
         for name, extra in list(open_at.items()):
             if wanted.get(name) != extra.values:
                 found.append(open_at.pop(name))
@@ -46,13 +49,15 @@ def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None
     return [*found, *open_at.values()]
 
 
-def _of_state(state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef]) -> Iterator[tuple[TableDef, _Values]]:
+def _of_state(
+    state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef], held: Collection[Name]
+) -> Iterator[tuple[TableDef, _Values]]:
     tables = TargetTables(state, naming, shown)
     shared = {source.id: group for group in tables.shared() for source in group}
     for table in naming.kept(state.tables()):
         extracted = naming.rules.routes.extracted(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}
-        if table.id in shared:
+        if table.id in shared and (table.db, table.name) not in held:
             values |= _values_it_lacks(table, naming.merge(shared[table.id]))
         if values:
             yield table, values

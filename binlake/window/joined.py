@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from binlake.dialect.defaults import default_literal
 from binlake.rows.schema import ColumnInfo, DbInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
@@ -20,6 +21,7 @@ from binlake.rows.schema.names import fold_name
 _INTEGERS = (t.TINY, t.SHORT, t.INT24, t.LONG, t.LONGLONG)
 _TEXTS = (t.TINYBLOB, t.BLOB, t.MEDIUMBLOB, t.LONGBLOB)
 _ID_BITS = 0x7FFFFFFF
+_FILLS = {"default": "origin_default", "default_bit": "origin_default_bit"}
 
 
 class Conflict(Exception):
@@ -66,10 +68,28 @@ def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[st
     first = joined = members[0]
     for other in members[1:]:
         joined = replace(joined, column=_join_types(joined, other))
-    raw = next(raw for raw in first.table.raw["cols"] if raw["id"] == first.column.id)
+    raw = {**_raw_of(first), **_raw_fill(members)}
     own = joined.column
     kind = {"Tp": own.tp, "Flag": own.flag, "Flen": own.flen, "Decimal": own.decimal, "Elems": list(own.elems) or None}
     return {**raw, "id": number, "offset": offset, "type": {**raw["type"], **kind}}
+
+
+def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
+    """What rows without the column have in it, whichever table has the least number: tables come and are emptied.
+
+    That of a table whose rows got it by ADD COLUMN; else what they get when it is added for one that was made with it.
+    """
+    raws = [_raw_of(member) for member in members]
+    added = next((raw for raw in raws if any(raw.get(name) is not None for name in _FILLS.values())), None)
+    if added is not None:
+        return {name: added.get(name) for name in _FILLS.values()}
+    if members[0].column.default_is_expr or default_literal(members[0].column) is None:
+        return {}
+    return {fill: raws[0].get(name) for name, fill in _FILLS.items()}
+
+
+def _raw_of(member: _Member) -> dict[str, Any]:
+    return next(raw for raw in member.table.raw["cols"] if raw["id"] == member.column.id)
 
 
 def _join_types(one: _Member, other: _Member) -> ColumnInfo:

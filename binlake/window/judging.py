@@ -44,7 +44,7 @@ class Judge(Decider):
         """
         held = self._tables.neighbours(case.ddl.before.tables)
         self._tables.change(case.ddl.before, case.ddl.after)
-        self.shared.keep_waiting(case)
+        self.shared.follow(case)
         kept = self._replicated_sides(case)
         if kept is None:
             return self._skip(case, FILTERED, self._sides_when_filtered(case))
@@ -59,7 +59,7 @@ class Judge(Decider):
             return self._skip(case, EVENTS, NO_CHANGE if removes or shared else self._sides_at_target(kept))
         verdict = (
             self._judge_rename_across_filter(case, kept, shared)
-            or self._judge_shared_database(case)
+            or self._judge_shared_database(case, kept, held)
             or self._judge_rename_in_place(case, kept)
         )
         if verdict is None and shared is not None:
@@ -126,10 +126,12 @@ class Judge(Decider):
             else None
         )
 
-    def _judge_shared_database(self, case: Case) -> LandedDdl | None:
+    def _judge_shared_database(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> LandedDdl | None:
         """A database of the target that other databases or tables of the source go into too."""
         if not case.on_database or not self._rules.routes:
             return None
+        if case.job.type == Action.DROP_SCHEMA:
+            self.shared.narrow(case, kept, held)
         target = self._naming.database(case.place[0])
         others = sorted(self._tables.into(target) - {fold_name(case.job.schema_name)})
         if not others:

@@ -7,12 +7,12 @@ had, or rows already there would have other values than at the source, it is a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlake.dialect import tokenize_restored
 from binlake.rows.codec.writers import filled_text
-from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
 from binlake.window.joined import Conflict, join_tables
@@ -44,8 +44,9 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
     was, now = join_tables(tuple(change.was)), join_tables(tuple(change.now))
     if change.old is not None and change.new is not None:
         _require_same_names(change.old, change.new, query)
-    for column in _added(change):
-        _require_same_fill(column, was)
+    if change.old is not None and change.new is not None:
+        require_same_fill(change.old, change.new, was)
+    _require_kept_fill(change, was, now)
     # One table before and after: what the mirror alters, and what rows are converted by.
     now = replace(now, id=was.id, raw={**now.raw, "id": was.id})
     sides = Definitions((), (was,)), Definitions((), (now,))
@@ -56,20 +57,28 @@ def join_change(change: SharedChange, query: str) -> JoinedChange:
     return JoinedChange(sides, write_alter(was, now))
 
 
-def _added(change: SharedChange) -> Iterator[ColumnInfo]:
-    """The columns that an ALTER gives to the rows of a table."""
-    if change.old is not None and change.new is not None:
-        yield from (column for column in change.new.row_columns if change.old.column(column.name) is None)
+def require_same_fill(old: TableDef, new: TableDef, was: TableDef) -> None:
+    """Rows of a table have in a column that it adds what they have at the target, `was`. Raises Conflict."""
+    for column in new.row_columns:
+        there = was.column(column.name)
+        if old.column(column.name) is None and there is not None and filled_text(there) != filled_text(column):
+            raise Conflict(
+                f"column {column.name}: the table's rows have {filled_text(there)!r} at the target, and the DDL gives"
+                f" them {filled_text(column)!r}"
+            )
 
 
-def _require_same_fill(column: ColumnInfo, was: TableDef) -> None:
-    """Rows of the table have in the target's column what the first table's ADD COLUMN gave them. Raises Conflict."""
-    there = was.column(column.name)
-    if there is not None and filled_text(there) != filled_text(column):
-        raise Conflict(
-            f"column {column.name}: the table's rows have {filled_text(there)!r} at the target, and the DDL gives them"
-            f" {filled_text(column)!r}"
-        )
+def _require_kept_fill(change: SharedChange, was: TableDef, now: TableDef) -> None:
+    """Rows of a table without a column go on with what they have in the target's. Raises Conflict."""
+    for column in now.row_columns:
+        there = was.column(column.name)
+        if there is None or column.is_generated or filled_text(there) == filled_text(column):
+            continue
+        if any(table.column(column.name) is None for table in change.now):
+            raise Conflict(
+                f"column {column.name}: rows of tables without it have {filled_text(there)!r} at the target, and would"
+                f" have {filled_text(column)!r}"
+            )
 
 
 def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
@@ -80,11 +89,11 @@ def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
         for column in new.columns
         if column.id in former and fold_name(former[column.id]) != fold_name(column.name)
     ]
-    if renamed or _names_change(query):
+    if renamed or renames_column(query):
         raise Conflict(f"a column is renamed: {', '.join(map(' to '.join, renamed)) or query[:100]}")
 
 
-def _names_change(query: str) -> bool:
+def renames_column(query: str) -> bool:
     """True for `CHANGE [COLUMN] former new ...`: with another type, the column has another number too."""
     tokens = tokenize_restored(query)
     for at in range(len(tokens) - 3):

@@ -19,6 +19,8 @@ from binlake.rows.schema.names import fold_pair
 Name = tuple[str, str]
 OPEN = 0
 """The end of a hold that has none yet."""
+NEVER = (1 << 63) - 1
+"""The place of rows that never count: their table and all others of its target are gone."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,17 @@ class Locks:
             for one in self.passed
             if one.since <= ts and (one.until == OPEN or ts < one.until)
         }
-        for hold in sorted(self.holds, key=lambda hold: hold.since, reverse=True):
+        first: dict[int, Hold] = {}
+        for hold in sorted(self.holds, key=lambda hold: hold.since):
             if hold.since <= ts and (hold.waits or ts < hold.released):
-                found[fold_pair(hold.source)] = hold.before
+                earliest = first.setdefault(hold.after.id, hold)
+                if hold.until == OPEN or ts < hold.until:
+                    found[fold_pair(hold.source)] = earliest.before
         return found
+
+    def held(self, ts: int) -> set[Name]:
+        """The tables of the source, by their names, whose rows of `ts` are held, or were until later."""
+        return {hold.source for hold in self.holds if hold.since <= ts < hold.ends(ts)}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; nothing when nothing is held."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from binlake.errors import SchemaError
+from binlake.errors import ConfigError, SchemaError
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_pair
 from binlake.window.deciding import NO_CHANGE, Case, Decider, Sides, table_name
 from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
-from binlake.window.optimistic import SharedChange, join_change
+from binlake.window.optimistic import SharedChange, join_change, require_same_fill
 from binlake.window.pessimistic import LockKeeper, Release
-from binlake.window.shardlocks import Hold, Locks, Resolution, as_table, named
+from binlake.window.shardlocks import Hold, Locks, Name, Resolution, as_table, named
 from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
 
 REMOVES = frozenset(
@@ -32,6 +32,7 @@ class SharedJudge(Decider):
         super().__init__(naming)
         self._tables = tables
         self.keeper = LockKeeper(tables, locks)
+        self._released: list[LandedDdl] = []
 
     def judge(self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef) -> LandedDdl | None:
         """What to do where other tables of the source share the target; None = it runs as it is."""
@@ -106,56 +107,134 @@ class SharedJudge(Decider):
         was, now = find_widest(held.get(key, [])), find_widest(sources)
         if was is None or now is None:
             raise self._unmergeable(case, "the tables that share a target differ in more than added columns")
+        try:
+            require_same_fill(old[key], new[key], was)
+        except Conflict as conflict:
+            raise self._unmergeable(case, str(conflict)) from None
         if RowLayout(was) == RowLayout(now):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
         raise self._unmergeable(case, "the DDL of one table does not bring the target from its shape to the next")
 
-    def keep_waiting(self, case: Case) -> None:
-        """A table whose DDL wait goes on with what the target has of it, whatever this DDL makes of it.
+    def follow(self, case: Case) -> None:
+        """Let what waits follow any DDL, whatever is decided of it: tables go on by other names, or go.
 
-        Raises SchemaError where it is renamed: what waits is known by its name.
+        What is released where a table is no longer waited for runs with it (`take_released`).
         """
-        after = {table.id: table for table in case.ddl.after.tables}
-        for old in case.ddl.before.tables:
-            new = after.get(old.id)
-            if new is None or not self.keeper.is_held(old):
-                continue
-            if fold_pair((old.db, old.name)) != fold_pair((new.db, new.name)):
-                raise self._unmergeable(case, "it renames a table whose rows wait for others (`binlake ddl lock`)")
-            self.keeper.follow(old, new)
+        if not self.keeper.locks:
+            return
+        by_id = {table.id: table for table in case.ddl.after.tables}
+        by_name = {fold_pair((table.db, table.name)): table for table in case.ddl.after.tables}
+        left: dict[Name, str] = {}
+        for old in self._naming.kept(case.ddl.before.tables):
+            new = by_id.get(old.id) or by_name.get(fold_pair((old.db, old.name)))
+            target = self._target(old)
+            if new is None or not self._rules.keeps(new.db, new.name) or self._target(new) != target:
+                self.keeper.end(old, case.ddl.since)
+                left[target] = table_name(old)
+            elif self.keeper.is_held(old):
+                self.keeper.follow(old, new, case.ddl.since)
+        for target in sorted(left):
+            self._released += self._release_without(case, target, left[target])
 
-    def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
-        """The DDL with which an operator goes on, before all of the window behind `lo`; None: it releases nothing."""
+    def _release_without(self, case: Case, target: Name, gone: str) -> list[LandedDdl]:
+        """What runs now that the table `gone` is none of `target` any more."""
+        group = self._tables.sources_of(*target)
+        if not group:
+            held = self.keeper.abandon(target)
+            what = f"rows of {named(held)} that waited never come to {'.'.join(target)}: none of its tables is left"
+            return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if held else []
+        release = self._find_release(case, group, target)
+        alert = f"{gone} is not waited for any more: its rows stay there"
+        return self._decide_release(case, release, alert) if release is not None else []
+
+    def narrow(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> None:
+        """Of a DROP DATABASE: what its tables alone had goes from targets that others share, as with a DROP TABLE."""
+        if not self._joins:
+            return
+        by_target = {self._target(table): table for table in kept[0].tables if self._tables.sources(table)}
+        for gone in by_target.values():
+            what = f"{table_name(gone)} shares its target with other tables: its rows stay there"
+            made = self._judge_joined(case, kept, (gone, None), held[gone.id], what)
+            if made.opens_segment:
+                target = made.after.tables[0]
+                self._released.append(replace(made, db=target.db, table=target.name))
+
+    def take_released(self) -> list[LandedDdl]:
+        """The rows of DDL that run behind the one that was judged, because of it."""
+        found, self._released = self._released, []
+        return found
+
+    def start(self, lo: int, version: int) -> list[LandedDdl]:
+        """What runs in front of the window behind `lo`: steps that could not run with those before them.
+
+        Raises SchemaError.
+        """
+        found: list[LandedDdl] = []
+        for target in self.keeper.waiting_targets():
+            try:
+                release = self.keeper.release(self._tables.sources_of(*target), target, lo + 1)
+            except Conflict as conflict:
+                raise SchemaError(
+                    f"rows that wait cannot follow their DDL: {conflict}",
+                    where={"table": ".".join(target), "window_from": lo},
+                    hint="go on without one of the tables: `binlake ddl lock resolve --without`",
+                ) from None
+            if release is not None:
+                found += self._rows_in_front(release, lo, version, release.alert)
+        return found
+
+    def resolve(self, resolution: Resolution, lo: int, version: int) -> list[LandedDdl]:
+        """The DDL with which an operator goes on, before all of the window behind `lo`; none: it releases nothing.
+
+        Raises ConfigError where rows of a table that is left out would be other ones at the target.
+        """
         target, place = fold_pair(resolution.target), lo + 1
         group = self._tables.sources_of(*target)
         names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
         without = [table for table in group if fold_pair((table.db, table.name)) in names]
         if len(without) == len(group):
-            return None
-        release = self.keeper.pass_over(group, without, target, place)
+            return []
+        try:
+            release = self.keeper.pass_over(group, without, target, place)
+        except Conflict as conflict:
+            raise ConfigError(
+                f"the shard lock cannot be resolved: {conflict}",
+                where={"table": ".".join(target), "without": named(sorted(names))},
+                hint="go on without other tables, or bring them to one definition at the source",
+            ) from None
         if release is None:
-            return None
-        before, after = self._sides_of(release)
-        table = after.tables[0]
-        return LandedDdl(
-            commit_ts=place,
-            since=place,
-            start_ts=0,
-            schema_version=version,
-            job_id=0,
-            action=Action.MULTI_SCHEMA_CHANGE,
-            db=table.db,
-            table=table.name,
-            query="",
-            sql=resolution.sql or "; ".join(release.texts),
-            decision="replaced" if resolution.sql else "apply",
-            reason="",
-            before=before,
-            after=after,
-            alert=f"the shard lock of {table_name(table)} was resolved without {named(sorted(names)) or 'anyone'}",
-        )
+            return []
+        alert = f"the shard lock of {'.'.join(target)} was resolved without {named(sorted(names)) or 'anyone'}"
+        return self._rows_in_front(release, lo, version, alert, resolution.sql)
+
+    def _rows_in_front(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> list[LandedDdl]:
+        """Rows of a release that no DDL of the window makes; `own_sql`: an operator's statement in their place."""
+        parts = [(release.before, release.after, own_sql)] if own_sql else [
+            (hold.before, hold.after, hold.sql) for hold in release.steps
+        ]  # fmt: skip
+        rows = []
+        for number, (old, new, sql) in enumerate(parts, 1):
+            before, after = self._sides_of(old, new)
+            rows.append(LandedDdl(
+                commit_ts=lo + 1,
+                since=lo + 1,
+                start_ts=0,
+                schema_version=version,
+                job_id=0,
+                action=Action.MULTI_SCHEMA_CHANGE,
+                db=after.tables[0].db,
+                table=after.tables[0].name,
+                query="",
+                sql=sql,
+                decision="replaced" if own_sql else "apply",
+                reason="",
+                before=before,
+                after=after,
+                alert=alert if number == len(parts) else "",
+            ))  # fmt: skip
+        return rows
 
     def _judge_waiting(
         self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef
@@ -163,7 +242,7 @@ class SharedJudge(Decider):
         """As the tables of the target follow each other, in mode pessimistic."""
         old, new = ({table.id: table for table in side.tables} for side in kept)
         if case.job.type in REMOVES or not new:
-            return self._judge_waiting_removal(case, kept, shared)
+            return self._judge_waiting_removal(case, shared)
         if not old:
             return self._judge_waiting_creation(case, shared)
         moved = [t for key, t in new.items() if key in old and self._target(old[key]) != self._target(t)]
@@ -175,21 +254,12 @@ class SharedJudge(Decider):
             return self._judge_alteration(case, old, new, held)
         return self._judge_step(case, kept, old[key], new[key])
 
-    def _judge_waiting_removal(self, case: Case, kept: Sides, shared: TableDef) -> LandedDdl:
+    def _judge_waiting_removal(self, case: Case, shared: TableDef) -> LandedDdl:
+        """It does not run; where its table was waited for, what that releases runs in its place."""
+        if self._released:
+            return self._released.pop(0)
         what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
-        left = {fold_pair((table.db, table.name)): table for table in kept[1].tables}
-        group: list[TableDef] = []
-        for table in kept[0].tables:
-            again = left.get(fold_pair((table.db, table.name)))
-            if again is not None:
-                self.keeper.follow(table, again)
-            else:
-                self.keeper.end((table.db, table.name), case.ddl.since)
-            group = self._tables.sources(table)
-        release = self.keeper.release(group, self._target(shared), case.ddl.since) if group else None
-        if release is None:
-            return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
-        return self._decide_release(case, release, what)
+        return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
 
     def _judge_waiting_creation(self, case: Case, table: TableDef) -> LandedDdl:
         """A table that joins has the shape of the target, or one that others have come to and wait with."""
@@ -207,13 +277,13 @@ class SharedJudge(Decider):
         return skip
 
     def _judge_step(self, case: Case, kept: Sides, old: TableDef, new: TableDef) -> LandedDdl:
-        caught_up = self.keeper.catches_up(new, case.ddl.since)
+        try:
+            caught_up = self.keeper.catches_up(new, case.ddl.since)
+        except Conflict as conflict:
+            raise self._unmergeable(case, str(conflict)) from None
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
-            if caught_up is None:
-                self.keeper.follow(old, new)
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if caught_up is False:
-            self.keeper.follow(old, new)
             what = f"{table_name(new)} was passed over and now has another shape than the target"
             return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
         made, target = self._apply(case, kept), self._target(new)
@@ -222,24 +292,39 @@ class SharedJudge(Decider):
         source = (new.db, new.name)
         self.keeper.step(Hold(target, source, case.ddl.since, case.ddl.commit_ts, made.sql, old, new))
         group = self._tables.sources(new)
-        release = self.keeper.release(group, target, case.ddl.since)
+        release = self._find_release(case, group, target)
         if release is not None:
-            return self._decide_release(case, release, made.alert)
+            first, *others = self._decide_release(case, release, made.alert)
+            self._released += others
+            return first
         lacking = self.keeper.waiting_for(group, target)
         if lacking:
             return self._skip(case, f"shard lock: waits for {named(lacking)}", NO_CHANGE)
         what = f"the tables of {'.'.join(target)} have come to different shapes: `binlake ddl lock`"
         return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
 
-    def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
-        """The row of a DDL with which steps run."""
-        sides = self._sides_of(release)
-        if not self._rules.copies_ddl:
-            return self._skip(case, SYNC_DDL, sides)
-        made = self._decide(case, "apply", "", "; ".join(release.texts), sides, alert)
-        own_step = len(release.texts) == 1 and release.after.id in {table.id for table in case.ddl.after.tables}
-        return made if own_step else replace(made, action=Action.MULTI_SCHEMA_CHANGE)
+    def _find_release(self, case: Case, group: list[TableDef], target: Name) -> Release | None:
+        """Raises SchemaError where the rows of the tables would be other ones at the target."""
+        try:
+            return self.keeper.release(group, target, case.ddl.since)
+        except Conflict as conflict:
+            raise self._unmergeable(case, f"shard-mode = pessimistic: {conflict}") from None
 
-    def _sides_of(self, release: Release) -> Sides:
-        before, after = as_table(release.before, release.after), release.after
+    def _decide_release(self, case: Case, release: Release, alert: str) -> list[LandedDdl]:
+        """The rows of steps that run with a DDL: one each, so that each is done or not when a run is killed."""
+        alert = "; ".join(text for text in (alert, release.alert) if text)
+        if not self._rules.copies_ddl:
+            return [self._skip(case, SYNC_DDL, self._sides_of(release.before, release.after), alert)]
+        own = {table.id for table in case.ddl.after.tables}
+        rows = []
+        for hold in release.steps:
+            sides = self._sides_of(hold.before, hold.after)
+            made = self._decide(case, "apply", "", hold.sql, sides, alert)
+            made, alert = replace(made, db=sides[1].tables[0].db, table=sides[1].tables[0].name), ""
+            is_own = hold.commit_ts == case.ddl.commit_ts and hold.after.id in own
+            rows.append(made if is_own else replace(made, action=Action.MULTI_SCHEMA_CHANGE))
+        return rows
+
+    def _sides_of(self, old: TableDef, new: TableDef) -> Sides:
+        before, after = as_table(old, new), new
         return Definitions((), (self._naming.definition(before),)), Definitions((), (self._naming.definition(after),))

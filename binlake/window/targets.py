@@ -96,12 +96,15 @@ class TargetTables:
         self._naming = naming
         self._sources: dict[Name, dict[int, TableDef]] = {}
         self._databases: dict[int, str] = {}
+        self._own: dict[int, TableDef] = {}
         if naming.rules.routes:
             tables = state.tables()
             if shown:
                 shown_as = ((shown.get(fold_pair((table.db, table.name))), table) for table in tables)
                 tables = [table if other is None else as_table(other, table) for other, table in shown_as]
             self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(tables)))
+            if shown:
+                self._own |= {table.id: table for table in naming.kept(state.tables())}
 
     def change(self, before: Definitions, after: Definitions) -> None:
         """Follow a DDL: definitions of the source that go and come."""
@@ -110,7 +113,7 @@ class TargetTables:
         for table in self._naming.kept(before.tables):
             self._of(table).pop(table.id, None)
         for table in self._naming.kept(after.tables):
-            self._of(table)[table.id] = table
+            self._of(table)[table.id] = self._own[table.id] = table
         for database in before.databases:
             self._databases.pop(database.id, None)
         for database in after.databases:
@@ -121,6 +124,10 @@ class TargetTables:
         """Let a table of the source count with this definition: what the target has of it."""
         if self._naming.rules.keeps(table.db, table.name):
             self._of(table)[table.id] = table
+
+    def own(self, table: TableDef) -> TableDef:
+        """The definition that a table of the source has there, whatever it counts with."""
+        return self._own[table.id]
 
     def sources(self, table: TableDef) -> list[TableDef]:
         """All tables of the source that share the target of `table`, by id."""

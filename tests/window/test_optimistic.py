@@ -195,3 +195,65 @@ def test_a_mode_that_is_not_set_changes_no_lake() -> None:
     made = [Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **more}).data_hash()
             for more in ({}, {"shard-mode": ""}, {"shard-mode": "optimistic"})]  # fmt: skip
     assert made[0] == made[1] != made[2]
+
+
+def test_a_database_that_goes_narrows_what_its_tables_alone_had() -> None:
+    # Else a column that comes again is there already, with the values of then.
+    w = two_shards()
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    w.create_table("s2", "t_3", [integer("id"), text("name", 90)], ["id"])
+    for place in [place for place in w._tables if place[0] == "s2"]:
+        del w._tables[place]
+    w._ddl(Action.DROP_SCHEMA, "s2", "", "DROP DATABASE `s2`")
+    w.add_column("s1", "t_1", integer("n", default="9"))
+    dropped, narrowed, again = made(w)[2:]
+    assert dropped.sql == "DROP DATABASE `s2`"
+    assert narrowed.sql.startswith("ALTER TABLE `all`.`t` DROP COLUMN `n`, MODIFY COLUMN `name` varchar(64)")
+    assert (narrowed.db, narrowed.table, narrowed.segment) == ("all", "t", dropped.segment + 1)
+    assert "its rows stay there" in narrowed.alert
+    assert again.sql == "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '9'"
+
+
+@pytest.mark.parametrize("mode", ["", "optimistic"])
+def test_a_column_that_others_filled_otherwise_is_not_the_same(mode: str) -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.add_column("s2", "t_2", integer("n", default="9"))
+    with pytest.raises(SchemaError, match="have '5' at the target, and the DDL gives them '9'"):
+        plan(w, routes=[SHARDS], shard_mode=mode)
+
+
+def test_what_rows_without_a_column_have_in_it_is_no_matter_of_numbers() -> None:
+    # A table that is emptied has a new number, and one that comes was made with the column.
+    w = two_shards()
+    added = text("n", not_null=True, default="b0")
+    w.create_table("s2", "t_3", [integer("id"), text("name")], ["id"])
+    w.add_column("s1", "t_1", added)
+    w.create_table("s2", "t_4", [integer("id"), text("name"), added], ["id"])
+    w.truncate("s1", "t_1")
+    w.add_column("s2", "t_3", added)
+    assert [ddl.decision for ddl in made(w)] == ["skip", "apply", "skip", "skip", "skip"]
+
+
+def test_a_column_that_came_with_a_table_is_filled_with_its_default() -> None:
+    # As the ALTER does it at the target.
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), text("name"), text("n", 9, not_null=True, default="x")], ["id"])
+    (joins,) = made(w)
+    assert joins.sql.endswith(
+        "ADD COLUMN `n` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'x'"
+    )
+    binlogs, jobs = logged(w)
+    extras = extras_of_window(window_schemas(SchemaState(), binlogs, jobs), Naming(rules(**OPTIMISTIC)))
+    assert [extra.values for extra in extras] == [{"n": "x"}] * 2
+    w.add_column("s1", "t_1", text("n", 9, not_null=True, default="x"))
+    assert made(w)[-1].reason == SAME.removeprefix("- ")
+
+
+def test_rows_do_not_change_when_the_table_goes_whose_column_they_were_filled_from() -> None:
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.create_table("s2", "t_3", [integer("id"), text("name"), integer("n")], ["id"])
+    w.drop_column("s1", "t_1", "n")
+    with pytest.raises(SchemaError, match="rows of tables without it have '5' at the target, and would have None"):
+        made(w)

@@ -98,8 +98,8 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
         locks = read_locks_at(windows, rules, place)
         resolution = Resolution(_split(table), tuple(map(_split, without)), sql)
         tables = target_tables_at(paths, naming, place)
-        row = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else None
-        if row is None:
+        rows = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else []
+        if not rows:
             raise ConfigError(
                 "no rows of this table wait for tables that it could go on without",
                 where={"table": table, "without": ", ".join(without)},
@@ -107,8 +107,9 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
                 " shapes, name those to go on without by --without",
             )
         record_resolution(windows, place, resolution)
-    log.warning("shard_lock_resolved", table=table, without=list(without), sql=row.sql, behind=str(place))
-    return {"table": table, "sql": row.sql, "behind": str(place), "what": row.alert}
+    made = "; ".join(row.sql for row in rows)
+    log.warning("shard_lock_resolved", table=table, without=list(without), sql=made, behind=str(place))
+    return {"table": table, "sql": made, "behind": str(place), "what": rows[-1].alert}
 
 
 def _split(name: str) -> Name:

@@ -1,0 +1,84 @@
+"""What becomes of rows that were written behind one DDL when a later one runs with it (DM's pessimistic mode).
+
+Rule: held rows are texts of the definition that they were written with. They may follow a later definition only where
+it reads the same text as the same value, and where all tables filled their rows with the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
+from binlake.window.joined import Conflict
+from binlake.window.optimistic import renames_column
+from binlake.window.shardlocks import Hold
+
+_CURRENT = "CURRENT_"
+
+
+def rows_stay_readable(table: TableDef, last: TableDef) -> bool:
+    """Rows of `table` are the same ones in a table of the definition `last`."""
+    return not unreadable_column(table, last)
+
+
+def unreadable_column(table: TableDef, last: TableDef) -> str:
+    """The column of `table` that `last` calls otherwise, or whose text it reads as another value; empty: none."""
+    # Two tables number their columns each for itself.
+    own = last.columns if table.id == last.id else ()
+    names = {column.id: fold_name(column.name) for column in own}
+    for column in table.row_columns:
+        if names.get(column.id, fold_name(column.name)) != fold_name(column.name):
+            return column.name
+        there = last.column(column.name)
+        if there is not None and not there.is_generated and _kind_of_text(column) != _kind_of_text(there):
+            return column.name
+    return ""
+
+
+def _kind_of_text(column: ColumnInfo) -> str:
+    """Columns of one kind read a text as the same value, or refuse it."""
+    if column.is_binary:
+        return "hex"
+    # A TIMESTAMP is shown in UTC; the text of a FLOAT is that of another DOUBLE.
+    return {t.TIMESTAMP: "UTC", t.FLOAT: "float", t.DOUBLE: "double"}.get(column.tp, "")
+
+
+def require_one_fill(tables: Sequence[Sequence[Hold]]) -> str:
+    """The rows that each table had got the same values in columns that the steps of all `tables` add.
+
+    What is to be known where the value is the time of the DDL, empty = nothing. Raises Conflict.
+    """
+    seen: dict[str, tuple[str | None, Hold]] = {}
+    alert = ""
+    for steps in tables:
+        for name, (column, hold) in _added(steps).items():
+            text, other = seen.setdefault(name, (filled_text(column), hold))
+            if text == filled_text(column):
+                continue
+            both = f"{_source(other)} and {_source(hold)}"
+            if not (column.default or "").upper().startswith(_CURRENT):
+                raise Conflict(
+                    f"column {column.name}: rows of {_source(other)} were filled with {text!r}, rows of"
+                    f" {_source(hold)} with {filled_text(column)!r}; the target would have one of them in all"
+                )
+            alert = f"column {column.name}: rows of {both} have the time of their own DDL in it, and one at the target"
+    return alert
+
+
+def _added(steps: Sequence[Hold]) -> dict[str, tuple[ColumnInfo, Hold]]:
+    return {fold_name(column.name): (column, hold) for hold in steps for column in _added_by(hold)}
+
+
+def _added_by(hold: Hold) -> Iterator[ColumnInfo]:
+    former = {column.id for column in hold.before.columns}
+    for column in hold.after.row_columns:
+        renamed = column.id in former or renames_column(hold.sql)
+        if not column.is_generated and not renamed and hold.before.column(column.name) is None:
+            yield column
+
+
+def _source(hold: Hold) -> str:
+    return ".".join(hold.source)
