@@ -63,8 +63,8 @@ def plan_locked_ddls(
     """
     naming, held = Naming(rules), before or Locks()
     judge = Judge(naming, TargetTables(base, naming, held.shown(lo)), ignored, held)
-    started = [row for one in resolutions for row in judge.shared.resolve(one, lo, base.version)]
-    started += judge.shared.start(lo, base.version)
+    resolved = [judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions]
+    started = [*(row for row in resolved if row is not None), *judge.shared.start(lo, base.version)]
     planned = [replace(row, segment=n) for n, row in enumerate(started, 1)]
     state, segment = base, len(planned)
     for ddl in sort_ddls(lo, attach_jobs(binlogs, jobs)):

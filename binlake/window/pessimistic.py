@@ -156,15 +156,18 @@ class LockKeeper:
     def release(self, group: Sequence[TableDef], target: Name, place: int) -> Release | None:
         """The steps to the furthest shape that all tables of `group` have reached; None when there is none.
 
-        Rows of a step whose values a later one would change stay apart from it: that one waits for the next window.
-        Raises Conflict where the rows that are there would be filled with other values than at their tables.
+        Once a place, since a mirror tells the DDL of a table by their commit_ts. Rows of a step whose values a later
+        one would change stay apart from it: that one waits for the next window. Raises Conflict where the rows that are
+        there would be filled with other values than at their tables.
         """
         steps: dict[int, list[Hold]] = {}
+        if any(hold.target == target and hold.released == place for hold in self._holds):
+            return None
         while (reached := self._reached_by_all(group)) is not None:
             # Of a table that is gone, what it did alike comes along.
             found = {table_id: self._through(table_id, reached) for table_id in self._waiting_ids(target)}
             last = next(found[table.id][-1].after for table in group if found.get(table.id))
-            before = [hold.after for hold in self._holds if hold.target == target and hold.released == place]
+            before = [hold.after for own in steps.values() for hold in own]
             shapes = {table_id: own[-1].after for table_id, own in found.items() if own}
             if not all(rows_stay_readable(table, shapes.get(table.id, last)) for table in before):
                 break

@@ -147,7 +147,7 @@ class SharedJudge(Decider):
             return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if held else []
         release = self._find_release(case, group, target)
         alert = f"{gone} is not waited for any more: its rows stay there"
-        return self._decide_release(case, release, alert) if release is not None else []
+        return [self._decide_release(case, release, alert)] if release is not None else []
 
     def narrow(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> None:
         """Of a DROP DATABASE: what its tables alone had goes from targets that others share, as with a DROP TABLE."""
@@ -182,11 +182,11 @@ class SharedJudge(Decider):
                     hint="go on without one of the tables: `binlake ddl lock resolve --without`",
                 ) from None
             if release is not None:
-                found += self._rows_in_front(release, lo, version, release.alert)
+                found.append(self._row_in_front(release, lo, version, release.alert))
         return found
 
-    def resolve(self, resolution: Resolution, lo: int, version: int) -> list[LandedDdl]:
-        """The DDL with which an operator goes on, before all of the window behind `lo`; none: it releases nothing.
+    def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
+        """The DDL with which an operator goes on, before all of the window behind `lo`; None: it releases nothing.
 
         Raises ConfigError where rows of a table that is left out would be other ones at the target.
         """
@@ -195,7 +195,7 @@ class SharedJudge(Decider):
         names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
         without = [table for table in group if fold_pair((table.db, table.name)) in names]
         if len(without) == len(group):
-            return []
+            return None
         try:
             release = self.keeper.pass_over(group, without, target, place)
         except Conflict as conflict:
@@ -205,36 +205,30 @@ class SharedJudge(Decider):
                 hint="go on without other tables, or bring them to one definition at the source",
             ) from None
         if release is None:
-            return []
+            return None
         alert = f"the shard lock of {'.'.join(target)} was resolved without {named(sorted(names)) or 'anyone'}"
-        return self._rows_in_front(release, lo, version, alert, resolution.sql)
+        return self._row_in_front(release, lo, version, alert, resolution.sql)
 
-    def _rows_in_front(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> list[LandedDdl]:
-        """Rows of a release that no DDL of the window makes; `own_sql`: an operator's statement in their place."""
-        parts = [(release.before, release.after, own_sql)] if own_sql else [
-            (hold.before, hold.after, hold.sql) for hold in release.steps
-        ]  # fmt: skip
-        rows = []
-        for number, (old, new, sql) in enumerate(parts, 1):
-            before, after = self._sides_of(old, new)
-            rows.append(LandedDdl(
-                commit_ts=lo + 1,
-                since=lo + 1,
-                start_ts=0,
-                schema_version=version,
-                job_id=0,
-                action=Action.MULTI_SCHEMA_CHANGE,
-                db=after.tables[0].db,
-                table=after.tables[0].name,
-                query="",
-                sql=sql,
-                decision="replaced" if own_sql else "apply",
-                reason="",
-                before=before,
-                after=after,
-                alert=alert if number == len(parts) else "",
-            ))  # fmt: skip
-        return rows
+    def _row_in_front(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
+        """The row of a release that no DDL of the window makes; `own_sql`: an operator's statement in its place."""
+        before, after = self._sides_of(release)
+        return LandedDdl(
+            commit_ts=lo + 1,
+            since=lo + 1,
+            start_ts=0,
+            schema_version=version,
+            job_id=0,
+            action=Action.MULTI_SCHEMA_CHANGE,
+            db=after.tables[0].db,
+            table=after.tables[0].name,
+            query="",
+            sql=own_sql or "; ".join(release.texts),
+            decision="replaced" if own_sql else "apply",
+            reason="",
+            before=before,
+            after=after,
+            alert=alert,
+        )
 
     def _judge_waiting(
         self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef
@@ -294,9 +288,7 @@ class SharedJudge(Decider):
         group = self._tables.sources(new)
         release = self._find_release(case, group, target)
         if release is not None:
-            first, *others = self._decide_release(case, release, made.alert)
-            self._released += others
-            return first
+            return self._decide_release(case, release, made.alert)
         lacking = self.keeper.waiting_for(group, target)
         if lacking:
             return self._skip(case, f"shard lock: waits for {named(lacking)}", NO_CHANGE)
@@ -310,21 +302,17 @@ class SharedJudge(Decider):
         except Conflict as conflict:
             raise self._unmergeable(case, f"shard-mode = pessimistic: {conflict}") from None
 
-    def _decide_release(self, case: Case, release: Release, alert: str) -> list[LandedDdl]:
-        """The rows of steps that run with a DDL: one each, so that each is done or not when a run is killed."""
+    def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
+        """The row of a DDL with which steps run: one, since a mirror tells the DDL of a table by their commit_ts."""
         alert = "; ".join(text for text in (alert, release.alert) if text)
+        sides = self._sides_of(release)
         if not self._rules.copies_ddl:
-            return [self._skip(case, SYNC_DDL, self._sides_of(release.before, release.after), alert)]
-        own = {table.id for table in case.ddl.after.tables}
-        rows = []
-        for hold in release.steps:
-            sides = self._sides_of(hold.before, hold.after)
-            made = self._decide(case, "apply", "", hold.sql, sides, alert)
-            made, alert = replace(made, db=sides[1].tables[0].db, table=sides[1].tables[0].name), ""
-            is_own = hold.commit_ts == case.ddl.commit_ts and hold.after.id in own
-            rows.append(made if is_own else replace(made, action=Action.MULTI_SCHEMA_CHANGE))
-        return rows
+            return self._skip(case, SYNC_DDL, sides, alert)
+        made = self._decide(case, "apply", "", "; ".join(release.texts), sides, alert)
+        made = replace(made, db=sides[1].tables[0].db, table=sides[1].tables[0].name)
+        own_step = len(release.texts) == 1 and release.after.id in {table.id for table in case.ddl.after.tables}
+        return made if own_step else replace(made, action=Action.MULTI_SCHEMA_CHANGE)
 
-    def _sides_of(self, old: TableDef, new: TableDef) -> Sides:
-        before, after = as_table(old, new), new
+    def _sides_of(self, release: Release) -> Sides:
+        before, after = as_table(release.before, release.after), release.after
         return Definitions((), (self._naming.definition(before),)), Definitions((), (self._naming.definition(after),))

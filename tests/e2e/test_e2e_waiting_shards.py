@@ -80,6 +80,8 @@ def test_rows_wait_with_their_ddl_and_all_else_goes_on(shards: FedShards) -> Non
         resolve_lock(shards.replication(), "store.item", [], "")
     done = resolve_lock(shards.replication(), "store.sale", [], "")
     assert done["sql"].startswith("ALTER TABLE `store`.`sale` DROP COLUMN `note`")
+    with pytest.raises(ConfigError, match="resolved already"):
+        resolve_lock(shards.replication(), "store.sale", [], "")
     execute(shards.servers["shard-2"], "UPDATE store.sale_2 SET amount = 100, note = 'late' WHERE id = 1001")
     shards.run_windows()
     assert sales(shards) == sales(shards, "shard-1") + [row[:-1] for row in sales(shards, "shard-2")]

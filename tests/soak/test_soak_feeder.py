@@ -20,6 +20,7 @@ from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
 pytestmark = [pytest.mark.soak, pytest.mark.mariadb, pytest.mark.process, pytest.mark.e2e]
 
+SECONDS = float(os.environ.get("BINLAKE_SOAK_SECONDS", "60"))
 LOADS = 1_000_000
 """Between the first numbers of two loads: each transaction has a number of its own."""
 
@@ -92,11 +93,11 @@ class Faults:
         self._cluster.start_feeder()
 
 
+@pytest.mark.timeout(SECONDS + 1800)
 def test_whatever_goes_each_transaction_comes_once(empty_mariadb: MariaDb, tmp_path: Path) -> None:
     seed = int(os.environ.get("BINLAKE_SOAK_SEED", "1"))
-    seconds = float(os.environ.get("BINLAKE_SOAK_SECONDS", "60"))
     print(
-        f"replay: BINLAKE_SOAK_SEED={seed} BINLAKE_SOAK_SECONDS={seconds:g} .venv/bin/python -m pytest -m soak "
+        f"replay: BINLAKE_SOAK_SEED={seed} BINLAKE_SOAK_SECONDS={SECONDS:g} .venv/bin/python -m pytest -m soak "
         f"{__file__}"
     )
     with mariadb_in_memory(MariaDb.source_options()) as server:
@@ -105,7 +106,7 @@ def test_whatever_goes_each_transaction_comes_once(empty_mariadb: MariaDb, tmp_p
         source = {"name": "shard-1", "host": server.host, "port": server.port, "start": {"mode": "now"}}
         with FedCluster(tmp_path, server, [source]) as cluster:
             cluster.start_feeder()
-            faults, end = Faults(cluster, server, random.Random(seed)), time.monotonic() + seconds
+            faults, end = Faults(cluster, server, random.Random(seed)), time.monotonic() + SECONDS
             while time.monotonic() < end:
                 faults.strike()
             cluster.follow(server)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, rows
 from support.workload import Workload, integer
 from test_shared_keys import Shards, first
 
 from binlake.errors import ConfigError, SchemaError
+from binlake.rows.schema import Action
 from spark_jobs.compact import stage as compact
 from spark_jobs.job.context import StageContext
 from spark_jobs.merge import stage as merge
@@ -79,6 +81,36 @@ def test_held_rows_come_with_the_ddl_whoever_reads_them(
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == whole
     # A rerun of a window that is passed seals the same.
     assert compact.run(shards.ctx, shards.windows[1]).state == "done"
+
+
+def two_steps_ahead(w: Workload) -> None:
+    w.begin().insert("s1", "t_1", id=3, name="before").commit()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.begin().insert("s1", "t_1", id=4, name="one step", n=1).commit()
+    w.add_column("s1", "t_1", integer("m", default="6"))
+    w.begin().insert("s1", "t_1", id=5, name="two steps", n=2, m=3).commit()
+
+
+def the_other_database_goes(w: Workload) -> None:
+    w.begin().insert("s2", "t_2", id=12, name="stays").commit()
+    del w._tables["s2", "t_2"]
+    w._ddl(Action.DROP_SCHEMA, "s2", "", "DROP DATABASE `s2`")
+    w.begin().insert("s1", "t_1", id=6, name="behind", n=7, m=8).commit()
+
+
+def test_held_rows_come_when_the_database_goes_that_they_waited_for(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    shards = Shards(spark, tmp_path, mariadb, first, two_steps_ahead, the_other_database_goes,
+                    more={"shard-mode": "pessimistic"})  # fmt: skip
+    whole = [(1, "a", 5, 6), (2, "b", 5, 6), (3, "before", 5, 6), (4, "one step", 1, 6), (5, "two steps", 2, 3),
+             (6, "behind", 7, 8), (11, "c", 5, 6), (12, "stays", 5, 6)]  # fmt: skip
+    for number in range(3):
+        shards.apply(number)
+        mirror.run(shards.ctx, shards.windows[number])
+    assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == whole
+    mirrored = DeltaTable(shards.ctx.paths.mirror("xs", "t")).to_pyarrow_table(columns=["id", "name", "n", "m"])
+    assert sorted(tuple(row.values()) for row in mirrored.to_pylist()) == whole
 
 
 def test_a_key_of_another_table_is_found_among_rows_that_waited(

@@ -246,6 +246,22 @@ def test_one_column_is_filled_with_one_value() -> None:
         planned(w)
 
 
+def test_the_way_on_where_tables_filled_a_column_differently() -> None:
+    # The one DDL is done by hand, and its table passed over: its rows have what was added, and it is no table apart.
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="1"))
+    by_hand = w.add_column("s2", "t_2", integer("n", default="9"))
+    _, locks = plan_locked_ddls(SchemaState(), *logged(w), rules(**PESSIMISTIC), [by_hand])
+    (row,), locks = resolved(w, locks, ("s2", "t_2"))
+    assert row.sql == "ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '1'"
+    before, lo = len(logged(w)[0]), w.clock()
+    w.add_column("s1", "t_1", integer("m"))
+    w.add_column("s2", "t_2", integer("m"))
+    found, later = follow(w, before, lo, locks.still_open)
+    assert [ddl.decision for ddl in found] == ["apply", "skip"]
+    assert not later.still_open
+
+
 def test_the_time_of_a_ddl_as_value_of_a_column_is_said() -> None:
     w = two_shards()
     for number, (db, table) in enumerate((("s1", "t_1"), ("s2", "t_2"))):

@@ -18,7 +18,7 @@ from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.shardlocks import read_locks_at, record_resolution, target_tables_at
+from binlake.lake.shardlocks import read_locks_at, read_resolutions, record_resolution, target_tables_at
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema.names import fold_pair
@@ -98,8 +98,14 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
         locks = read_locks_at(windows, rules, place)
         resolution = Resolution(_split(table), tuple(map(_split, without)), sql)
         tables = target_tables_at(paths, naming, place)
-        rows = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else []
-        if not rows:
+        if any(fold_pair(one.target) == fold_pair(resolution.target) for one in read_resolutions(windows, place)):
+            raise ConfigError(
+                "this shard lock is resolved already",
+                where={"table": table, "behind": place},
+                hint="the next window does it; then `binlake ddl lock` shows who still waits",
+            )
+        row = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else None
+        if row is None:
             raise ConfigError(
                 "no rows of this table wait for tables that it could go on without",
                 where={"table": table, "without": ", ".join(without)},
@@ -107,9 +113,8 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
                 " shapes, name those to go on without by --without",
             )
         record_resolution(windows, place, resolution)
-    made = "; ".join(row.sql for row in rows)
-    log.warning("shard_lock_resolved", table=table, without=list(without), sql=made, behind=str(place))
-    return {"table": table, "sql": made, "behind": str(place), "what": rows[-1].alert}
+    log.warning("shard_lock_resolved", table=table, without=list(without), sql=row.sql, behind=str(place))
+    return {"table": table, "sql": row.sql, "behind": str(place), "what": row.alert}
 
 
 def _split(name: str) -> Name:
