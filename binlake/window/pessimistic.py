@@ -83,8 +83,10 @@ class LockKeeper:
                 self._holds[number] = replace(moved, until=since)
                 self._holds.append(replace(moved, source=_name(new), since=since))
         passed = self._passed_over(old)
-        if passed is not None:
+        if passed is not None and _name(old) != _name(new):
             self._pass_on(passed, as_table(passed.table, new), _name(new), since)
+        elif passed is not None:
+            self._passed[self._passed.index(passed)] = replace(passed, table=as_table(passed.table, new))
         steps, passed = self._steps_of(new.id), self._passed_over(new)
         shown = steps[0].before if steps else passed.table if passed is not None else new
         self._tables.show(as_table(shown, new))
@@ -167,9 +169,13 @@ class LockKeeper:
             # Of a table that is gone, what it did alike comes along.
             found = {table_id: self._through(table_id, reached) for table_id in self._waiting_ids(target)}
             last = next(found[table.id][-1].after for table in group if found.get(table.id))
-            before = [hold.after for own in steps.values() for hold in own]
             shapes = {table_id: own[-1].after for table_id, own in found.items() if own}
-            if not all(rows_stay_readable(table, shapes.get(table.id, last)) for table in before):
+            if not all(
+                rows_stay_readable(own, shapes[table_id])
+                if table_id in shapes
+                else not unreadable_column(own[-1].after, last)
+                for table_id, own in steps.items()
+            ):
                 break
             for table_id, own in found.items():
                 steps.setdefault(table_id, []).extend(own)
@@ -209,7 +215,7 @@ class LockKeeper:
             return []
         # A step goes on under another name where its table was renamed meanwhile.
         ends = max(number for number, hold in enumerate(own) if hold.commit_ts == last.commit_ts) + 1
-        return own[:ends] if all(rows_stay_readable(hold.after, last.after) for hold in own[:ends]) else []
+        return own[:ends] if rows_stay_readable(own[:ends], last.after) else []
 
     def _show_again(self, group: Sequence[TableDef], reached: TableDef, place: int) -> None:
         """Show what the target has of each table behind a release that brought it to `reached`."""

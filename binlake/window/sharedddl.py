@@ -265,7 +265,7 @@ class SharedJudge(Decider):
         if not steps:
             raise self._unmergeable(case, "a table joins others at the target and has another shape")
         for step in steps:
-            before, after = as_table(step.before, table), as_table(step.after, table)
+            before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
             own = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
             self.keeper.step(own)
         return skip

@@ -19,19 +19,22 @@ from binlake.window.shardlocks import Hold
 _CURRENT = "CURRENT_"
 
 
-def rows_stay_readable(table: TableDef, last: TableDef) -> bool:
-    """Rows of `table` are the same ones in a table of the definition `last`."""
-    return not unreadable_column(table, last)
+def rows_stay_readable(steps: Sequence[Hold], last: TableDef) -> bool:
+    """Rows of `steps` of a table are the same ones in `last`, a later definition of it: no column has another name."""
+    names = {column.id: fold_name(column.name) for column in last.columns}
+    for hold in steps:
+        # One that a table came with in its definition has no rows of its own.
+        if hold.until != hold.since and (
+            unreadable_column(hold.after, last)
+            or any(names.get(c.id, fold_name(c.name)) != fold_name(c.name) for c in hold.after.columns)
+        ):
+            return False
+    return True
 
 
 def unreadable_column(table: TableDef, last: TableDef) -> str:
-    """The column of `table` that `last` calls otherwise, or whose text it reads as another value; empty: none."""
-    # Two tables number their columns each for itself.
-    own = last.columns if table.id == last.id else ()
-    names = {column.id: fold_name(column.name) for column in own}
+    """The column of `table` whose text `last`, perhaps of another table, reads as another value; empty: none."""
     for column in table.row_columns:
-        if names.get(column.id, fold_name(column.name)) != fold_name(column.name):
-            return column.name
         there = last.column(column.name)
         if there is not None and not there.is_generated and _kind_of_text(column) != _kind_of_text(there):
             return column.name
