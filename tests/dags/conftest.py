@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support import scripted_job
-from support.airflow_home import private_home
+from support.airflow_home import migrated_home, private_home
 from support.dag_runs import Run, Runner, good_window
 from support.replication_files import write_replication
 from support.scripted_spark import script, scripted_spark
@@ -20,10 +20,7 @@ private_home()
 @pytest.fixture(scope="session")
 def airflow_db() -> Path:
     """A migrated metadata database in the private home, which it returns."""
-    from airflow.utils.db import initdb
-
-    initdb()
-    return private_home()
+    return migrated_home()
 
 
 @pytest.fixture

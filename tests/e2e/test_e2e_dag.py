@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.airflow_home import private_home
+from support.airflow_home import migrated_home, private_home
 from support.live import LiveSource
 from support.mariadb import MariaDb
 from test_e2e_window import Make, expected, set_up, some_changes, tables_of, toml
@@ -22,9 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.airflow, pytes
 @pytest.fixture(scope="module")
 def airflow_db() -> None:
     """A migrated metadata database."""
-    from airflow.utils.db import initdb
-
-    initdb()
+    migrated_home()
 
 
 @pytest.fixture

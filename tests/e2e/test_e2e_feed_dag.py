@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.airflow_home import private_home
+from support.airflow_home import migrated_home, private_home
 from support.live import LiveSource
 from support.mariadb import MariaDb, rows
 from support.topics import read_topic
@@ -36,9 +36,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e, pytest.
 @pytest.fixture(scope="module")
 def airflow_db() -> None:
     """A migrated metadata database."""
-    from airflow.utils.db import initdb
-
-    initdb()
+    migrated_home()
 
 
 @pytest.fixture

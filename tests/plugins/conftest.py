@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.airflow_home import private_home
+from support.airflow_home import migrated_home, private_home
 
 private_home()
 
@@ -17,10 +17,7 @@ private_home()
 @pytest.fixture(scope="session")
 def airflow_db() -> Path:
     """A migrated metadata database in the private home, which it returns."""
-    from airflow.utils.db import initdb
-
-    initdb()
-    return private_home()
+    return migrated_home()
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,16 @@ def private_home() -> Path:
     return Path(home)
 
 
+@functools.cache
+def migrated_home() -> Path:
+    """The private home with a metadata database, made once a process: to look at one that is there costs a second."""
+    home = private_home()
+    from airflow.utils.db import initdb
+
+    initdb()
+    return home
+
+
 def _settings(home: str) -> dict[str, str]:
     return {
         "AIRFLOW_HOME": home,
