@@ -183,6 +183,20 @@ def test_rows_of_a_table_passed_over_get_a_column_when_the_target_does() -> None
     ]  # fmt: skip
 
 
+def test_rows_of_a_table_passed_over_lack_the_new_column_before_the_target_has_it() -> None:
+    # The table has a column of its own, so its own definition does not say what the target has.
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("a", default="1"))
+    w.add_column("s2", "t_2", integer("b", default="2"))
+    held, before, lo = planned(w)[1].still_open, len(logged(w)[0]), w.clock()
+    w.add_column("s1", "t_1", integer("m", default="6"))
+    found, locks = follow(w, before, lo, held, Resolution(("all", "t"), (("s2", "t_2"),)))
+    assert [ddl.decision for ddl in found] == ["apply", "apply"]
+    since = found[1].since
+    shown = [[column.name for column in locks.shown(ts)["s2", "t_2"].columns] for ts in (lo + 1, since - 1, since)]
+    assert shown == [["id", "name", "a"], ["id", "name", "a"], ["id", "name", "a", "m"]]
+
+
 def test_a_held_row_gets_a_column_once() -> None:
     # Dropped and added again: the value is that of the column which it is released with.
     w = two_shards()
@@ -238,6 +252,43 @@ def test_rows_wait_for_a_step_of_their_own_where_a_later_one_reads_them_otherwis
     assert not locks.still_open
 
 
+def test_steps_of_one_target_run_once_in_front_of_a_window() -> None:
+    # An operator's command and what may run by itself have one place, and a mirror knows one DDL of a table there.
+    w = two_shards()
+    for kind, length in ((t.TIMESTAMP, 19), (t.DATETIME, 19)):
+        alter(w, "s1", "t_1", "ALTER TABLE t_1 MODIFY COLUMN n x", *PLAIN, Col("n", kind, length))
+    found, locks = resolved(w, planned(w)[1])
+    assert (len(found), [hold.waits for hold in locks.holds]) == (1, [False, True])
+    found, locks = follow(w, len(logged(w)[0]), w.clock(), locks.still_open)
+    assert [ddl.decision for ddl in found] == ["apply"]
+    assert not locks.still_open.holds
+
+
+def test_steps_of_several_targets_run_with_one_ddl() -> None:
+    w = one_ahead()
+    for number in (1, 2):
+        w.create_table(f"s{number}", f"u_{number}", PLAIN, ["id"])
+    w.add_column("s1", "u_1", integer("n", default="5"))
+    drop_database(w, "s2")
+    others = {"schema-pattern": "s?", "table-pattern": "u_*", "target-schema": "all", "target-table": "u"}
+    ran = run(w, routes=[*PESSIMISTIC["routes"], others])
+    assert ran[-3:] == ["DROP DATABASE `s2`", ADD_N, ADD_N.replace("`t`", "`u`")]
+
+
+def test_rows_of_a_table_that_is_gone_come_with_its_last_step() -> None:
+    w = two_shards()
+    w.create_table("s2", "t_3", PLAIN, ["id"])
+    for db, table in (("s1", "t_1"), ("s2", "t_3")):
+        w.add_column(db, table, integer("n", default="5"))
+    w.drop_table("s2", "t_3")
+    w.add_column("s1", "t_1", integer("m", default="6"))
+    w.drop_table("s2", "t_2")
+    # The other table goes on: both of its steps run at once.
+    assert run(w) == [f"{ADD_N}; ALTER TABLE `all`.`t` ADD COLUMN `m` INT(11) DEFAULT '6'"]
+    filled = [(hold.source[1], hold.waits, dict(hold.filled)) for hold in planned(w)[1].holds]
+    assert filled == [("t_1", False, {"m": "6"}), ("t_3", False, {"m": "6"}), ("t_1", False, {})]
+
+
 def test_one_column_is_filled_with_one_value() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="1"))
@@ -289,6 +340,16 @@ def test_no_table_is_passed_over_whose_rows_would_be_others() -> None:
               Col("name", t.BLOB, 65535), *own)  # fmt: skip
         with pytest.raises(SchemaError, match=r"column name: rows of s2\.t_2"):
             follow(w, before, lo, locks.still_open)
+
+
+def test_no_table_is_passed_over_of_which_rows_that_wait_would_be_others() -> None:
+    # It has the target's column again, but rows were written while it had another.
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    for column in (Col("name", t.BLOB, 65535), text("name")):
+        alter(w, "s2", "t_2", "ALTER TABLE t_2 MODIFY COLUMN name x", integer("id"), column)
+    with pytest.raises(ConfigError, match=r"column name: rows of s2\.t_2"):
+        resolved(w, planned(w)[1], ("s2", "t_2"))
 
 
 def test_a_table_that_is_emptied_while_its_rows_wait_keeps_its_steps() -> None:

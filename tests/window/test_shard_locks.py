@@ -59,6 +59,15 @@ def test_the_target_has_what_was_there_before_the_first_step_that_waits() -> Non
     assert [names_shown(released, ts) for ts in (20, 39, 40, 99)] == [{"t_1": 1}, {"t_1": 1}, {"t_1": 2}, {"t_1": 2}]
 
 
+def test_a_table_that_is_renamed_is_shown_under_the_name_of_its_place() -> None:
+    locks = Locks((FIRST, replace(SECOND, source=("s1", "T_9"))))
+    assert [names_shown(locks, ts) for ts in (29, 30)] == [{"t_1": 1}, {"t_9": 1}]
+
+
+def test_rows_are_held_from_the_start_of_a_hold_up_to_its_end() -> None:
+    assert [Locks((FIRST,)).held(ts) for ts in (19, 20, 29, 30)] == [set(), {FIRST.source}, {FIRST.source}, set()]
+
+
 def test_a_table_that_is_passed_over_is_shown_until_it_follows() -> None:
     locks = Locks((), (replace(PASSED, until=60),))
     assert [names_shown(locks, ts) for ts in (24, 25, 59, 60)] == [{}, {"t_2": 2}, {"t_2": 2}, {}]

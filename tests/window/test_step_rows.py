@@ -1,0 +1,134 @@
+"""Rows that were written behind one DDL when a later one runs with it: what they are read as, and filled with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.tabledefs import Json, col, table
+
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.window.joined import Conflict
+from binlake.window.shardlocks import OPEN, Hold
+from binlake.window.steprows import require_one_fill, rows_stay_readable, unreadable_column
+
+ID = col("id", t.LONG)
+
+
+def definition(*columns: Json) -> TableDef:
+    """A table of `id` and these columns."""
+    return table("t", ID, *columns)
+
+
+def numbered(number: int, *columns: Json) -> TableDef:
+    """The same, where the second column has the number `number`: it is another one than that of `definition`."""
+    raw = definition(*columns).raw
+    return table("t", cols=[raw["cols"][0], {**raw["cols"][1], "id": number}])
+
+
+def step(before: TableDef, after: TableDef, sql: str = "ALTER TABLE t ADD COLUMN n INT", **more: Any) -> Hold:
+    """A step of s1.t_1; `more`: of a hold."""
+    return replace(Hold(("all", "t"), ("s1", "t_1"), 20, 21, sql, before, after), **more)
+
+
+def texts(tp: int, **more: Any) -> TableDef:
+    """A table with a column `n` of type `tp`."""
+    return definition(col("n", tp, **more))
+
+
+BLOB = texts(t.BLOB, charset="binary")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (texts(t.VARCHAR), BLOB, "n"),
+        (BLOB, texts(t.VARCHAR), "n"),
+        (BLOB, texts(t.STRING, charset="binary"), ""),
+        (texts(t.TIMESTAMP), texts(t.DATETIME), "n"),
+        (texts(t.FLOAT), texts(t.DOUBLE), "n"),
+        (texts(t.DOUBLE), texts(t.NEWDECIMAL), "n"),
+        (texts(t.LONG), texts(t.VARCHAR), ""),
+        (texts(t.VARCHAR), definition(), ""),
+        (definition(), BLOB, ""),
+        # The target makes the values of a generated column itself.
+        (texts(t.VARCHAR), texts(t.BLOB, charset="binary", generated_expr_string="id", generated_stored=True), ""),
+    ],
+)
+def test_a_text_is_read_as_the_same_value_by_columns_of_one_kind(one: TableDef, other: TableDef, name: str) -> None:
+    assert unreadable_column(one, other) == name
+
+
+def test_rows_follow_a_later_definition_that_reads_them_as_they_are() -> None:
+    added = step(definition(), texts(t.VARCHAR))
+    assert rows_stay_readable([added], texts(t.VARCHAR))
+    assert rows_stay_readable([added], definition(col("N", t.VARCHAR)))
+    assert rows_stay_readable([added], definition())
+    assert not rows_stay_readable([added], BLOB)
+    # One step of several is enough.
+    assert not rows_stay_readable([added, step(texts(t.VARCHAR), BLOB)], BLOB)
+
+
+def test_rows_do_not_follow_a_rename() -> None:
+    assert not rows_stay_readable([step(definition(), texts(t.VARCHAR))], definition(col("m", t.VARCHAR)))
+    # A column with another number is another column.
+    assert rows_stay_readable([step(definition(), texts(t.VARCHAR))], numbered(9, col("m", t.VARCHAR)))
+
+
+def test_a_step_that_a_table_came_with_has_no_rows() -> None:
+    def ending(until: int) -> Hold:
+        return step(definition(), texts(t.VARCHAR), until=until)
+
+    assert [rows_stay_readable([ending(until)], BLOB) for until in (20, 21, OPEN)] == [True, False, False]
+
+
+def filled_by(default: str | None, **more: Any) -> TableDef:
+    """A table that added the column `n` with this value."""
+    return definition(col("n", t.LONG, origin_default=default, default=default, **more))
+
+
+def of_other(before: TableDef, after: TableDef, sql: str = "ALTER TABLE t ADD COLUMN n INT") -> Hold:
+    return step(before, after, sql, source=("s2", "t_2"))
+
+
+def test_all_tables_fill_a_column_that_they_add_with_one_value() -> None:
+    five, other = step(definition(), filled_by("5")), of_other(definition(), filled_by("5"))
+    assert require_one_fill([[five], [other]]) == ""
+    expected = r"column n: rows of s1\.t_1 were filled with '5', rows of s2\.t_2 with '6'; the target"
+    with pytest.raises(Conflict, match=expected):
+        require_one_fill([[five], [other], [of_other(definition(), filled_by("6"))]])
+    # NULL is a value too.
+    with pytest.raises(Conflict, match=r"rows of s1\.t_1 were filled with '5', rows of s2\.t_2 with None"):
+        require_one_fill([[five], [of_other(definition(), filled_by(None))]])
+
+
+def test_the_time_of_the_ddl_differs_and_is_said() -> None:
+    now = [
+        definition(col("n", t.DATETIME, origin_default=f"2026-11-23 10:00:0{second}", default="current_timestamp"))
+        for second in range(2)
+    ]
+    said = require_one_fill([[step(definition(), now[0])], [of_other(definition(), now[1])]])
+    assert said == "column n: rows of s1.t_1 and s2.t_2 have the time of their own DDL in it, and one at the target"
+
+
+RENAMED, CHANGED = "ALTER TABLE t RENAME COLUMN m TO n", "ALTER TABLE t CHANGE COLUMN m n BIGINT"
+FORMER = definition(col("m", t.LONG))
+
+
+@pytest.mark.parametrize(
+    ("before", "other", "sql"),
+    [
+        (FORMER, filled_by("6"), RENAMED),
+        # With another type it has another number.
+        (FORMER, numbered(9, col("n", t.LONGLONG, origin_default="6")), CHANGED),
+        # It was there, with another number.
+        (filled_by("6"), numbered(9, col("n", t.LONGLONG, origin_default="6")), "ALTER TABLE t MODIFY COLUMN n BIGINT"),
+        (definition(), filled_by("6", generated_expr_string="id", generated_stored=True), "ALTER TABLE t ADD COLUMN n"),
+    ],
+)
+def test_only_a_column_that_is_added_is_filled(before: TableDef, other: TableDef, sql: str) -> None:
+    five = step(definition(), filled_by("5"))
+    assert require_one_fill([[five], [of_other(before, other, sql)]]) == ""
+    assert require_one_fill([[of_other(before, other, sql)], [five]]) == ""
