@@ -97,6 +97,9 @@ class LakeStatements:
 
         Those of mode ordered by number.
         """
+        if not any(row[Statement.PHASE] == phase for row in self._index_of(segment)):
+            # Most segments of a window with many DDL have no rows: the files are not looked through for each of them.
+            return
         if phase == Phase.ORDERED:
             yield from self._in_order(segment)
             return
@@ -111,8 +114,8 @@ class LakeStatements:
         place = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == int(Phase.ORDERED))
         index = sorted(
             (row[Statement.BATCH], row[Statement.ROWS])
-            for row in self._index
-            if (row[Statement.SEGMENT], row[Statement.PHASE]) == (segment, Phase.ORDERED)
+            for row in self._index_of(segment)
+            if row[Statement.PHASE] == Phase.ORDERED
         )
         for first, last in _stretches(index):
             where = place & (ds.field(Statement.BATCH) >= first) & (ds.field(Statement.BATCH) <= last)
@@ -120,12 +123,12 @@ class LakeStatements:
             yield from map(self._batch_of, stretch.sort_by(Statement.BATCH).to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
-        own = [row for row in self._index if row[Statement.SEGMENT] == number and row[Statement.PHASE] != Phase.DDL]
+        own = [row for row in self._index_of(number) if row[Statement.PHASE] != Phase.DDL]
         ordered = any(row[Statement.PHASE] == Phase.ORDERED for row in own)
         # A batch in commit order may have several tables.
         names = self._touched(number) if ordered else sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
-        ddl = next(self.batches(number, Phase.DDL), None) if number else None
+        ddl = self._ddls.get(number)
         plan = self._plans.plan(
             number, SegmentContent(names, sum(row[Statement.ROWS] for row in own), size, ordered, ddl)
         )
@@ -142,6 +145,24 @@ class LakeStatements:
 
     def _touched(self, segment: int) -> list[tuple[str, str]]:
         return [place.name for place in self._cells if place.segment == segment]
+
+    def _index_of(self, segment: int) -> list[dict[str, Any]]:
+        return self._indices.get(segment, [])
+
+    @cached_property
+    def _indices(self) -> dict[int, list[dict[str, Any]]]:
+        by_segment: dict[int, list[dict[str, Any]]] = {}
+        for row in self._index:
+            by_segment.setdefault(row[Statement.SEGMENT], []).append(row)
+        return by_segment
+
+    @cached_property
+    def _ddls(self) -> dict[int, StatementBatch]:
+        """The DDL of each segment that begins with one, in one pass over the files."""
+        stored = self._data.to_table(
+            columns=list(_BATCH), filter=self._own & (ds.field(Statement.PHASE) == int(Phase.DDL))
+        )
+        return {batch.segment: batch for batch in map(self._batch_of, stored.to_pylist())}
 
     @cached_property
     def _segments(self) -> list[SegmentPlan]:

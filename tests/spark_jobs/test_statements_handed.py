@@ -16,16 +16,20 @@ from binlake.config import Replication
 from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
+from binlake.rows.schema.delta import Definitions
 from binlake.statements import BatchLimits, Phase, chunks
+from binlake.statements.batch import StatementBatch, statement_digest
+from binlake.window.definitions import LandedDdl, Segments
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.convert.netstatements import render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.sinks import SinkWindow
-from spark_jobs.tables.statements import LakeStatements
+from spark_jobs.tables.statements import LakeStatements, statement_table
 
 BOUNDS = Bounds(1, 9)
+NOTHING = Definitions((), ())
 LIMITS = BatchLimits(rows=5)
 
 
@@ -65,6 +69,43 @@ def test_stored_statements_are_proved_by_their_texts(ctx: StageContext) -> None:
     write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), changed)
     with pytest.raises(ImmutableWindow):
         list(statements(ctx).batches(0, Phase.WRITE))
+
+
+class CountedReads:
+    """A dataset that counts how often its rows are asked for."""
+
+    def __init__(self, data: Any) -> None:
+        self.data, self.reads = data, 0
+
+    def to_table(self, **asked: Any) -> pa.Table:
+        self.reads += 1
+        return self.data.to_table(**asked)
+
+    def to_batches(self, **asked: Any) -> Any:
+        self.reads += 1
+        return self.data.to_batches(**asked)
+
+
+def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext) -> None:
+    # A window of thousands of DDL has as many segments, and each of them looked through all files.
+    starts = tuple(range(2, 202))
+    ddls = [drop_view(number) for number in range(1, len(starts) + 1)]
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), statement_table(BOUNDS.window, ddls))
+    cuts = [LandedDdl(ts, ts, ts, 1, 1, 24, "d", "v", "", "", "apply", "", NOTHING, NOTHING) for ts in starts]
+    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 300, starts), cuts=cuts, definitions=None)
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.sql_target(), (1, 1), "demo")
+    counted = CountedReads(window._data)
+    window._data = cast(Any, counted)
+    assert window.ddls() == ddls
+    assert [plan.number for plan in window.segments()] == list(range(len(starts) + 1))
+    phases = ((plan.number, phase) for plan in window.segments() for phase in (Phase.DELETE, Phase.WRITE))
+    assert [batch for place in phases for batch in window.batches(*place)] == []
+    assert counted.reads == 1
+
+
+def drop_view(segment: int) -> StatementBatch:
+    sql = (f"DROP VIEW v{segment}",)
+    return StatementBatch(segment, Phase.DDL, 0, "d", "v", "ddl", sql, (-1,), "", 0, 0, statement_digest(sql))
 
 
 @pytest.mark.parametrize("pinned", [True, False])
