@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -201,6 +202,15 @@ def check_links() -> None:
         raise CheckError("\n  ".join(["", *found]))
 
 
+def check_test_names(tests: Path = ROOT / "tests") -> None:
+    """No two test files have one name: pytest imports them as modules of one folder, and would collect one alone."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(tests.rglob("test_*.py")):
+        places[path.name].append(path.relative_to(tests.parent).as_posix())
+    if same := [f"{', '.join(paths)}: rename all but one" for paths in places.values() if len(paths) > 1]:
+        raise CheckError("\n  ".join(["", *same]))
+
+
 CHECKS: dict[str, Callable[[], None]] = {
     "ruff": _tool("ruff", "check", "."),
     "format": _tool("ruff", "format", "--check", "."),
@@ -212,6 +222,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "ids": check_ids,
     "citations": check_citations,
     "links": check_links,
+    "test names": check_test_names,
 }
 MAKERS: dict[str, Callable[[], None]] = {"proto": make_proto, "docs": make_reference}
 

@@ -72,3 +72,13 @@ def test_every_check_has_a_verdict(capsys: pytest.CaptureFixture[str], monkeypat
     assert "lint: bad: what is wrong" in told.err
     monkeypatch.setattr(checks, "CHECKS", {"good": lambda: None})
     assert checks.main([]) == 0
+
+
+def test_test_files_of_one_name_are_listed(tmp_path: Path) -> None:
+    for path in ("tests/rows/test_a.py", "tests/lake/test_b.py", "tests/lake/test_a.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    with pytest.raises(checks.CheckError, match=r"lake/test_a\.py, tests/rows/test_a\.py: rename"):
+        checks.check_test_names(tmp_path / "tests")
+    (tmp_path / "tests/rows/test_a.py").rename(tmp_path / "tests/rows/test_c.py")
+    checks.check_test_names(tmp_path / "tests")
