@@ -83,7 +83,7 @@ def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
     added = next((raw for raw in raws if any(raw.get(name) is not None for name in _FILLS.values())), None)
     if added is not None:
         return {name: added.get(name) for name in _FILLS.values()}
-    if members[0].column.default_is_expr or default_literal(members[0].column) is None:
+    if default_literal(members[0].column) is None:
         return {}
     return {fill: raws[0].get(name) for name, fill in _FILLS.items()}
 

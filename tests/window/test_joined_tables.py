@@ -91,6 +91,21 @@ def test_null_is_allowed_as_soon_as_one_table_allows_it() -> None:
         assert joined_column(varchar(9, not_null=first), varchar(8, not_null=second)).not_null is not_null
 
 
+@pytest.mark.parametrize(
+    ("column", "filled"),
+    [
+        (col("c", default="5"), "5"),
+        (col("c"), None),
+        # The current time and an expression have no value of their own.
+        (col("c", t.DATETIME, default="CURRENT_TIMESTAMP"), None),
+        (col("c", t.VARCHAR, flen=36, default="uuid()", default_is_expr=True), None),
+    ],
+)
+def test_rows_without_a_column_that_no_table_added_have_its_default(column: Json, filled: str | None) -> None:
+    found = joined_column(column, column)
+    assert (found.origin_default, found.default) == (filled, column.get("default"))
+
+
 def test_a_column_has_one_number_in_every_joined_definition() -> None:
     """The mirror would take another number for another column."""
     both = join_tables((one_table(col("a"), col("b")), one_table(col("B"), col("c"), number=2)))
