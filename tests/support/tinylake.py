@@ -31,9 +31,11 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
+from binlake.window.added import add_columns
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, WindowDefinitions, key_defaults_of
 from binlake.window.derived import Merged, MergeManifest
+from binlake.window.extras import extras_of_window
 from binlake.window.injected import add_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming, TargetTables
@@ -100,7 +102,8 @@ class TinyLake:
         batch = MutationBatch(self._rules.route, self._rules.kinds)
         for commit_ts, start_ts, payload in rows:
             batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        return pa.Table.from_batches([batch.take()])
+        made = add_columns(batch.take(), extras_of_window(schemas, Naming(self._rules)))
+        return pa.Table.from_batches([made])
 
     def _write(self, mutations: pa.Table, planned: Sequence[LandedDdl], lo: int) -> None:
         write_deltalake(self.paths.table("mutation"), mutations, mode="append", partition_by=["commit_date"])
