@@ -15,7 +15,7 @@ import structlog
 
 from binlake.base.dialects import Dialect
 from binlake.base.filestore import Store
-from binlake.binlogfile.index import read_index
+from binlake.binlogfile.index import Index, read_index
 from binlake.binlogfile.reading import Item, read_items
 from binlake.config.model import Target
 from binlake.dialect.replacement import empties_table
@@ -71,10 +71,11 @@ def restore(
     Raises what `read_items`, `apply_window` and the mapping of DDL raise, CheckpointConflict for a range that does not
     join the earlier one.
     """
-    settings, target = settings.in_zone_of(read_index(store)), settings.target()
+    index = read_index(store)
+    settings, target = settings.in_zone_of(index), settings.target()
     until = _load_base(settings, store, target, hook, say) if settings.base else None
     position = read_position(target, settings.name, settings.cluster_id)
-    lo = _begin(settings, store, position)
+    lo = _begin(settings, index, position)
     if settings.stop and lo >= settings.stop and position.opened is None:
         return Restored(lo, lo)
     if until is None:
@@ -110,13 +111,12 @@ def _load_base(settings: ReparoSettings, store: Store, target: Target, hook: Hoo
     return until
 
 
-def _begin(settings: ReparoSettings, store: Store, position: Position) -> int:
+def _begin(settings: ReparoSettings, index: Index | None, position: Position) -> int:
     """The commit_ts above which the run goes on; 0: with the first file. Raises CheckpointConflict for a gap."""
     if position.window is not None:
         return position.window[0]
     if position.commit_ts is None:
-        index = read_index(store) if not settings.start else None
-        return max(settings.start - 1, 0) if index is None else index.lo
+        return index.lo if index is not None and not settings.start else max(settings.start - 1, 0)
     if settings.start > position.commit_ts + 1:
         raise CheckpointConflict(
             "an earlier run of this name ended before the start of this one",

@@ -125,8 +125,10 @@ class LakeStatements:
     def _segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index_of(number) if row[Statement.PHASE] != Phase.DDL]
         ordered = any(row[Statement.PHASE] == Phase.ORDERED for row in own)
-        # A batch in commit order may have several tables.
-        names = self._touched(number) if ordered else sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
+        names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
+        if ordered:
+            # A batch in commit order may have several tables.
+            names = self._touched.get(number, [])
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = self._ddls.get(number)
         plan = self._plans.plan(
@@ -142,9 +144,6 @@ class LakeStatements:
             (name_of_copy(self._target, self._replication, window, SegmentTable(segment, *name)), qualified(*name))
             for name in names
         )
-
-    def _touched(self, segment: int) -> list[tuple[str, str]]:
-        return [place.name for place in self._cells if place.segment == segment]
 
     def _index_of(self, segment: int) -> list[dict[str, Any]]:
         return self._indices.get(segment, [])
@@ -169,9 +168,13 @@ class LakeStatements:
         return [self._segment(number) for number in range(len(self.window.segments.starts) + 1)]
 
     @cached_property
-    def _cells(self) -> list[SegmentTable]:
+    def _touched(self) -> dict[int, list[tuple[str, str]]]:
+        """Tables with row changes, by segment."""
         bounds = self.window.bounds
-        return read_touched_tables(self._paths, bounds.lo, bounds.hi, self.window.segments.starts)
+        names: dict[int, list[tuple[str, str]]] = {}
+        for place in read_touched_tables(self._paths, bounds.lo, bounds.hi, self.window.segments.starts):
+            names.setdefault(place.segment, []).append(place.name)
+        return names
 
     @cached_property
     def _bytes(self) -> dict[int, int]:
