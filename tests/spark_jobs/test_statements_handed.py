@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from support.netchanges import WINDOW, changes, definitions
+from support.netchanges import TABLES, WINDOW, changes, definitions
 
 from binlake.config import Replication
 from binlake.errors import ImmutableWindow
@@ -19,12 +20,13 @@ from binlake.lake.tables import STATEMENT
 from binlake.rows.schema.delta import Definitions
 from binlake.statements import BatchLimits, Phase, chunks
 from binlake.statements.batch import StatementBatch, statement_digest
-from binlake.window.definitions import LandedDdl, Segments
+from binlake.window.definitions import LandedDdl, Segments, SegmentTable
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.convert.netstatements import render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables import statements as statement_module
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import LakeStatements, statement_table
 
@@ -101,6 +103,20 @@ def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext
     phases = ((plan.number, phase) for plan in window.segments() for phase in (Phase.DELETE, Phase.WRITE))
     assert [batch for place in phases for batch in window.batches(*place)] == []
     assert counted.reads == 1
+
+
+def test_a_segment_in_commit_order_expects_all_tables_that_it_touches(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:  # one batch in commit order has rows of several tables
+    places = [SegmentTable(0, "d", "a"), SegmentTable(1, "d", "b"), SegmentTable(1, "d", "a")]
+    monkeypatch.setattr(statement_module, "read_touched_tables", lambda *_: places)
+    batches = [replace(drop_view(segment), phase=Phase.ORDERED, kind="ordered") for segment in (0, 1)]
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), statement_table(BOUNDS.window, batches))
+    tables = SimpleNamespace(within=lambda _db, name, *_: TABLES[name])
+    parts = SimpleNamespace(bounds=BOUNDS, segments=Segments(1, 9, (5,)), cuts=(), definitions=tables)
+    window = LakeStatements(ctx.paths, cast(SinkWindow, parts), ctx.replication.sql_target(), (1, 1), "demo")
+    names = [sorted(plan.expected.names) if plan.expected else [] for plan in window.segments()]
+    assert [[name[-1] for name in one] for one in names] == [["a"], ["a", "b"]]
 
 
 def drop_view(segment: int) -> StatementBatch:
