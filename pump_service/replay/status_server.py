@@ -15,11 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 import structlog
 
 from binlake.compare.capture import Capture
-from binlake.errors import ConfigError
+from binlake.errors import BinlakeError, ConfigError
 from pump_service.replay import status
 from pump_service.replay.outcomes import Outcomes
 
 log = structlog.get_logger()
+
+_TEXT = "text/plain; charset=utf-8"
+_ENDING = "the process ends: ask the next one\n"
 
 
 class BadRequest(Exception):
@@ -66,6 +69,7 @@ class StatusServer:
         self._transactions = transactions
         self._now = now
         self._started = int(time.time())
+        self._is_ending = False
         host, _, port = addr.rpartition(":")
         try:
             self._server = ThreadingHTTPServer((host, int(port)), _make_handler(self))
@@ -95,7 +99,8 @@ class StatusServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving and free the port."""
+        """Stop serving and free the port; on connections that stay a question is answered with 503."""
+        self._is_ending = True
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -107,6 +112,11 @@ class StatusServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def is_ending(self) -> bool:
+        """True from `stop` on: what is asked about may be closed."""
+        return self._is_ending
 
     def answer(self, target: str) -> str | None:
         """The body for the request target, or None for an unknown path. Raises BadRequest."""
@@ -146,30 +156,42 @@ def _parse_key(text: str) -> bytes:
         raise BadRequest(f"encoding/hex: {error}") from error
 
 
+def _answer(server: StatusServer, target: str) -> tuple[int, str, str]:
+    """Code, body and content type."""
+    if server.is_ending:
+        return 503, _ENDING, _TEXT
+    try:
+        page = server.pages.get(target)
+        if page is not None:
+            return 200, *page()
+        body = server.answer(target)
+    except BadRequest as error:
+        return 400, str(error), _TEXT
+    except BinlakeError as error:
+        if server.is_ending:
+            return 503, _ENDING, _TEXT
+        log.warning("status_not_answered", error=str(error))
+        return 503, str(error), _TEXT
+    return (404, "404 page not found\n", _TEXT) if body is None else (200, body, "application/json")
+
+
 def _make_handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            try:
-                body = server.answer(self.path)
-            except BadRequest as error:
-                self._send(400, str(error), "text/plain; charset=utf-8")
-                return
-            page = server.pages.get(self.path)
-            if page is not None:
-                text, kind = page()
-                self._send(200, text, kind)
-            elif body is None:
-                self._send(404, "404 page not found\n", "text/plain; charset=utf-8")
-            else:
-                self._send(200, body, "application/json")
+            code, body, kind = _answer(server, self.path)
+            if code == 503:
+                self.close_connection = True
+            self._send(code, body, kind)
 
         def _send(self, code: int, body: str, kind: str) -> None:
             data = body.encode()
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(data)
 

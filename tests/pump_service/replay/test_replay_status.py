@@ -13,7 +13,7 @@ from small_capture import write_capture
 
 from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.compare.capture import Capture
-from binlake.errors import ConfigError
+from binlake.errors import ConfigError, Transient
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay import status
 from pump_service.replay.clock import ReplayClock
@@ -152,6 +152,33 @@ def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Pa
     capture = Capture(tmp_path)
     with pytest.raises(ConfigError, match="cannot listen"):
         StatusServer.of_capture(capture, Outcomes([]), lambda: 0, server.url.removeprefix("http://"))
+
+
+def test_once_it_ends_a_connection_that_stays_gets_no_answer_of_before(
+    server: StatusServer, moment: Moment, capfd: pytest.CaptureFixture[str]
+) -> None:  # a pump would hear of locks for ever
+    moment.now = 11
+    path = f"{server.url}/mvcc/hex/{b'10'.hex()}"
+    with httpx.Client(timeout=60, trust_env=False) as client:
+        assert client.get(path).status_code == 200
+        server.stop()
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+        with pytest.raises(httpx.ConnectError):
+            client.get(path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_cannot_be_answered_now_is_no_traceback(
+    server: StatusServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: str) -> str:
+        raise Transient("the journal fails")
+
+    monkeypatch.setattr(server, "answer", fail)
+    answer = httpx.get(f"{server.url}/mvcc/hex/00", timeout=60)
+    assert (answer.status_code, answer.text) == (503, "the journal fails")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 class NoClock:
