@@ -15,9 +15,11 @@ from binlake.base.arguments import add_output
 from binlake.errors import ConfigError
 from pump_service.feeder.checks.report import has_failures, print_report, report_values, run_checks
 from pump_service.feeder.journal import Journal
-from pump_service.feeder.service import STATUS_PATH, Feeder, describe_place
+from pump_service.feeder.removed import describe_removed
+from pump_service.feeder.service import STATUS_PATH, Feeder
 from pump_service.feeder.settings import FeederFile, read_settings
 from pump_service.feeder.snapshot.kept import load_record
+from pump_service.feeder.status import describe_place
 
 _ASK_S = 5.0
 _SHOWN = (
@@ -74,7 +76,7 @@ def show_status(settings: FeederFile, output: str) -> int:
     if output == "json":
         print(json.dumps(status))
         return 0
-    for source in status["sources"]:
+    for source in [*status["sources"], *status.get("removed", ())]:
         print(f"{source['source']}: {source['state']}")
         for name in _SHOWN:
             if source.get(name) not in ("", None):
@@ -105,6 +107,7 @@ def _read(settings: FeederFile) -> dict[str, Any]:
     with closing(Journal(settings.data_dir)) as journal:
         places = journal.places()
         loads = {one.name: load_record(journal, one.name) for one in settings.source}
+        removed = describe_removed(journal, loads)
     return {
         "name": settings.name,
         "sources": [
@@ -112,4 +115,5 @@ def _read(settings: FeederFile) -> dict[str, Any]:
             | ({"load": loads[one.name]} if loads[one.name] else {})
             for one in settings.source
         ],
+        "removed": removed,
     }

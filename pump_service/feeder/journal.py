@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS load_batch (
 """
 _FORMAT = "1"
 _MOST = 1 << 62  # above all timestamps and ids
-_FORMAT_FACT, _ID, _FORGOTTEN = "format", "id", "forgotten_ts"
+_FORMAT_FACT, _ID, _FORGOTTEN, _REMOVED = "format", "id", "forgotten_ts", "commit_ts of removed sources"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,11 @@ class Journal:
         """A small fact by name; "" = it was never set."""
         rows = self._ask("SELECT value FROM fact WHERE name = ?", name)
         return str(rows[0][0]) if rows else ""
+
+    def facts_like(self, prefix: str) -> dict[str, str]:
+        """The facts whose names begin with `prefix`, by the rest of their names."""
+        rows = self._ask("SELECT name, value FROM fact WHERE substr(name, 1, ?) = ? ORDER BY 1", len(prefix), prefix)
+        return {name[len(prefix) :]: value for name, value in rows}
 
     def set_facts(self, facts: Mapping[str, str]) -> None:
         """Set facts, durably."""
@@ -282,6 +287,20 @@ class Journal:
         for first in dropped:
             self._open.remove(first)
 
+    def end_load(self, source: str, facts: Mapping[str, str]) -> int:
+        """Roll back the load of `source`, which nobody goes on with, and forget its place, as if it had never begun;
+        `facts` are set in the same durable step. How many transactions were open: they are `left_open` now."""
+        with self._writing() as db:
+            query = "SELECT first_start FROM load_batch WHERE source = ?"
+            ended = [first for (first,) in db.execute(query, (source,))]
+            # By its last commit_ts the registry knows the folder for the newest one.
+            last = db.execute("SELECT max(commit_ts) FROM place WHERE source = ?", (source,)).fetchone()[0] or 0
+            removed = str(max(last, int(self.fact(_REMOVED) or 0)))
+            _delete_load(db, source)
+            db.execute("DELETE FROM place WHERE source = ?", (source,))
+            db.executemany("REPLACE INTO fact VALUES (?, ?)", [*facts.items(), (_REMOVED, removed)])
+        return self._open.leave(ended)
+
     # -- places and jobs
 
     def places(self) -> dict[str, Place]:
@@ -290,8 +309,8 @@ class Journal:
         return {row[0]: Place(Position(*row[1:4]), *row[4:]) for row in rows}
 
     def last_commit_ts(self) -> int:
-        """The greatest commit_ts of all sources; 0 = none yet."""
-        return max((place.commit_ts for place in self.places().values()), default=0)
+        """The greatest commit_ts of all sources, removed ones too; 0 = none yet."""
+        return max((int(self.fact(_REMOVED) or 0), *(place.commit_ts for place in self.places().values())))
 
     def jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
         """DDL jobs with id < `below` (0 = all), newest first, at most `limit` (0 = all)."""

@@ -10,6 +10,7 @@ import os
 import struct
 import threading
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 from pathlib import Path
 
 _NOTE = struct.Struct(">QQ")  # first start_ts, count
@@ -24,8 +25,9 @@ class OpenBatches:
         self._lock = threading.Lock()
         self._notes = os.open(notes, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         data = notes.read_bytes()
-        self.left = list(_NOTE.iter_unpack(data[: len(data) // _NOTE.size * _NOTE.size]))
-        self._noted = len(self.left)
+        notes_there = list(_NOTE.iter_unpack(data[: len(data) // _NOTE.size * _NOTE.size]))
+        self.left = list(dict.fromkeys(notes_there))  # a kept chunk is noted at each start
+        self._noted = len(notes_there)
         self._firsts: list[int] = []
         self._counts: dict[int, int] = {}
 
@@ -49,6 +51,16 @@ class OpenBatches:
     def close(self) -> None:
         """Note no more."""
         os.close(self._notes)
+
+    def leave(self, firsts: Iterable[int]) -> int:
+        """The batches that begin at `firsts` are nobody's now, as what a process before this one left; how many
+        start_ts they have."""
+        with self._lock:
+            batches = [(first, self._counts[first]) for first in firsts]
+            self.left = list(dict.fromkeys([*self.left, *batches]))
+        for first, _ in batches:
+            self.remove(first)
+        return sum(count for _, count in batches)
 
     def remove(self, first: int) -> None:
         """The batch that begins at `first` is decided, if it is here."""

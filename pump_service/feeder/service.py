@@ -27,16 +27,17 @@ from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.catalog import Catalog, SourceNames
 from pump_service.feeder.checks.servers import describe_hidden
 from pump_service.feeder.connection import open_log
-from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.journal import Journal
 from pump_service.feeder.metrics import metrics_page
 from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
+from pump_service.feeder.removed import FLAVOR, describe_removed, end_removed_loads, known_sources
 from pump_service.feeder.server import ask, connect, flavor_of, tracker_arguments
 from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.kept import load_record
 from pump_service.feeder.snapshot.loading import Loader, needs_load
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.status import JournalHistory, JournalTransactions
+from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_place
 from pump_service.feeder.tracker import ScratchServer
 from pump_service.feeder.worker import Log, Parts, Worker
 from pump_service.replay.status_server import StatusServer
@@ -61,6 +62,7 @@ class Feeder:
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._running = len(settings.source)
+        self._names = frozenset(one.name for one in settings.source)
         self._lock = threading.Lock()
         self._loads: dict[str, Progress] = {}
         self._troubles: dict[str, str] = {}
@@ -98,6 +100,7 @@ class Feeder:
         stack.enter_context(self._open_status(journal, publisher, cluster_id))
         stack.enter_context(client)
         started(self.url)
+        end_removed_loads(journal, self._names)
         rolled_back, resumed = publisher.roll_back_left(), publisher.resume()
         log.info(
             "feeder_started", name=settings.name, cluster_id=cluster_id, url=self.url, commits_sent_again=resumed,
@@ -111,7 +114,7 @@ class Feeder:
         registration.end()
 
     def _open_status(self, journal: Journal, publisher: Publisher, cluster_id: int) -> StatusServer:
-        names = frozenset(one.name for one in self._settings.source)
+        names = self._names | known_sources(journal)
         meta = {"version": VERSION, "case": "feeder", "seed": self._settings.name}
         pages = {
             STATUS_PATH: lambda: (json.dumps(self._describe(journal, publisher, cluster_id)), "application/json"),
@@ -143,7 +146,7 @@ class Feeder:
 
     def _flavor_of(self, source: SourceFile, journal: Journal) -> Flavor:
         """As it was found first: a source that is away does not keep the others from being read."""
-        fact = f"flavor of {source.name}"
+        fact = FLAVOR + source.name
         known = journal.fact(fact)
         if not known:
             with closing(self._retry(lambda: connect(source))) as link:
@@ -218,6 +221,7 @@ class Feeder:
                 _describe_worker(one) | describe_place(places.get(one.source.name)) | self._describe_load(one, journal)
                 for one in self.workers
             ],
+            "removed": describe_removed(journal, self._names),
         }
 
     def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
@@ -260,17 +264,6 @@ def _warn_of_hidden(source: SourceFile) -> None:
     hidden = describe_hidden(str(row[0]) for row in grants)
     if hidden:
         log.warning("databases_not_loaded", source=source.name, reason=hidden)
-
-
-def describe_place(place: Place | None) -> dict[str, Any]:
-    """Where a source is read on, and the last transaction that was published, for JSON."""
-    if place is None:
-        return {}
-    at = place.position
-    return {
-        "file": at.file, "offset": at.offset, "gtids": at.gtids,
-        "last_id": place.last_id, "last_time_ms": place.time_ms, "last_commit_ts": str(place.commit_ts),
-    }  # fmt: skip
 
 
 def _describe_worker(worker: Worker) -> dict[str, Any]:

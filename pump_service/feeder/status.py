@@ -1,8 +1,10 @@
-"""What the feeder shows on its status port: outcomes and DDL jobs as TiDB does, from the journal."""
+"""What the feeder shows on its status port, from the journal: outcomes and DDL jobs as TiDB does, and places."""
 
 from __future__ import annotations
 
-from pump_service.feeder.journal import Journal
+from typing import Any
+
+from pump_service.feeder.journal import Journal, Place
 from pump_service.feeder.publisher import read_key
 from pump_service.replay.outcomes import Transaction
 from pump_service.replay.status import MAX_HISTORY, Json, lock_record, mvcc_body, write_record
@@ -41,3 +43,14 @@ class JournalHistory:
         if not limit and not start_job_id:
             return self._journal.jobs()[::-1]
         return self._journal.jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
+
+
+def describe_place(place: Place | None) -> dict[str, Any]:
+    """Where a source is read on, and the last transaction that was published, for JSON."""
+    if place is None:
+        return {}
+    at = place.position
+    return {
+        "file": at.file, "offset": at.offset, "gtids": at.gtids,
+        "last_id": place.last_id, "last_time_ms": place.time_ms, "last_commit_ts": str(place.commit_ts),
+    }  # fmt: skip

@@ -24,6 +24,7 @@ from binlake.cli import run
 from binlake.lake.paths import LakePaths
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
 from pump_service.feeder.journal import Journal, LoadedChunk
+from pump_service.feeder.publisher import Stopped
 from pump_service.feeder.snapshot.kept import load_record
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
@@ -181,6 +182,46 @@ def test_a_source_that_dies_in_its_full_load_is_waited_for(
         cluster.until(lambda status: not status["sources"][0]["trouble"])
         run_windows(cluster, target)
         assert contents(mariadb, "fed") == contents(server, "fed")
+
+
+def test_a_source_that_is_removed_in_its_full_load_holds_back_nobody(
+    server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S4-24 R-34: windows of the other go on, and it is loaded whole when it comes back
+    _make_base(server, mariadb)
+    keep, calls = Journal.keep_chunks, itertools.count(1)
+
+    def keep_and_end(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
+        keep(self, chunks)
+        if next(calls) == 2:
+            raise Stopped
+
+    monkeypatch.setattr(Journal, "keep_chunks", keep_and_end)
+    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+    monkeypatch.setattr("pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0)  # no record at the feeder proves nothing
+    at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
+    read = {"name": "read", "start": {"mode": "now"}, **at}
+    loaded = {"name": "loaded", "snapshot": {"chunk-rows": 50}, **at}
+    with FedCluster(tmp_path, server, [read, loaded]) as cluster:
+        cluster.start_feeder(lambda status: [one["state"] for one in status["sources"]] == ["reading", "stopped"])
+        cluster.stop_feeder()
+        execute(server, "CREATE TABLE fed.more (id INT PRIMARY KEY)", "INSERT INTO fed.more VALUES (1), (2)")
+        cluster.sources = [read]
+        cluster.start_feeder()
+        execute(mariadb, "CREATE DATABASE read_fed")
+        cluster.follow(server)
+        run_windows(cluster, target)
+        assert contents(mariadb, "read_fed") == {"more": ["(1,)", "(2,)"]}
+        assert contents(mariadb, "loaded_fed") == {"t": [], "log": []}
+        (removed,) = cluster.status()["removed"]
+        assert (removed["source"], removed["load"]["state"]) == ("loaded", "rolled back")
+        assert removed["load"]["rows"] > 0
+        cluster.stop_feeder()
+        cluster.sources = [read, loaded]
+        cluster.start_feeder()
+        assert cluster.status()["removed"] == []
+        run_windows(cluster, target)
+        assert contents(mariadb, "loaded_fed") == contents(server, "fed")
 
 
 def _make_base(server: MariaDb, target: MariaDb) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class FedCluster:
         self.folder = folder
         self.status_addr = f"127.0.0.1:{free_port()}"
         self._tracker = tracker
-        self._sources = sources
+        self.sources = sources
         self._stack = ExitStack()
         # One client: each new one costs 2 ms of CPU. No answer comes from a feeder that was stopped.
         client = httpx.Client(trust_env=False, verify=False, headers={"Connection": "close"})
@@ -83,7 +83,7 @@ class FedCluster:
         server = {"host": self._tracker.host, "port": self._tracker.port}
         return {
             "pd-urls": [self.driver.url], "data-dir": str(self.folder / "feeder"), "status-addr": self.status_addr,
-            "tracker": server, "source": list(self._sources),
+            "tracker": server, "source": list(self.sources),
         }  # fmt: skip
 
     def write_settings(self) -> Path:
@@ -92,8 +92,8 @@ class FedCluster:
         path.write_text(to_toml_sections(self.settings), encoding="utf-8")
         return path
 
-    def start_feeder(self) -> None:
-        """Start it in a thread, and return when every source is read."""
+    def start_feeder(self, reached: Callable[[dict[str, Any]], bool] | None = None) -> None:
+        """Start it in a thread, and return when `reached(status)`; None: when every source is read."""
         feeder = self._feeder = Feeder(FeederFile.model_validate(self.settings))
 
         def run() -> None:
@@ -104,7 +104,7 @@ class FedCluster:
 
         self._thread = threading.Thread(target=run, name="feeder")
         self._thread.start()
-        self.until(lambda status: all(one["state"] == "reading" for one in status["sources"]) and status["sources"])
+        self.until(reached or _all_are_read)
 
     def stop_feeder(self) -> None:
         """Stop it; raises what ended it."""
@@ -170,6 +170,11 @@ class FedCluster:
             "source": {"pd-urls": [self.driver.url], "status-url": f"http://{self.status_addr}", "timeout-s": 5},
             "lake": {"path": str(self.folder / "lake")}, "mirror": {"enabled": False}, **more,
         })  # fmt: skip
+
+
+def _all_are_read(status: dict[str, Any]) -> bool:
+    sources = status["sources"]
+    return bool(sources) and all(one["state"] == "reading" for one in sources)
 
 
 def _gtids(server: MariaDb) -> str:

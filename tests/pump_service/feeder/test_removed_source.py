@@ -1,0 +1,152 @@
+"""A source that the configuration does not name any more holds back nobody: what it left open is decided."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from feeder_helpers import CountingClock, MemoryPumps, position, rows
+
+from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
+from binlake.wire import binlog_pb2 as pb
+from pump_service.feeder.journal import Journal, LoadedChunk, Place
+from pump_service.feeder.publisher import Held, Publisher
+from pump_service.feeder.removed import FLAVOR, describe_removed, end_removed_loads, known_sources
+from pump_service.feeder.snapshot.kept import load_record, record_facts
+from pump_service.feeder.status import JournalTransactions
+from pump_service.replay.status import go_json
+
+LOADED, OTHER = "shard-2", "shard-1"
+TABLE = (LOADED, "d", "t")
+BODY = '{"table_id": 7, "rows": 3, "chunks": 1, "done": false, "ranges": []}'
+
+
+class World:
+    """A feeder's journal and publisher, with a load of `LOADED` in the middle; `restart` is a kill -9 and a new process
+    of a feeder that reads `OTHER`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock, self.pumps = CountingClock(), MemoryPumps()
+        self._open()
+        self.journal.set_facts({FLAVOR + one: "mariadb" for one in (OTHER, LOADED)})
+        self.publisher.publish(OTHER, rows(1, 1), position(1))
+        definitions = Held(LOADED)
+        self.publisher.hold(definitions, rows(2, 1))
+        self.publisher.commit(definitions, position(2), record_facts(LOADED, {"state": "loading", "tables": 1}))
+        for first in (3, 6):
+            batches = self.publisher.hold(Held(LOADED), rows(first, 3))
+            self.journal.keep_chunks([LoadedChunk(TABLE, BODY, 0, batches)])
+        self.chunks = self.pumps.of_type(pb.Prewrite)[2:]
+
+    def _open(self) -> None:
+        self.journal = Journal(self.folder)
+        self.publisher = Publisher(self.journal, self.pumps, self.clock, threading.Event())
+
+    def restart(self) -> None:
+        self.journal.close()  # what close() adds is a note that spares work; a crash is the same without it
+        self._open()
+
+    def ask(self, prewrites: list[pb.Binlog], *named: str) -> set[Status]:
+        """What a feeder that reads `named` answers."""
+        transactions = JournalTransactions(self.journal, known_sources(self.journal).union(named))
+        answers = [(transactions.answer(one.prewrite_key, 0), one.start_ts) for one in prewrites]
+        return {read_status(go_json(answer), start_ts) for answer, start_ts in answers}
+
+    def rolled_back(self) -> list[int]:
+        return [one.start_ts for one in self.pumps.of_type(pb.Rollback)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "feeder")
+    yield made
+    made.journal.close()
+
+
+def test_its_load_is_rolled_back_once_and_said_to_the_pumps(world: World) -> None:  # S4-24 R-34
+    last = world.journal.last_commit_ts()
+    world.restart()
+    assert world.ask(world.chunks) == {Locked()}
+    end_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_left() == 6
+    # Each pump of two hears of each transaction once.
+    assert world.rolled_back() == [one.start_ts for one in world.chunks for _ in range(2)]
+    assert world.ask(world.chunks) == {RolledBack()}
+    assert describe_removed(world.journal, [OTHER]) == [
+        {
+            "source": LOADED,
+            "state": "removed",
+            "load": {"state": "rolled back", "rows": 3, "tables": 1, "tables_done": 0},
+        }
+    ]
+    # It begins anew when it comes back, and the registry still knows the folder for the newest one.
+    assert (load_record(world.journal, LOADED), set(world.journal.places())) == ({}, {OTHER})
+    assert world.journal.load_tables(LOADED) == {}
+    assert world.journal.last_commit_ts() == last
+    world.restart()
+    end_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_left() == 0
+    assert world.journal.last_commit_ts() == last
+    assert describe_removed(world.journal, [OTHER, LOADED]) == []
+
+
+def test_killed_behind_the_step_the_next_process_says_it(world: World) -> None:
+    world.restart()
+    end_removed_loads(world.journal, [OTHER])
+    world.restart()
+    end_removed_loads(world.journal, [OTHER])
+    assert world.ask(world.chunks) == {RolledBack()}
+    assert world.publisher.roll_back_left() == 6
+
+
+def test_what_the_end_of_the_machine_left_is_said_too(world: World) -> None:
+    world.journal.close()
+    (world.folder / "open").write_bytes(b"")  # the notes beside the journal are not synced
+    world._open()
+    end_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_left() == 6
+
+
+def test_a_load_of_a_source_that_is_named_goes_on(world: World) -> None:
+    world.restart()
+    end_removed_loads(world.journal, [OTHER, LOADED])
+    assert world.publisher.roll_back_left() == 0
+    assert world.ask(world.chunks) == {Locked()}
+    assert load_record(world.journal, LOADED)["state"] == "loading"
+
+
+def test_one_past_its_load_is_answered_for_and_keeps_its_place(world: World) -> None:  # R-10
+    world.publisher.publish(OTHER, rows(9, 2), position(10))
+    world.publisher.hold(Held(OTHER), rows(11, 2))
+    prewrites = world.pumps.of_type(pb.Prewrite)[-4:]
+    places = world.journal.places()
+    world.restart()
+    end_removed_loads(world.journal, [LOADED])
+    assert world.publisher.roll_back_left() == 2
+    commits = world.pumps.of_type(pb.Commit)[-2:]
+    assert world.ask(prewrites[:2]) == {Committed(one.commit_ts) for one in commits}
+    assert world.ask(prewrites[2:]) == {RolledBack()}
+    assert world.journal.places() == places
+    assert world.publisher.resume() == 4
+    (shown,) = describe_removed(world.journal, [LOADED])
+    assert (shown["source"], shown["state"], shown["last_id"]) == (OTHER, "removed", "0-1-10")
+
+
+def test_a_source_that_no_journal_knows_is_another_feeders(world: World) -> None:
+    stranger = Publisher(world.journal, world.pumps, world.clock, threading.Event())
+    stranger.hold(Held("shard-3"), rows(1, 1))
+    assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:]) == {Absent()}
+    assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:], "shard-3") == {Locked()}
+
+
+def test_the_greatest_commit_ts_of_removed_sources_is_kept(world: World) -> None:
+    world.journal.set_facts(record_facts(OTHER, {"state": "loading"}))
+    world.journal.move(OTHER, Place(position(1), commit_ts=1))
+    last = world.journal.last_commit_ts()
+    for named in ([OTHER], []):
+        end_removed_loads(world.journal, named)
+        assert world.journal.last_commit_ts() == last
+    assert world.journal.places() == {}
