@@ -14,7 +14,7 @@ from binlake.rows.schema import TableDef
 from pump_service.feeder.snapshot import structures
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.reading import SnapshotReader, SourceTable
+from pump_service.feeder.snapshot.reading import CHUNK_ROWS, MOST_ROWS, SnapshotReader, SourceTable
 
 
 def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> Snapshot:
@@ -23,14 +23,17 @@ def opened(server: MariaDb, sessions: int = 3, tables: Sequence[Name] = ()) -> S
     return open_snapshot(server.connect, flavor, sessions, tables)
 
 
-def reader_of(server: MariaDb, snapshot: Snapshot, table: TableDef, **limits: int) -> tuple[SnapshotReader, Progress]:
+def reader_of(
+    server: MariaDb, snapshot: Snapshot, table: TableDef, *, chunk_rows: int = CHUNK_ROWS, most_rows: int = MOST_ROWS
+) -> tuple[SnapshotReader, Progress]:
     """A reader of one table, with the structure that it has now, and its progress."""
     name = (table.db, table.name)
     with server.connect() as link:
         text = structures.table_text(link, name)
     assert text is not None
     progress = Progress.of({name: 1}, [name])
-    return SnapshotReader(snapshot, [SourceTable(name, table, text)], 7, progress, **limits), progress
+    tables, limits = [SourceTable(name, table, text)], {"chunk_rows": chunk_rows, "most_rows": most_rows}
+    return SnapshotReader(snapshot, tables, 7, progress, moves=(), **limits), progress
 
 
 @dataclass(frozen=True)

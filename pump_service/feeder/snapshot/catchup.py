@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import structlog
 from pymysql import err
 
-from binlake.dialect.classify import Kind
+from binlake.dialect.classify import Kind, read_name
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
-from binlake.mysqlbinlog.definitions.statements import split_ddl
+from binlake.mysqlbinlog.definitions.statements import SingleStatement, split_ddl
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
@@ -29,6 +29,7 @@ from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import SourceLog, open_log
+from pump_service.feeder.logerrors import lacks
 from pump_service.feeder.publisher import Outgoing, Stopped
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.joining import IsRead, PartTable, keys_of, only_read
@@ -36,6 +37,7 @@ from pump_service.feeder.snapshot.kept import SnapshotPlace
 from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
 from pump_service.feeder.snapshot.reading import SnapshotChanged
 from pump_service.feeder.snapshot.tableload import TableLoad
+from pump_service.feeder.startplace import Identity, start_of
 
 log = structlog.get_logger()
 
@@ -49,8 +51,36 @@ class CannotJoin(Transient):
     """What was read in several snapshots cannot be made one state: the load begins again."""
 
 
+def check_next(
+    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPlace], place: SnapshotPlace, identity: Identity
+) -> None:
+    """Whether a snapshot at `place` of the server behind `link` can follow `snapshots`: it has what they have.
+
+    Of one that has not, the log would bring what was read once more. Raises CannotJoin; SourceUnavailable where another
+    server may have it soon.
+    """
+    if any(one.server != place.server and not (one.position.gtids and place.position.gtids) for one in snapshots):
+        raise CannotJoin(
+            f"the load began at server {snapshots[0].server}, this one is {place.server}, and there are no GTIDs"
+        )
+    for one in snapshots:
+        try:
+            start_of(link, flavor, one.position, identity, one.server)
+        except (Permanent, ValueError) as error:
+            raise CannotJoin(f"the log of an earlier snapshot cannot be read: {error}") from error
+        if _Place(flavor, place.position).covers(one.position):
+            continue
+        if one.server == place.server:
+            raise CannotJoin("the server's log was reset, or it was restored, since rows of it were read")
+        raise lacks(f"its snapshot is at {place.position.gtids}, rows were read at {one.position.gtids}")
+
+
 class CatchUp:
-    """Of `source`, whose `tables` were read in `snapshots`. `link`: a session of `opening`, to compare keys with."""
+    """Of `source`, whose `tables` were read in `snapshots`. `link`: a session of `opening`, to compare keys with.
+
+    `doubtful`: tables of the last snapshot whose names may have moved before their rows were read; the log up to `end`
+    says whether they did.
+    """
 
     def __init__(
         self,
@@ -62,11 +92,14 @@ class CatchUp:
         catalog: Catalog,
         link: Callable[[], Link],
         stopped: threading.Event,
+        doubtful: Collection[Name] = (),
+        end: Position | None = None,
     ) -> None:
         self._source, self._server_id, self._flavor = source, server_id, flavor
         self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
         self._link = link
-        self._places = [_Place(flavor, one.position) for one in snapshots]
+        self._places = [_Place(flavor, one) for one in (*(one.position for one in snapshots), *([end] if end else ()))]
+        self._doubtful = {fold_pair(name) for name in doubtful}
         self._stored = {fold_pair(name): (name, one.ranges.store()) for name, one in tables.items()}
         self._keys: dict[int, KeySnapshots] = {}
 
@@ -101,6 +134,8 @@ class CatchUp:
             for one in transactions:
                 if one.statement is not None:
                     self._check_statement(snapshot, one.statement)
+            if self._is_last(snapshot):
+                continue
             outgoing = self._encode(snapshot, [one for one in transactions if one.statement is None], link)
             if outgoing:
                 yield snapshot, outgoing
@@ -109,13 +144,20 @@ class CatchUp:
         """The last snapshot whose rows do not have it; -1: it is behind all of them."""
         return next((n for n, place in enumerate(self._places[1:]) if place.has(transaction)), -1)
 
+    def _is_last(self, snapshot: int) -> bool:
+        """Whether what comes behind this snapshot is left to the log's reader, for whom the load is over."""
+        return snapshot == len(self._snapshots) - 1
+
     def _check_statement(self, snapshot: int, statement: Statement) -> None:
         for single in split_ddl(statement, self._flavor):
-            if single.kind in _NEW:
+            other = single.to or _exchanged(single)
+            if single.kind in _NEW or (self._is_last(snapshot) and other is None):
                 continue
-            named = [fold_pair(one) for one in ((single.db, single.table), single.to) if one is not None]
+            named = [fold_pair(one) for one in ((single.db, single.table), other) if one is not None]
             for key, (name, _) in self._stored.items():
                 is_named = key in named or (not single.table and key[0] == named[0][0])
+                if self._is_last(snapshot):
+                    is_named &= key in self._doubtful
                 if is_named and self._read_until(key, snapshot):
                     raise SnapshotChanged(name)
 
@@ -160,6 +202,17 @@ class CatchUp:
         return [b"" if value is None else only_read(value, parts, is_read) for value in parsed]
 
 
+def _exchanged(single: SingleStatement) -> tuple[str, str] | None:
+    """The table whose rows change places with those of a partition."""
+    pairs = enumerate(pairwise(single.tokens))
+    at = next((n for n, (one, next_) in pairs if one.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
+    if at is None:
+        return None
+    table = next(n for n in range(at, len(single.tokens)) if single.tokens[n].is_word("TABLE"))
+    name, _ = read_name(single.tokens, table + 1)
+    return None if name is None else (name[0] or single.db, name[1])
+
+
 def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
     return lambda text: snapshots[text] <= until
 
@@ -179,6 +232,13 @@ class _Place:
         if not _GTID.fullmatch(transaction.id):
             raise CannotJoin(f"transaction {transaction.id} between two snapshots has no GTID")
         return self._done.contains(transaction.id.removesuffix("/ddl"))
+
+    def covers(self, other: Position) -> bool:
+        """Whether this place is at or behind `other`, of the same log."""
+        if self._done is not None:
+            return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))
+        at = _number(self._position.file, self._position.offset)
+        return not other.gtids and at >= _number(other.file, other.offset)
 
     def is_reached(self, source_log: SourceLog) -> bool:
         """Whether the log is read up to here."""

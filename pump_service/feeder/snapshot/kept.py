@@ -72,6 +72,11 @@ class KeptLoad:
             and all(one.ranges.is_complete for one in self.tables.values())
         )
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether anything that was read is kept."""
+        return any(one.ranges.snapshots for one in self.tables.values())
+
     def fit(self, tables: Mapping[Name, int]) -> None:
         """Forget what was read of tables that are not among `tables` any more, or not with this id."""
         outdated = [name for name, one in self.tables.items() if tables.get(name) != one.table_id]
@@ -80,7 +85,7 @@ class KeptLoad:
         for name, table_id in tables.items():
             self.tables.setdefault(name, TableLoad(table_id, Ranges()))
         self._total = len(tables)
-        if not any(one.ranges.snapshots for one in self.tables.values()):
+        if not self.has_rows:
             self.snapshots = []
 
     def read_again(self, tables: Iterable[Name]) -> None:

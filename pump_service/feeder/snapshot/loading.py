@@ -26,15 +26,15 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Batch, Journal, Place
 from pump_service.feeder.publisher import Ddl, Held, Outgoing, Publisher, Stopped
-from pump_service.feeder.server import Link, connect, flavor_of
+from pump_service.feeder.server import Link, connect, flavor_of, log_end
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp
+from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp, check_next
 from pump_service.feeder.snapshot.keeping import ChunkKeeper
 from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace, load_record, record_facts
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
-from pump_service.feeder.snapshot.structures import describe_source, guess_rows
+from pump_service.feeder.snapshot.structures import count_moves, describe_source, guess_rows
 from pump_service.feeder.startplace import read_identity
 
 log = structlog.get_logger()
@@ -103,10 +103,14 @@ class Loader:
             raise Stopped from error
 
     def _go_on(self, kept: KeptLoad) -> None:
-        progress = self._watched({}, kept) if kept.is_read else self._read_rest(kept)
+        if kept.is_read:
+            # By a process that is gone, and with it what it knew of names that moved.
+            progress, doubtful = self._watched({}, kept), set(kept.tables)
+        else:
+            progress, doubtful = self._read_rest(kept)
         held = Held(self.source.name)
         try:
-            self._join(kept, held, progress)
+            self._join(kept, held, progress, doubtful)
             self._commit(held, kept, progress)
         except BaseException:
             self.publisher.abandon(held)
@@ -118,13 +122,15 @@ class Loader:
         self.watch(progress)
         return progress
 
-    def _read_rest(self, kept: KeptLoad) -> Progress:
-        """Read in a new snapshot what is not read yet."""
-        snapshot, databases = self._open()
+    def _read_rest(self, kept: KeptLoad) -> tuple[Progress, set[Name]]:
+        """Read in a new snapshot what is not read yet; also the tables whose names may have moved before they were."""
+        snapshot, databases, moves = self._open()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
-            place = SnapshotPlace(snapshot.position, read_identity(snapshot.sessions[0], snapshot.flavor).uuid)
-            _check_server(kept, place)
+            identity = read_identity(snapshot.sessions[0], snapshot.flavor)
+            place = SnapshotPlace(snapshot.position, identity.uuid)
+            if kept.has_rows:
+                check_next(snapshot.sessions[0], snapshot.flavor, kept.snapshots, place, identity)
             tables, version = self._publish_definitions(snapshot.position, databases, began_ms, kept, place)
             progress = self._watched(guess_rows(snapshot.sessions[0], kept.tables), kept)
             left = [table for table in tables if not table.ranges.is_complete]
@@ -133,7 +139,7 @@ class Loader:
                 number=len(kept.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
-            reader = SnapshotReader(snapshot, left, version, progress, **limits)
+            reader = SnapshotReader(snapshot, left, version, progress, moves=moves, **limits)
             keeper = ChunkKeeper(self.publisher, self.source.name, kept, began_ms)
             try:
                 with closing(reader.values()) as values:
@@ -144,28 +150,34 @@ class Loader:
                 keeper.flush()
             finally:
                 keeper.abandon()
-        return progress
+        return progress, reader.doubtful
 
-    def _join(self, kept: KeptLoad, held: Held, progress: Progress) -> None:
+    def _join(self, kept: KeptLoad, held: Held, progress: Progress, doubtful: set[Name]) -> None:
         """The load in the order of its commits: what was read in each snapshot, and what the log then changed."""
         batches = kept.batches()
         caught: dict[int, list[Batch]] = {number: [] for number in batches}
-        if len(kept.snapshots) > 1:
+        if len(kept.snapshots) > 1 or doubtful:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
+            end = self._log_end() if doubtful else None
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, kept.snapshots, kept.tables, self.catalog,
-                lambda: open_session(self._connect, flavor), self.stopped,
+                lambda: open_session(self._connect, flavor), self.stopped, doubtful, end,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
                 caught[number] += self.publisher.hold(held, outgoing)
         held.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
 
-    def _open(self) -> tuple[Snapshot, list[DatabaseDescription]]:
-        """A snapshot, and the definitions that its tables have in it."""
+    def _log_end(self) -> Position:
+        with closing(self._connect()) as link:
+            return log_end(link)
+
+    def _open(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
+        """A snapshot, the definitions that its tables have in it, and how many names had moved before it."""
         with closing(self._connect()) as link:
             before = describe_source(link)
             for _ in range(_TRIES):
+                moves = count_moves(link)
                 names = [(table.db, table.name) for database in before for table in database.tables]
                 snapshot = open_snapshot(self._connect, flavor_of(link), self.source.snapshot.threads, names)
                 try:
@@ -174,7 +186,7 @@ class Loader:
                     snapshot.close()
                     raise
                 if after == before:
-                    return snapshot, after
+                    return snapshot, after, moves
                 snapshot.close()
                 before = after
         raise Transient("the source's definitions change all the time", hint="start again when its DDL is over")
@@ -253,15 +265,6 @@ def _definitions(changes: Sequence[SchemaChange], position: Position, began_ms: 
         )
         for n, change in enumerate(changes)
     ]  # fmt: skip
-
-
-def _check_server(kept: KeptLoad, place: SnapshotPlace) -> None:
-    """Places of file and offset mean something on one server only."""
-    others = [one for one in kept.snapshots if one.server != place.server]
-    if others and not all(one.position.gtids for one in (*kept.snapshots, place)):
-        raise CannotJoin(
-            f"the load began at server {others[0].server}, this one is {place.server}, and there are no GTIDs"
-        )
 
 
 def _source_error(error: err.Error) -> BinlakeError:

@@ -1,7 +1,8 @@
 """Reads all tables of a snapshot, by as many threads as it has sessions, into values that a P can carry.
 
 Each table is compared with its structure again behind its last chunk: a snapshot shows old rows by today's columns, and
-says so on some servers only. A difference ends the reading: the table is read again in a new snapshot.
+says so on some servers only. A difference ends the reading: the table is read again in a new snapshot. Names that move
+show in no structure: where the server has run such statements, the log has to tell whether they named the table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.structures import table_text
+from pump_service.feeder.snapshot.structures import count_moves, table_text
 
 CHUNK_ROWS = 50_000
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
@@ -75,7 +76,11 @@ class SourceTable:
 
 
 class SnapshotReader:
-    """Reads `tables` of `snapshot` as rows of schema version `schema_version`."""
+    """Reads `tables` of `snapshot` as rows of schema version `schema_version`.
+
+    `moves`: what `count_moves` said before it was opened. `doubtful`: tables whose name may have moved by their last
+    chunk, complete when all is read.
+    """
 
     def __init__(
         self,
@@ -86,11 +91,14 @@ class SnapshotReader:
         *,
         chunk_rows: int = CHUNK_ROWS,
         most_rows: int = MOST_ROWS,
+        moves: tuple[int, ...] = (),
     ) -> None:
         self._snapshot = snapshot
         self._version = schema_version
         self._progress = progress
         self._most_rows = most_rows
+        self._moves = moves
+        self.doubtful: set[Name] = set()
         # The greatest first: a small one fills the gap at the end.
         tables = sorted(tables, key=lambda table: progress.tables[table.name].estimated, reverse=True)
         self._work = [_Work(table, chunk_rows) for table in tables]
@@ -132,13 +140,19 @@ class SnapshotReader:
                 self._hand_over(error)
 
     def _read_table(self, link: Link, work: _Work) -> None:
-        while (chunk := work.begin(link)) is not None:
-            # What a statement locks against DDL stays locked to the transaction's end, or to a savepoint's.
+        while True:
+            # What a statement locks against DDL, also the one that looks for the bound, stays locked to the
+            # transaction's end, or to a savepoint's (MySQL; MariaDB keeps it).
             ask(link, "SAVEPOINT chunk")
+            chunk = work.begin(link)
+            if chunk is None:
+                return
             self._read_chunk(link, work.table, chunk)
             ask(link, "ROLLBACK TO SAVEPOINT chunk")
             self._progress.add_chunk(work.table.name)
             if work.end():
+                if not self._moves or count_moves(link) != self._moves:
+                    self.doubtful.add(work.table.name)
                 self._progress.finish(work.table.name)
 
     def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:

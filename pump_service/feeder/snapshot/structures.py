@@ -52,6 +52,16 @@ def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
     return guesses
 
 
+def count_moves(link: Link) -> tuple[int, ...]:
+    """How many statements the server has run that may give a table's name the rows of another one.
+
+    RENAME and EXCHANGE PARTITION leave definitions as they are, and a snapshot shows under a name the rows of the table
+    that has it today. () = the server does not say.
+    """
+    counted = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_alter_table', 'Com_rename_table')"
+    return tuple(int(row[1]) for row in sorted(ask(link, counted)))
+
+
 def table_text(link: Link, name: Name) -> str | None:
     """`TableDescription.create` of a table `with_shown_characters`; None where there is no such table."""
     try:

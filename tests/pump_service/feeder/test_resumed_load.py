@@ -332,7 +332,8 @@ def test_a_load_whose_log_is_gone_begins_again(either: MariaDb, tmp_path: Path) 
     purge(either)
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
         loaded.load()
-        assert len(loaded.progress) == 2
+        # A MySQL says that it is gone before anything is read.
+        assert len(loaded.progress) == (1 if isinstance(either, MySql) else 2)
     done = [binlog for binlog in committed(pumps) if binlog.prewrite_value]
     assert rows_of(done) == 70
     assert {kind for one in done for kind in changes_of(one)} == {"insert"}

@@ -1,0 +1,200 @@
+"""A name that has the rows of another table while a load reads it, and a server that is behind what the load has read.
+
+RENAME and EXCHANGE PARTITION leave all definitions as they are, and a snapshot shows under a name the rows of the table
+that has it today: no server refuses that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feeder_helpers import CountingClock
+from loading_helpers import DB, SERVER_ID, DyingPumps, Loaded, committed, rows_of
+from support.mariadb import MariaDb, MySql, execute
+
+from binlake.errors import SourceUnavailable
+from binlake.mysqlbinlog.gtid import MySqlGtidSet
+from binlake.mysqlbinlog.model import Flavor
+from binlake.rows.codec import commit_binlog, decode_transaction
+from pump_service.feeder.connection import open_log
+from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace
+from pump_service.feeder.snapshot.loading import Loader
+
+pytestmark = pytest.mark.mariadb
+
+OTHER = "ffffffff-1111-2222-3333-444444444444"
+SMALL = {"chunk-rows": 10, "threads": 1}
+SWAP = f"RENAME TABLE {DB}.a TO {DB}.x, {DB}.b TO {DB}.a, {DB}.x TO {DB}.b"
+EXCHANGE = f"ALTER TABLE {DB}.p EXCHANGE PARTITION p0 WITH TABLE {DB}.a"
+MOVED = {SWAP: {"a": 2, "b": 1, "p": 3}, EXCHANGE: {"a": 3, "b": 2, "p": 1}}
+"""What `v` of each table's rows is behind the statement; before it they are 1, 2 and 3."""
+
+
+@pytest.fixture(autouse=True)
+def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 1)
+    monkeypatch.setattr("pump_service.feeder.snapshot.loading._AGAIN_S", 0.0)
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def either(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    server: MariaDb = request.getfixturevalue(request.param)
+    columns = "(id INT PRIMARY KEY, v INT)"
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 150) SELECT i, 0 FROM n"
+    execute(
+        server, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}", f"CREATE TABLE {DB}._first {columns}",
+        f"INSERT INTO {DB}._first {numbers}", *(f"CREATE TABLE {DB}.{name} {columns}" for name in "ab"),
+        f"CREATE TABLE {DB}.p {columns} PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))",
+        *(f"INSERT INTO {DB}.{name} VALUES (1, {n}), (2, {n})" for name, n in (("a", 1), ("b", 2), ("p", 3))),
+        f"ANALYZE TABLE {DB}._first, {DB}.a, {DB}.b, {DB}.p",
+    )  # fmt: skip
+    yield server
+    execute(server, f"DROP DATABASE IF EXISTS {DB}")
+
+
+def load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> int:
+    """Load, or go on with it; the number of snapshots that were opened."""
+    with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded, suppress(KeyboardInterrupt):
+        loaded.load()
+        return len(loaded.progress)
+    return 0
+
+
+def check(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, statement: str) -> None:
+    """What was loaded is what the source had at the place from which its log is read on."""
+    with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded:
+        place = loaded.journal.places()["s1"].position
+        with connect(loaded.source) as link:
+            end = log_end(link)
+        left = []
+        source_log = open_log(loaded.source, SERVER_ID, place)
+        while source_log.position.gtids != end.gtids:
+            left += [one.statement.text for one in source_log.read(wait_s=30.0) if one.statement is not None]
+        source_log.end()
+        found: dict[str, set[int]] = {}
+        for binlog in (one for one in committed(pumps) if one.prewrite_value):
+            payload = commit_binlog(1, 2, b"k", binlog.prewrite_value)
+            for change in decode_transaction(payload, 2, 1, loaded.catalog.state):
+                table = loaded.catalog.state.table(change.table_id)
+                assert (change.op, table is None) == ("insert", False)
+                found.setdefault(table.name if table else "", set()).add(int((change.after or {})["v"] or 0))
+    expected = {"a": 1, "b": 2, "p": 3} if statement in left else MOVED[statement]
+    assert found == {"_first": {0}, **{name: {n} for name, n in expected.items()}}
+
+
+def at_call(pumps: DyingPumps, call: int, server: MariaDb, statement: str) -> None:
+    pumps.before = lambda now: execute(server, statement) if now == call else None
+
+
+@pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
+def test_a_name_that_moves_before_its_rows_are_read(either: MariaDb, tmp_path: Path, statement: str) -> None:
+    # R-34 S4-24
+    pumps, clock = DyingPumps(), CountingClock()
+    at_call(pumps, 7, either, statement)  # behind the definitions, while the first table is read
+    assert load(either, tmp_path, pumps, clock) > 1
+    check(either, tmp_path, pumps, clock, statement)
+
+
+def test_a_name_that_moves_before_a_load_is_killed_in_its_last_step(
+    either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pumps, clock = DyingPumps(), CountingClock()
+    at_call(pumps, 7, either, SWAP)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loader, "_join", killed)
+        assert load(either, tmp_path, pumps, clock) == 0
+    assert load(either, tmp_path, pumps, clock) > 1
+    check(either, tmp_path, pumps, clock, SWAP)
+
+
+@pytest.mark.parametrize("statement", MOVED, ids=["rename", "exchange"])
+def test_a_name_that_moves_between_two_snapshots(
+    either: MariaDb, tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pumps, clock, keep = DyingPumps(), CountingClock(), KeptLoad.keep
+
+    def keep_a(kept: KeptLoad, *chunks: Any) -> None:
+        keep(kept, *chunks)
+        if kept.tables[DB, "a"].ranges.is_complete and not kept.is_read:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptLoad, "keep", keep_a)
+        assert load(either, tmp_path, pumps, clock) == 0
+    execute(either, statement)
+    assert load(either, tmp_path, pumps, clock) > 1
+    check(either, tmp_path, pumps, clock, statement)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: MySql, tmp_path: Path) -> None:
+    """On MariaDB the statement would wait until the load is over."""
+    columns = "(id INT PRIMARY KEY)"
+    numbers = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 150) SELECT id FROM n"
+    tables = {f"{DB}.a": numbers, f"{DB}.b": f"{numbers} LIMIT 140"}
+    execute(mysql, f"DROP DATABASE IF EXISTS {DB}", f"CREATE DATABASE {DB}")
+    execute(mysql, *(f"CREATE TABLE {name} {columns} AS {rows}" for name, rows in tables.items()))
+    execute(mysql, f"ANALYZE TABLE {', '.join(tables)}")
+    pumps, moved = DyingPumps(), list[int]()
+    with closing(Loaded(mysql, tmp_path, pumps, CountingClock(), **SMALL)) as loaded:
+
+        def move(_call: int) -> None:
+            read = [name for name, one in loaded.progress[0].tables.items() if one.done] if loaded.progress else []
+            if read and not moved:
+                moved.append(len(read))
+                execute(mysql, "SET lock_wait_timeout = 5", f"RENAME TABLE {DB}.{read[0][1]} TO {DB}.z")
+
+        pumps.before = move
+        loaded.load()
+        assert (moved, len(loaded.progress)) == ([1], 1)
+    assert rows_of(committed(pumps)) == 290
+    execute(mysql, f"DROP DATABASE {DB}")
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["reset", "behind"])
+def test_a_server_that_is_behind_what_was_read_is_no_place_to_go_on_at(
+    either: MariaDb, tmp_path: Path, is_same: bool
+) -> None:
+    """What it then logs would come twice: it is waited for. Of the same server it means that its log was reset."""
+    pumps, clock = DyingPumps(), CountingClock()
+    pumps.before = lambda now: _interrupt() if now == 12 else None
+    assert load(either, tmp_path, pumps, clock) == 0
+    pumps.before = lambda _: None
+    with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
+        kept = KeptLoad(loaded.journal, "s1")
+        (place,) = kept.snapshots
+        flavor = Flavor.MYSQL if isinstance(either, MySql) else Flavor.MARIADB
+        kept.snapshots.clear()
+        ahead = replace(place.position, gtids=_ahead(flavor, place.position.gtids, is_same=is_same))
+        loaded.journal.set_facts(kept.facts(SnapshotPlace(ahead, place.server if is_same else "other"), kept.from_ts))
+        if not is_same:
+            with pytest.raises(SourceUnavailable, match="lacks transactions"):
+                loaded.load()
+            assert KeptLoad(loaded.journal, "s1").tables[DB, "_first"].chunks
+            return
+        loaded.load()
+        assert len(loaded.progress) == 1
+    assert rows_of(committed(pumps)) == 156
+
+
+def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
+    """With five transactions more: of the same server, or of another one."""
+    if flavor is Flavor.MYSQL:
+        more = f"{gtids.partition(':')[0] if is_same else OTHER}:1-1000000"
+        done = MySqlGtidSet.parse(f"{gtids},{more}")
+        return done.text()
+    domain, server, number = gtids.split("-")
+    return f"{domain}-{server if is_same else 99}-{int(number) + 5}"
