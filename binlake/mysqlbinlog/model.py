@@ -82,7 +82,8 @@ class RowsEvent:
 class Session:
     """The settings of the session that sent a statement, as its event tells them; None: the event does not.
 
-    `sql_mode`: bits; `client_charset`, `connection_collation`, `server_collation`, `database_collation`: collation ids;
+    `sql_mode`: bits; `client_charset`, `connection_collation`, `server_collation`, `database_collation`,
+    `utf8mb4_collation` (MySQL's default_collation_for_utf8mb4): collation ids;
     `timestamp_us`: the statement's own time, microseconds of Unix time.
     """
 
@@ -98,6 +99,7 @@ class Session:
     auto_increment_offset: int | None = None
     explicit_defaults_for_timestamp: bool | None = None
     timestamp_us: int | None = None
+    utf8mb4_collation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

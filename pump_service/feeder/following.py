@@ -22,6 +22,7 @@ from binlake.mysqlbinlog.model import Session
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.session import read_zone
 from binlake.statements.literal import qualified, quote_name
 from pump_service.feeder.tracker import Tracker
 
@@ -131,6 +132,8 @@ class Follower:
         return [self._change(Action.TRUNCATE_TABLE, text, former, info)]
 
     def _rename_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+        if single.if_exists and self._writer.table(self._names, single.db, single.table) is None:
+            return []
         former = self._writer.known_table(self._names, single.db, single.table)
         db, name = single.to or ("", "")
         home = self._writer.known_database(self._names, db)
@@ -149,7 +152,7 @@ class Follower:
         altered = standard_specs(specs, former, create_text(described))
         if not altered.specs:
             return []
-        info = table_info(described, former.id, former.name, former, altered.renamed)
+        info = table_info(described, former.id, former.name, former, altered.former)
         info = with_origin_defaults(info, former, _moments(session))
         clauses = altered.tokens()
         head = tokenize(f"ALTER TABLE {qualified(former.db, former.name)}")
@@ -265,7 +268,16 @@ _FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[Schem
 
 
 def _moments(session: Session) -> dict[str, str]:
-    """The statement's time as the text of a column that takes it: a TIMESTAMP in UTC, others in the session's zone."""
+    """The statement's time as the text of a column that takes it: a TIMESTAMP in UTC, others in the session's zone.
+
+    Without the latter where this machine does not know the zone; `SYSTEM` is taken for UTC.
+    """
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=session.timestamp_us or 0)
-    text = at.isoformat(sep=" ", timespec="microseconds")[:26]
-    return {"timestamp": text, "datetime": text}
+    name = session.time_zone or "UTC"
+    zone = UTC if name.upper() == "SYSTEM" else read_zone(name)
+    found = {"timestamp": _text(at)}
+    return found if zone is None else {**found, "datetime": _text(at.astimezone(zone))}
+
+
+def _text(at: datetime) -> str:
+    return at.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")

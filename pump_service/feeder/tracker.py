@@ -114,7 +114,17 @@ class ScratchServer:
     def run(self, statement: SingleStatement, session: Session) -> None:
         """As the protocol says; the session's settings hold for this statement."""
         text = put_target_names(statement.text, statement.db, self._there)
-        self._link.execute([*_settings(session, self._flavor), text], statement.text)
+        settings = [*_settings(session, self._flavor), *self._utf8mb4_setting(session.utf8mb4_collation)]
+        self._link.execute([*settings, text], statement.text)
+
+    def _utf8mb4_setting(self, collation: int | None) -> list[str]:
+        """What `CHARACTER SET utf8mb4` alone means: not sent where it is so already, for it takes a privilege."""
+        name = "default_collation_for_utf8mb4"
+        if collation is None or not self._link.query(f"SHOW VARIABLES LIKE '{name}'"):
+            return []
+        ids = f"SELECT ID FROM information_schema.COLLATIONS WHERE COLLATION_NAME = @@SESSION.{name}"
+        same = [row["ID"] for row in self._link.query(ids)] == [collation]
+        return [] if same else [f"SET SESSION {name} = {collation}"]
 
     def table(self, db: str, table: str) -> TableDescription | None:
         """As the protocol says."""

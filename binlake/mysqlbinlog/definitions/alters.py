@@ -7,13 +7,14 @@ how to run it) are left out, as are those that IF EXISTS made do nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, spaced_tokens, split_list
+from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, spaced_tokens, split_list, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columntext import CreateText
+from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
@@ -30,14 +31,27 @@ _LEFT_OUT = frozenset(
     }
 )  # fmt: skip
 """First words of clauses that say how the server stores or does it: nothing for a target."""
+_OPTIONS = (
+    "ALGORITHM", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT",
+    "COMPRESSION", "CONNECTION", "DATA", "DELAY_KEY_WRITE", "ENCRYPTION", "ENGINE", "ENGINE_ATTRIBUTE", "INDEX",
+    "INSERT_METHOD", "KEY_BLOCK_SIZE", "LOCK", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS", "PAGE_CHECKSUM", "PASSWORD",
+    "ROW_FORMAT", "SECONDARY_ENGINE", "SECONDARY_ENGINE_ATTRIBUTE", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
+    "STATS_SAMPLE_PAGES", "STORAGE", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION",
+)  # fmt: skip
+"""First words of the options of a table: a value follows, with or without `=`, and maybe the next option."""
+_FOREIGN_KEY, _CHECK = "FOREIGN KEY", "CHECK"
 
 
 @dataclass
 class Altered:
-    """`specs`: clauses for a target with TiDB's kind of each; `renamed`: old names of columns by new ones, folded."""
+    """`specs`: clauses for a target with TiDB's kind of each.
+
+    `former`: by the name of a column afterwards, the one that it had before; None for a new column of a name that
+    another one had before. All folded; a name that is not there stayed.
+    """
 
     specs: list[tuple[Action, list[Token]]] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)
+    former: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def action(self) -> Action:
@@ -63,6 +77,19 @@ def renamed_columns(specs: Sequence[Token]) -> dict[str, str]:
     return {new: old for new, old in found.items() if new != old}
 
 
+def _former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
+    """`Altered.former` of clauses about a table that had the columns `names`."""
+    renamed = {new: old for new, old in renamed_columns(specs).items() if old in names}
+    dropped = (_dropped_column(spec) for spec in split_list(specs))
+    return {name: None for name in (*renamed.values(), *dropped) if name is not None} | renamed
+
+
+def _dropped_column(spec: Sequence[Token]) -> str | None:
+    if len(spec) < 2 or not spec[0].is_word("DROP") or spec[1].is_word("PARTITION", *_KEY_HEADS):
+        return None
+    return fold_name(spec[_past_exists(spec, 1 + spec[1].is_word("COLUMN"))].value)
+
+
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
     """Raises SchemaError for clauses that give a table other rows without logging them."""
     for spec in split_list(specs):
@@ -79,10 +106,13 @@ def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) 
 
     Raises SchemaError for one that is not known.
     """
-    found = Altered(renamed=renamed_columns(specs))
     reader = _Specs(before, after)
+    found = Altered(former=_former_names(specs, reader.names))
     for spec in _apart(specs):
-        found.specs += reader.read(spec)
+        # CHARACTER SET and COLLATE are two options, and one clause here.
+        found.specs += [
+            one for one in reader.read(spec) if one[0] is not Action.TABLE_CHARSET or one not in found.specs
+        ]
     return found
 
 
@@ -106,13 +136,30 @@ def _without_wait(spec: list[Token]) -> list[Token]:
 
 
 def _options_apart(spec: list[Token]) -> Iterator[list[Token]]:
-    """`ENGINE=InnoDB COMMENT='x'`: each `word = value` behind the first one is a clause of its own."""
-    starts = [at for at in range(len(spec) - 1) if spec[at].kind is TokenKind.WORD and spec[at + 1].is_mark("=")]
-    if not starts or starts[0] > 2 or spec[0].is_word("ADD", "MODIFY", "CHANGE", "ALTER", "DROP", "PARTITION"):
-        yield spec
-        return
-    edges = [0, *starts[1:], len(spec)]
-    yield from (spec[a:b] for a, b in pairwise(edges))
+    """`ENGINE=InnoDB COMMENT 'x'`: each option is a clause of its own."""
+    starts, at = list[int](), 0
+    while at < len(spec):
+        value = _option_value(spec, at)
+        if value is None:
+            break
+        starts.append(at)
+        at = (find_closing(spec, value) if value < len(spec) and spec[value].is_mark("(") else value) + 1
+    for first, end in pairwise([0, *starts[1:], len(spec)]):
+        yield spec[first:end]
+
+
+def _option_value(spec: Sequence[Token], at: int) -> int | None:
+    """Where the value of the option that begins at `at` stands; None where none begins."""
+    at += spec[at].is_word("DEFAULT")
+    if at >= len(spec) or spec[at].kind is not TokenKind.WORD:
+        return None
+    end = at + 1
+    if end < len(spec) and spec[end].is_word("SET", "DIRECTORY"):
+        end += 1
+    elif spec[at].is_word("CHARACTER", "DATA", "INDEX"):
+        return None
+    has_mark = end < len(spec) and spec[end].is_mark("=")
+    return end + has_mark if has_mark or spec[at].is_word(*_OPTIONS) else None
 
 
 def _past_exists(spec: Sequence[Token], at: int) -> int:
@@ -126,7 +173,9 @@ class _Specs:
 
     def __init__(self, before: TableDef, after: CreateText) -> None:
         self._before, self._after = before, after
-        self._names = {fold_name(column.name) for column in before.all_columns}
+        self.names = {fold_name(column.name) for column in before.all_columns}
+        self._keys = {fold_name(index.name) for index in before.indexes}
+        self._constraints = _constraints_in(str(before.raw.get(CREATE_KEY, "")))
 
     def read(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
@@ -142,15 +191,17 @@ class _Specs:
         if spec[1].is_word("PARTITION"):
             return [(Action.ADD_PARTITION, spec)]
         if spec[1].is_word(*_KEY_HEADS):
-            return [self._add_key(spec)]
+            return self._add_key(spec)
         at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) in self._names and any(t.is_word("EXISTS") for t in spec[1:at]):
+        if fold_name(spec[at].value) in self.names and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
         return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
 
-    def _add_key(self, spec: list[Token]) -> tuple[Action, list[Token]]:
+    def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         start = next((at for at, token in enumerate(spec) if token.is_mark("(")), len(spec))
         head = [token for token in spec[:start] if not token.is_word("IF", "NOT", "EXISTS")]
+        if len(head) < start and self._is_there(head):
+            return []
         action = Action.ADD_INDEX
         if any(token.is_word("PRIMARY") for token in head):
             action = Action.ADD_PRIMARY_KEY
@@ -160,7 +211,14 @@ class _Specs:
             action = Action.ADD_CHECK
         words = (*_KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
         named = [token if token.is_word(*words) else _named(token) for token in head]
-        return action, [*named, *self._key_parts(spec[start:])]
+        return [(action, [*named, *self._key_parts(spec[start:])])]
+
+    def _is_there(self, head: Sequence[Token]) -> bool:
+        """Whether the table had the key or constraint that a clause names in front of its parentheses."""
+        if any(token.is_word("PRIMARY") for token in head):
+            return bool(self._before.primary_key)
+        known = self._constraints if any(t.is_word("FOREIGN", "CHECK") for t in head) else self._keys
+        return any(fold_name(token.value) in known for token in head if not token.is_word(*_KEY_HEADS, "ADD"))
 
     def _key_parts(self, tokens: Sequence[Token]) -> list[Token]:
         """Names of columns quoted in the parentheses of a key; what follows them stays (REFERENCES, USING)."""
@@ -169,7 +227,7 @@ class _Specs:
             name = token.kind is TokenKind.WORD and previous is not None and (
                 previous.is_mark("(") or previous.is_mark(",") or previous.is_word("REFERENCES")
             )  # fmt: skip
-            is_column = name and (fold_name(token.text) in self._names or self._after.column(token.text) is not None)
+            is_column = name and (fold_name(token.text) in self.names or self._after.column(token.text) is not None)
             put.append(_named(token) if is_column or (previous and previous.is_word("REFERENCES")) else token)
             previous = token
         return put
@@ -184,29 +242,40 @@ class _Specs:
             return self._drop_key(spec, 2, Action.DROP_INDEX)
         if second.is_word("FOREIGN"):
             return self._drop_key(spec, 3, Action.DROP_FOREIGN_KEY)
-        if second.is_word("CHECK", "CONSTRAINT"):
+        if second.is_word("CHECK"):
             return self._drop_key(spec, 2, Action.DROP_CHECK)
+        if second.is_word("CONSTRAINT"):
+            return self._drop_constraint(spec)
         at = _past_exists(spec, 1 + second.is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self._names:
+        if fold_name(spec[at].value) not in self.names:
             return []
         return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _named(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
-        name = _past_exists(spec, at)
-        keys = {fold_name(index.name) for index in self._before.indexes}
-        if action is Action.DROP_INDEX and name > at and fold_name(spec[name].value) not in keys:
+        place = _past_exists(spec, at)
+        name = fold_name(spec[place].value)
+        if place > at and name not in self._keys and name not in self._constraints:
             return []
-        return [(action, [*spec[:at], _named(spec[name])])]
+        return [(action, [*spec[:at], _named(spec[place])])]
+
+    def _drop_constraint(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
+        """DROP CONSTRAINT by what it is, which nothing but the table before tells."""
+        name = spec[_past_exists(spec, 2)]
+        kind = self._constraints.get(fold_name(name.value), "")
+        if not kind:
+            return self._drop_key(spec, 2, Action.DROP_INDEX)
+        action = Action.DROP_CHECK if kind == _CHECK else Action.DROP_FOREIGN_KEY
+        return [(action, [*spaced_tokens(f"DROP {kind}"), _named(name)])]
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self._names:
+        if fold_name(spec[at].value) not in self.names:
             return []
         return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
 
     def _change(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self._names:
+        if fold_name(spec[at].value) not in self.names:
             return []
         head = [*spaced_tokens("CHANGE COLUMN"), _named(spec[at])]
         return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
@@ -222,18 +291,26 @@ class _Specs:
 
     def _alter(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("INDEX", "KEY"):
-            return [(Action.INDEX_VISIBILITY, [*spec[:2], _named(spec[_past_exists(spec, 2)]), *spec[3:]])]
+            at = _past_exists(spec, 2)
+            if at > 2 and fold_name(spec[at].value) not in self._keys:
+                return []
+            return [(Action.INDEX_VISIBILITY, [*spec[:2], _named(spec[at]), *spec[at + 1 :]])]
         if spec[1].is_word("CHECK", "CONSTRAINT"):
             return []
         at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         rest = spec[at + 1 :]
         if rest[:1] and rest[0].is_word("SET") and rest[1].is_word("VISIBLE", "INVISIBLE"):
             return []
+        if fold_name(spec[at].value) not in self.names:
+            return []
         return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _named(spec[at]), *rest])]
 
     def _rename(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = _past_exists(spec, 2)
-        action = Action.MODIFY_COLUMN if spec[1].is_word("COLUMN") else Action.RENAME_INDEX
+        is_column = spec[1].is_word("COLUMN")
+        if at > 2 and fold_name(spec[at].value) not in (self.names if is_column else self._keys):
+            return []
+        action = Action.MODIFY_COLUMN if is_column else Action.RENAME_INDEX
         return [(action, [*spec[:2], _named(spec[at]), *spaced_tokens("TO"), _named(spec[at + 2])])]
 
     def _option(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
@@ -255,6 +332,15 @@ class _Specs:
         )
 
 
+def _constraints_in(create: str) -> dict[str, str]:
+    """What each named constraint of a CREATE TABLE is, by its name folded: a foreign key or a check."""
+    found = dict[str, str]()
+    for head, name, kind in zip(tokens := tokenize(create), tokens[1:], tokens[2:], strict=False):
+        if head.is_word("CONSTRAINT") and kind.is_word("FOREIGN", "CHECK"):
+            found[fold_name(name.value)] = _CHECK if kind.is_word("CHECK") else _FOREIGN_KEY
+    return found
+
+
 def _named(token: Token) -> Token:
     return Token(TokenKind.NAME, quote_name(token.value), space=True)
 
@@ -266,7 +352,7 @@ def _inline_keys(definition: Sequence[Token]) -> list[Token]:
         depth += token.is_mark("(") - token.is_mark(")")
         if depth == 0 and token.kind is TokenKind.WORD:
             words.append(token.text.upper())
-    unique = "UNIQUE" in words
+    unique = "UNIQUE" in words or "SERIAL" in words
     primary = any(w == "KEY" and (not at or words[at - 1] != "UNIQUE") for at, w in enumerate(words))
     return spaced_tokens(" UNIQUE KEY" * unique + " PRIMARY KEY" * primary)
 

@@ -8,7 +8,7 @@ be followed is refused by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, is_headed_by_its_object, read_name
@@ -34,7 +34,7 @@ class What(Enum):
 class SingleStatement:
     """DDL of one object: (`db`, `table`), a database's `table` is "". `tokens`: standard form, names as written.
 
-    `to`: the (db, table) that a rename gives, or whose form CREATE TABLE LIKE takes.
+    `to`: the (db, table) that a rename gives, or whose form CREATE TABLE LIKE takes; `if_exists`: of a rename.
     """
 
     kind: Kind
@@ -42,6 +42,7 @@ class SingleStatement:
     table: str
     tokens: tuple[Token, ...]
     to: NameRef | None = None
+    if_exists: bool = False
 
     @property
     def text(self) -> str:
@@ -169,7 +170,9 @@ def _singles(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
         for db, table in statement.tables:
             yield drop_table((db or default_db, table))
     elif kind is Kind.RENAME_TABLE:
-        yield from _renames(tokens[statement.rest :], default_db)
+        if_exists = any(token.is_word("EXISTS") for token in tokens[: statement.rest])
+        for single in _renames(tokens[statement.rest :], default_db):
+            yield replace(single, if_exists=if_exists)
     else:
         if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
             tokens = _as_alter(tokens, statement)

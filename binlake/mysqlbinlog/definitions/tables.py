@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from binlake.dialect.tokens import Token, find_closing, render
+from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
 from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription, definitions_in
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -29,12 +30,13 @@ def table_info(
     table_id: int,
     name: str,
     former: TableDef | None = None,
-    renamed: Mapping[str, str] | None = None,
+    names: Mapping[str, str | None] | None = None,
 ) -> Json:
     """The TableInfo of `described` under the name `name`.
 
-    `former`: the definition before, whose columns keep their ids; `renamed`: the old name of each renamed column, by
-    its new one, both folded. Raises SchemaError for what cannot be carried.
+    `former`: the definition before, whose columns keep their ids; `names`: by the name of a column the one that it has
+    there, where that is another, None for a column that is not there; all folded. Raises SchemaError for what cannot
+    be carried.
     """
     where = f"{described.db}.{described.name}"
     known = {fold_name(column.name): column for column in (former.all_columns if former is not None else ())}
@@ -44,7 +46,8 @@ def table_info(
     columns = []
     for offset, row in enumerate(described.columns):
         folded = fold_name(row.name)
-        before = known.get((renamed or {}).get(folded, folded))
+        old = (names or {}).get(folded, folded)
+        before = None if old is None else known.get(old)
         if before is None:
             next_id += 1
         place = (before.id if before is not None else next_id, offset)
@@ -77,7 +80,12 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
     if default is None or column["default_is_expr"]:
         return column
     if default == "CURRENT_TIMESTAMP":
-        text = moment_of[t.type_name(column["type"]["Tp"], binary=False)]
+        text = moment_of.get(t.type_name(column["type"]["Tp"], binary=False))
+        if text is None:
+            raise SchemaError(
+                "a new column is filled with the time of a zone that this machine does not know",
+                hint="install the zones (tzdata) where the feeder runs", where={"column": column["name"]["O"]},
+            )  # fmt: skip
         fsp = column["type"]["Decimal"]
         default = text[: 20 + fsp] if fsp else text[:19]
     return {**column, "origin_default": default, "origin_default_bit": column["default_bit"]}

@@ -200,7 +200,7 @@ _STATUS: dict[int, _Reader] = {
     13: _number("microseconds", 3),
     16: _explicit_defaults,
     17: _past(8),  # XID of a DDL
-    18: _past(2),  # default collation of utf8mb4
+    18: _number("utf8mb4_collation", 2),
     19: _past(1),  # sql_require_primary_key
     20: _past(1),  # default_table_encryption
     128: _number("microseconds", 3),

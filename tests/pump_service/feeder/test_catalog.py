@@ -111,6 +111,56 @@ def test_the_way_of_a_table_is_followed_statement_by_statement(followed: Followe
     assert not last.pk_is_handle
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("DROP COLUMN a, ADD COLUMN a INT", {"b": "b"}),
+        ("CHANGE a c INT, ADD a INT", {"b": "b", "c": "a"}),
+        ("RENAME COLUMN a TO c, ADD a INT", {"b": "b", "c": "a"}),
+        ("DROP a, CHANGE b a INT", {"a": "b"}),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO a", {"a": "b", "b": "a"}),
+        ("RENAME COLUMN IF EXISTS none TO a, CHANGE COLUMN IF EXISTS none b INT, ADD c INT", {"a": "a", "b": "b"}),
+    ],
+)
+def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
+    quiet: Followed, text: str, kept: dict[str, str]
+) -> None:
+    quiet.follow("CREATE OR REPLACE TABLE ids (id INT PRIMARY KEY, a INT, b INT)")
+    quiet.follow(f"ALTER TABLE ids {text}")
+    table = quiet.catalog.table("quiet", "shop", "ids")
+    assert table is not None
+    former = {2: "a", 3: "b"}
+    assert {c.name: former[c.id] for c in table.columns if c.id in former} == kept
+    assert len({column.id for column in table.columns}) == len(table.columns)
+
+
+@pytest.mark.parametrize("zone", ["+05:30", "-08:00", "SYSTEM"])
+def test_rows_that_were_there_have_the_time_of_the_sessions_zone(followed: Followed, zone: str) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    execute(followed.server, *(f"INSERT INTO {db}.t VALUES (1)" for db in ("shop", "copy_shop")))
+    settings = f"SET SESSION time_zone = '{zone}'"
+    followed.run("ALTER TABLE t ADD d DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3)", settings=settings)
+    followed.run("ALTER TABLE t ADD m TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP", settings=settings)
+    shown = "SELECT id, CONCAT(d), UNIX_TIMESTAMP(m) FROM {}.t"
+    source = rows_of(followed.server, shown.format("shop"))
+    assert rows_of(followed.server, shown.format("copy_shop")) == source
+    table = followed.catalog.table("one", "shop", "t")
+    assert table is not None
+    assert table.columns[1].origin_default == source[0][1]
+    assert table.columns[2].origin_default == "2023-11-14 22:13:20"
+
+
+def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
+    quiet: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet.follow("CREATE OR REPLACE TABLE zoned (id INT PRIMARY KEY)")
+    monkeypatch.setattr("pump_service.feeder.following.read_zone", lambda _: None)
+    there = Session(time_zone="+01:00", timestamp_us=1)
+    with pytest.raises(SchemaError, match="time of a zone that this machine does not know"):
+        quiet.follow("ALTER TABLE zoned ADD d DATETIME DEFAULT NOW()", session=there)
+
+
 def test_dropped_truncated_renamed_and_swapped_tables(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", "CREATE DATABASE other", db="")
     followed.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b LIKE a", "CREATE TABLE c (x INT)")

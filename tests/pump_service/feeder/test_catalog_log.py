@@ -56,6 +56,10 @@ BOTH: Script = (
     ("", "CREATE TABLE late (v VARCHAR(9), w VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci)"),
     ("", "ALTER TABLE late CONVERT TO CHARACTER SET utf8mb3"),
     ("", "INSERT INTO late VALUES ('ä', 'ß')"),
+    ("", "CREATE TABLE opts (id INT, a BIGINT, v VARCHAR(9), PRIMARY KEY (id))"),
+    ("", "ALTER TABLE opts ENGINE InnoDB CHARSET gbk COMMENT 'x', ADD w VARCHAR(9)"),
+    ("", "ALTER TABLE opts ROW_FORMAT DYNAMIC DEFAULT CHARACTER SET latin1 COLLATE latin1_bin"),
+    ("", "ALTER TABLE opts COMMENT = 'a' DEFAULT CHARSET = latin1, ADD s SERIAL, ADD INDEX (a)"),
 )  # fmt: skip
 MYSQL: Script = (
     ("", "CREATE TABLE own (id INT PRIMARY KEY, a INT, v VARCHAR(40) DEFAULT (UUID()), s INT DEFAULT (1 + 1))"),
@@ -68,6 +72,9 @@ MYSQL: Script = (
     ("", "INSERT INTO computed VALUES (1, 2)"),
     ("", "CREATE TABLE js (id INT PRIMARY KEY, j JSON, b VARBINARY(9) DEFAULT X'616200', bin BINARY(3) DEFAULT 'a')"),
     ("", "INSERT INTO js (id, j) VALUES (1, '{}')"),
+    ("default_collation_for_utf8mb4 = 'utf8mb4_general_ci'", "CREATE TABLE c1 (v VARCHAR(9)) CHARACTER SET utf8mb4"),
+    ("", "CREATE TABLE c2 (v VARCHAR(9), CONSTRAINT positive2 CHECK (v > 0)) CHARACTER SET utf8mb4"),
+    ("", "ALTER TABLE names DROP CONSTRAINT positive"),
 )  # fmt: skip
 MARIADB: Script = (
     ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, a INT DEFAULT (1 + 1), j JSON)"),
@@ -81,6 +88,16 @@ MARIADB: Script = (
     ("", "INSERT INTO old_times (a, b) VALUES ('2020-01-01 00:00:00.5', '-01:02:03.25')"),
     ("sql_mode = 'ORACLE'", 'CREATE TABLE ora ("n" NUMBER(9), v VARCHAR2(20))'),
     ("", "INSERT INTO ora VALUES (1, 'x')"),
+    ("", "ALTER TABLE opts RENAME COLUMN IF EXISTS none TO v, CHANGE COLUMN IF EXISTS none w INT, ADD c INT"),
+    ("", "ALTER TABLE opts ADD INDEX IF NOT EXISTS a (v), ADD PRIMARY KEY IF NOT EXISTS (a)"),
+    ("", "ALTER TABLE opts ADD UNIQUE IF NOT EXISTS s (c)"),
+    ("", "ALTER TABLE opts ADD FOREIGN KEY IF NOT EXISTS own (a) REFERENCES names (id)"),
+    ("", "ALTER TABLE opts DROP CONSTRAINT IF EXISTS none, DROP FOREIGN KEY IF EXISTS none"),
+    ("", "ALTER TABLE opts DROP FOREIGN KEY IF EXISTS own"),
+    ("", "ALTER TABLE opts RENAME INDEX IF EXISTS none TO x, ALTER INDEX IF EXISTS none IGNORED"),
+    ("", "ALTER TABLE opts ALTER COLUMN IF EXISTS none SET DEFAULT 5, ADD CONSTRAINT two UNIQUE (c, a)"),
+    ("", "ALTER TABLE opts DROP CONSTRAINT two, ALTER INDEX IF EXISTS s IGNORED"),
+    ("", "RENAME TABLE IF EXISTS none TO x, opts TO opts2"),
 )  # fmt: skip
 
 
