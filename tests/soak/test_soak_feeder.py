@@ -114,5 +114,6 @@ def test_whatever_goes_each_transaction_comes_once(empty_mariadb: MariaDb, tmp_p
             print(f"{len(times)} transactions; faults: {dict(faults.seen)}")
             assert {tail for tail, count in times.items() if count > 1} == set()
             target = {"db-type": "mariadb", "host": empty_mariadb.host, "port": empty_mariadb.port}
-            run_windows(cluster, target)
+            # Ten minutes are more than a window without Spark takes by itself.
+            run_windows(cluster, target, window={"driver-bytes": 512 << 20})
             assert contents(empty_mariadb, "fed") == contents(server, "fed")

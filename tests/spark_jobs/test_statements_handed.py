@@ -105,6 +105,31 @@ def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext
     assert counted.reads == 1
 
 
+@pytest.mark.parametrize("handed", [True, False])
+@pytest.mark.parametrize(("most_bytes", "segments", "reads"), [(1 << 20, 40, 2), (600, 40, 16), (0, 8, 19)])
+def test_the_rows_of_neighbouring_segments_are_read_at_once(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch, most_bytes: int, segments: int, reads: int, *, handed: bool
+) -> None:
+    # A window of 3,000 DDL with some rows behind each had its files looked through as often, for half an hour.
+    monkeypatch.setattr(statement_module, "_SMALL_SEGMENTS_BYTES", most_bytes)
+    phases = (Phase.DELETE, Phase.WRITE)
+    written = [
+        batch
+        for number in range(segments)
+        for batch in (drop_view(number), *(write_row(number, phase, place) for phase in phases for place in (0, 1)))
+    ]
+    rows = statement_table(BOUNDS.window, Random(3).sample(written, len(written)))
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows)
+    window = statements(ctx, rows if handed else None)
+    counted = CountedReads(window._data)
+    window._data = cast(Any, counted)
+    for number in (*range(segments), 3):
+        for phase in phases:
+            batches = sorted(window.batches(number, phase), key=lambda batch: batch.batch)
+            assert batches == [write_row(number, phase, place) for place in (0, 1)]
+    assert counted.reads == reads
+
+
 def test_a_segment_in_commit_order_expects_all_tables_that_it_touches(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # one batch in commit order has rows of several tables
@@ -122,6 +147,11 @@ def test_a_segment_in_commit_order_expects_all_tables_that_it_touches(
 def drop_view(segment: int) -> StatementBatch:
     sql = (f"DROP VIEW v{segment}",)
     return StatementBatch(segment, Phase.DDL, 0, "d", "v", "ddl", sql, (-1,), "", 0, 0, statement_digest(sql))
+
+
+def write_row(segment: int, phase: Phase, batch: int) -> StatementBatch:
+    sql = (f"DELETE FROM d.t WHERE a = {segment} AND b = {phase:d} AND c = {batch}",)
+    return StatementBatch(segment, phase, batch, "d", "t", "delete", sql, (1,), "", 0, 1, statement_digest(sql))
 
 
 @pytest.mark.parametrize("pinned", [True, False])
