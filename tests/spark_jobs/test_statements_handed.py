@@ -106,7 +106,7 @@ def test_the_files_are_read_once_for_the_plans_of_all_segments(ctx: StageContext
 
 
 @pytest.mark.parametrize("handed", [True, False])
-@pytest.mark.parametrize(("most_bytes", "segments", "reads"), [(1 << 20, 40, 2), (600, 40, 16), (0, 8, 19)])
+@pytest.mark.parametrize(("most_bytes", "segments", "reads"), [(1 << 20, 40, 2), (600, 40, 17), (0, 8, 19)])
 def test_the_rows_of_neighbouring_segments_are_read_at_once(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, most_bytes: int, segments: int, reads: int, *, handed: bool
 ) -> None:
