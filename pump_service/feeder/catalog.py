@@ -14,12 +14,12 @@ from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
-from binlake.mysqlbinlog.definitions.tablemaps import check_table_map
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames
+from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
+from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, one_name_here
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
-from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.names import fold_name, fold_pair
 from pump_service.feeder.following import Follower
 from pump_service.feeder.tracker import Tracker
 
@@ -79,6 +79,7 @@ class Catalog:
         What a load that did not end has left is passed over where it is the same, else dropped and made anew.
         """
         names, writer = self._sources[source], self._writer
+        _refuse_one_name(names, databases)
         restore = writer.saved()
         try:
             changes = self._drop_outdated(names, databases)
@@ -137,6 +138,25 @@ class Catalog:
             return None
         if fold_pair((event.db, event.table)) in self._followers[source].online:
             return None
+        if is_sequence(event) and self._writer.table(names, event.db, event.table) is None:
+            return None
         found = self._writer.known_table(names, event.db, event.table)
         check_table_map(found, event)
         return found
+
+
+def _refuse_one_name(names: SourceNames, databases: Sequence[DatabaseDescription]) -> None:
+    """Raises SchemaError for databases, or tables of one, whose names differ in the case of letters alone."""
+    wanted = [database for database in databases if not names.leaves_out(database.name, "")]
+    listed: list[tuple[str, ...]] = [(database.name,) for database in wanted]
+    listed += [
+        (database.name, table.name)
+        for database in wanted
+        for table in database.tables
+        if not names.leaves_out(database.name, table.name)
+    ]
+    known = dict[tuple[str, ...], tuple[str, ...]]()
+    for name in listed:
+        other = known.setdefault(tuple(map(fold_name, name)), name)
+        if other != name:
+            raise one_name_here([".".join(other), ".".join(name)])

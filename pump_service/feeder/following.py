@@ -17,9 +17,15 @@ from binlake.mysqlbinlog.definitions.described import DatabaseDescription, Table
 from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, is_tool_log, shadow_base, trash_base
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, drop_table, single_alter
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info, with_origin_defaults
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, create_text, database_info
+from binlake.mysqlbinlog.definitions.writer import (
+    JobWriter,
+    SourceNames,
+    create_text,
+    database_info,
+    one_name_here,
+)
 from binlake.mysqlbinlog.model import Session
-from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema import Action, DbInfo, TableDef
 from binlake.rows.schema.forms import Json
 from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.rows.schema.session import read_zone
@@ -79,10 +85,17 @@ class Follower:
     # Databases.
 
     def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        if self._writer.database(self._names, single.db) is not None:
+        former = self._writer.database(self._names, single.db)
+        own = self._writer.own_name(former) if former is not None else single.db
+        if former is not None and own == single.db and not _replaces(single):
             return []
         self._tracker.run(single, session)
-        return [self._writer.create_database(self._names, self._tracked_database(single.db))]
+        if own != single.db and self._tracker.database(own) and self._tracker.database(single.db):
+            raise one_name_here((own, single.db))
+        if former is not None and not _replaces(single):
+            return []
+        dropped = [] if former is None else [self._gone_database(former, single.db)]
+        return [*dropped, self._writer.create_database(self._names, self._tracked_database(single.db))]
 
     def _alter_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         db = self._writer.known_database(self._names, single.db)
@@ -98,19 +111,25 @@ class Follower:
         if db is None:
             return []
         self._tracker.run(single, session)
-        self.online = {key: one for key, one in self.online.items() if fold_name(one.db) != fold_name(single.db)}
+        return [self._gone_database(db, single.db)]
+
+    def _gone_database(self, db: DbInfo, name: str) -> SchemaChange:
+        self.online = {key: one for key, one in self.online.items() if fold_name(one.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
-        return [self._writer.change(self._names, Action.DROP_SCHEMA, text, db)]
+        return self._writer.change(self._names, Action.DROP_SCHEMA, text, db)
 
     # Tables.
 
     def _create_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.table(self._names, single.db, single.table)
-        replaces = any(token.is_word("REPLACE") for token in single.tokens[:3])
-        if former is not None and not replaces:
+        if former is not None and former.name == single.table and not _replaces(single):
             return []
         self._tracker.run(single, session)
         described = self._tracked(single.db, single.table)
+        if former is not None and former.name != described.name:
+            raise one_name_here((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
+        if former is not None and not _replaces(single):
+            return []
         base = self._base_of_copy(described)
         if base is not None:
             self._tracker.run(drop_table((single.db, single.table)), session)
@@ -132,11 +151,16 @@ class Follower:
         return [self._change(Action.TRUNCATE_TABLE, text, former, info)]
 
     def _rename_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
-        if single.if_exists and self._writer.table(self._names, single.db, single.table) is None:
-            return []
-        former = self._writer.known_table(self._names, single.db, single.table)
+        former = self._writer.table(self._names, single.db, single.table)
         db, name = single.to or ("", "")
+        if former is None:
+            # A view, a sequence, or one that IF EXISTS passes over. Of a table that is not known, its rows will tell.
+            log.info("rename_passed_over", source=self._names.name, db=single.db, name=single.table)
+            return []
         home = self._writer.known_database(self._names, db)
+        other = self._writer.table(self._names, db, name)
+        if other is not None and other.id != former.id:
+            raise one_name_here((f"{db}.{other.name}", f"{db}.{name}"))
         self._tracker.run(single, session)
         described = self._tracked(db, name)
         info = {**former.raw, "name": {"O": name, "L": fold_name(name)}, CREATE_KEY: described.create}
@@ -265,6 +289,11 @@ _FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[Schem
     Kind.RENAME_TABLE: Follower._rename_table,
     Kind.ALTER_TABLE: Follower._alter_table,
 }
+
+
+def _replaces(single: SingleStatement) -> bool:
+    """Whether it is CREATE OR REPLACE."""
+    return any(token.is_word("REPLACE") for token in single.tokens[:3])
 
 
 def _moments(session: Session) -> dict[str, str]:

@@ -20,6 +20,9 @@ from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
 _KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
+_PARTITION_VERBS = (
+    "ANALYZE", "CHECK", "COALESCE", "DROP", "OPTIMIZE", "REBUILD", "REORGANIZE", "REPAIR", "TRUNCATE",
+)  # fmt: skip
 _LEFT_OUT = frozenset(
     {
         "ALGORITHM", "ANALYZE", "AVG_ROW_LENGTH", "CHECK", "CHECKSUM", "COMPRESSION", "CONNECTION", "DATA",
@@ -93,7 +96,8 @@ def _dropped_column(spec: Sequence[Token]) -> str | None:
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
     """Raises SchemaError for clauses that give a table other rows without logging them."""
     for spec in split_list(specs):
-        if spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE"):
+        converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
+        if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
             raise SchemaError(
                 "a statement gives a table other rows without logging them",
                 hint="take a new snapshot of the source behind this statement (binlake bootstrap)",
@@ -118,7 +122,7 @@ def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) 
 
 def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
     """Single clauses: `ADD (a INT, b INT)` is two, and options may stand side by side without a comma."""
-    for spec in split_list(specs):
+    for spec in _clauses(specs):
         spec = _without_wait(spec)
         start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
         if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
@@ -127,6 +131,17 @@ def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
                 yield [*head, *part]
         elif spec:
             yield from _options_apart(spec)
+
+
+def _clauses(specs: Sequence[Token]) -> list[list[Token]]:
+    """The clauses at commas; one of partitions has a list of names, and is the last."""
+    parts = split_list(specs)
+    at = next((n for n, part in enumerate(parts) if _is_of_partitions(part)), len(parts))
+    return [*parts[:at], *([join_list(parts[at:])] if parts[at:] else [])]
+
+
+def _is_of_partitions(part: Sequence[Token]) -> bool:
+    return len(part) > 1 and part[0].is_word(*_PARTITION_VERBS) and part[1].is_word("PARTITION")
 
 
 def _without_wait(spec: list[Token]) -> list[Token]:

@@ -8,7 +8,7 @@ be followed is refused by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, is_headed_by_its_object, read_name
@@ -34,7 +34,7 @@ class What(Enum):
 class SingleStatement:
     """DDL of one object: (`db`, `table`), a database's `table` is "". `tokens`: standard form, names as written.
 
-    `to`: the (db, table) that a rename gives, or whose form CREATE TABLE LIKE takes; `if_exists`: of a rename.
+    `to`: the (db, table) that a rename gives, or whose form CREATE TABLE LIKE takes.
     """
 
     kind: Kind
@@ -42,7 +42,6 @@ class SingleStatement:
     table: str
     tokens: tuple[Token, ...]
     to: NameRef | None = None
-    if_exists: bool = False
 
     @property
     def text(self) -> str:
@@ -75,11 +74,24 @@ def read_tokens(statement: Statement, flavor: Flavor) -> list[Token]:
     tokens = standard_tokens(unwrapped(tokenize(statement.text, quoting), flavor, quoting))
     while tokens and tokens[-1].is_mark(";"):
         tokens.pop()
+    tokens = _without_settings(tokens)
     if len(tokens) > 1 and tokens[1].is_word("TABLES") and tokens[0].is_word("DROP", "RENAME"):
         tokens[1] = Token(TokenKind.WORD, "TABLE", space=True)
     if tokens[-2:] and tokens[-1].is_word("TRANSACTION") and tokens[-2].is_word("START"):
         # MySQL's log of CREATE TABLE ... SELECT: rows follow in the same transaction.
         tokens = tokens[:-2]
+    return tokens
+
+
+def _without_settings(tokens: list[Token]) -> list[Token]:
+    """`tokens` without MariaDB's `SET STATEMENT variable = value, ... FOR`: the log's session has these settings."""
+    if len(tokens) < 2 or not (tokens[0].is_word("SET") and tokens[1].is_word("STATEMENT")):
+        return tokens
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += token.is_mark("(") - token.is_mark(")")
+        if depth == 0 and token.is_word("FOR"):
+            return tokens[at + 1 :]
     return tokens
 
 
@@ -170,9 +182,7 @@ def _singles(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
         for db, table in statement.tables:
             yield drop_table((db or default_db, table))
     elif kind is Kind.RENAME_TABLE:
-        if_exists = any(token.is_word("EXISTS") for token in tokens[: statement.rest])
-        for single in _renames(tokens[statement.rest :], default_db):
-            yield replace(single, if_exists=if_exists)
+        yield from _renames(tokens[statement.rest :], default_db)
     else:
         if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
             tokens = _as_alter(tokens, statement)
@@ -238,7 +248,8 @@ def _alters(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
     if specs:
         head = spaced_tokens(f"ALTER TABLE {qualified(main.db, main.table)}")
         yield SingleStatement(main.kind, main.db, main.table, (*head, *specs))
-    if new is not None:
+    # A server takes a table's own name as its new one.
+    if new is not None and (new[0] or main.db, new[1]) != (main.db, main.table):
         yield rename_table((main.db, main.table), (new[0] or main.db, new[1]))
 
 

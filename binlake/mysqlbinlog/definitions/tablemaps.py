@@ -18,6 +18,8 @@ _SAME = {
     t.ENUM: t.STRING, t.SET: t.STRING, _BLOB_COMPRESSED: t.BLOB, _VARCHAR_COMPRESSED: t.VARCHAR,
 }  # fmt: skip
 """Types that are one for this comparison: an event has ENUM and SET as strings, and one number for all BLOBs."""
+_SEQUENCE_TYPES = bytes([t.LONGLONG] * 6 + [t.TINY, t.LONGLONG])
+"""Of the eight columns that every sequence has (MariaDB KB, "CREATE SEQUENCE")."""
 
 
 def check_table_map(table: TableDef, event: TableMap) -> None:
@@ -31,6 +33,13 @@ def check_table_map(table: TableDef, event: TableMap) -> None:
             " another place): take a new snapshot of the source (binlake bootstrap)",
             where={"table": f"{event.db}.{event.table}"},
         )
+
+
+def is_sequence(event: TableMap) -> bool:
+    """Whether the rows are those of a MariaDB sequence: NEXTVAL writes them into the log as a table's."""
+    if event.types != _SEQUENCE_TYPES or any(event.nullable):
+        return False
+    return event.names is None or fold_name(event.names[0]) == "next_not_cached_value"
 
 
 def _difference(columns: Sequence[ColumnInfo], event: TableMap) -> str:

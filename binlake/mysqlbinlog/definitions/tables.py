@@ -69,7 +69,8 @@ def table_info(
 def with_origin_defaults(info: Json, former: TableDef, moment_of: Mapping[str, str]) -> Json:
     """`info` where each column that `former` lacks says what it holds in older rows: its default.
 
-    `moment_of`: what the current time is, by the type's SQL word. An expression has no one value: NULL or zero.
+    `moment_of`: what the current time is, by the type's SQL word, where that is known. An expression has no one value:
+    NULL or zero. Raises SchemaError where a time is needed that is not known.
     """
     had = {column.id for column in former.all_columns}
     return {**info, "cols": [c if c["id"] in had else _with_origin(c, moment_of) for c in info["cols"]]}

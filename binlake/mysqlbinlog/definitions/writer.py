@@ -97,6 +97,10 @@ class JobWriter:
             )
         return self.state.database(name)
 
+    def own_name(self, database: DbInfo) -> str:
+        """What its source calls a database."""
+        return self.owners[fold_name(database.name)][1]
+
     def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
         """As `table`; raises SchemaError where there is none."""
         found = self.table(names, db, table)
@@ -217,6 +221,15 @@ def _location(session: Session) -> Json:
         seconds = int(hours) * 3600 + int(minutes or 0) * 60
         return {"name": "" if seconds else "UTC", "offset": -seconds if zone[0] == "-" else seconds}
     return {"name": "UTC" if zone.upper() == "SYSTEM" else zone, "offset": 0}
+
+
+def one_name_here(names: Sequence[str]) -> SchemaError:
+    """Two objects of a source whose names differ in the case of letters alone: here they would be one."""
+    return SchemaError(
+        "two names of the source differ in the case of their letters alone, and are one name for TiDB and its like",
+        hint="rename one of them at the source, or leave one out (ignore-tables of the source in feeder.toml)",
+        where={"names": ", ".join(names)},
+    )
 
 
 def database_info(db_id: int, name: str, described: DatabaseDescription) -> Json:

@@ -1,0 +1,311 @@
+"""Forms of statements in the logs of real servers: what the feeder makes of them leaves the tables that the source has.
+
+What a source may send is drawn, too: DDL in odd sessions, transactions of every kind, temporary tables, XA.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pymysql
+import pytest
+from support.loggedcopy import LoggedCopy
+from support.mariadb import MariaDb, execute
+
+from binlake.errors import SchemaError
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.long]
+
+ROWS = "INSERT INTO {} VALUES (1, 'a', 1), (2, 'b', 2)"
+BOTH = (
+    # Lists of partitions; names that are words of other clauses.
+    "CREATE TABLE p (id INT PRIMARY KEY, w INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10),"
+    " PARTITION comment VALUES LESS THAN (20), PARTITION password VALUES LESS THAN (30),"
+    " PARTITION pm VALUES LESS THAN MAXVALUE)",
+    "INSERT INTO p VALUES (1, 1), (11, 1), (22, 2), (33, 3)",
+    "ALTER TABLE p DROP PARTITION p0, password",
+    "ALTER TABLE p REORGANIZE PARTITION comment, pm INTO (PARTITION c0 VALUES LESS THAN (20), PARTITION mid VALUES"
+    " LESS THAN (30), PARTITION rest VALUES LESS THAN MAXVALUE)",
+    "ALTER TABLE p REBUILD PARTITION c0, rest",
+    "ALTER TABLE p TRUNCATE PARTITION c0, mid",
+    # CHECK: no target has it, whatever its name is dropped by.
+    "CREATE TABLE c (b INT, CONSTRAINT b_is CHECK (b <> 1))",
+    "ALTER TABLE c ADD CONSTRAINT more CHECK (b <> 2), ADD UNIQUE KEY only_one (b)",
+    "ALTER TABLE c DROP CONSTRAINT b_is, DROP CONSTRAINT more",
+    "INSERT INTO c VALUES (1), (2)",
+    "ALTER TABLE c DROP CONSTRAINT only_one",
+    "INSERT INTO c VALUES (1)",
+    # Views are renamed as tables are.
+    "CREATE VIEW v AS SELECT 1 AS one",
+    "RENAME TABLE v TO w, c TO cc",
+    "INSERT INTO cc VALUES (7)",
+    "ALTER TABLE cc ADD x INT DEFAULT 3, RENAME TO cc",
+    # The time of a session of another zone.
+    "CREATE TABLE clock (id INT PRIMARY KEY)",
+    "INSERT INTO clock VALUES (1)",
+    "SET time_zone = '+05:00', timestamp = 1700000000.123456",
+    "ALTER TABLE clock ADD at DATETIME(3) DEFAULT CURRENT_TIMESTAMP(3)",
+    "ALTER TABLE clock ADD a DATETIME DEFAULT CURRENT_TIMESTAMP, ADD b TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP",
+    "ALTER TABLE clock MODIFY at TIMESTAMP(3) NULL",
+    "SET time_zone = DEFAULT, timestamp = DEFAULT",
+    # Names.
+    "CREATE TABLE `t``q` (`x.y` INT, `select` INT)",
+    "INSERT INTO `t``q` VALUES (1, 2)",
+    "ALTER TABLE `t``q` ADD `ä ö` INT DEFAULT 4",
+)
+MARIADB = (
+    "CREATE TABLE s (id INT PRIMARY KEY, v VARCHAR(9), u INT)",
+    ROWS.format("s"),
+    "CREATE TABLE s2 LIKE s",
+    ROWS.format("s2"),
+    "SET STATEMENT lock_wait_timeout = 5, max_statement_time = (1 + 1) FOR TRUNCATE TABLE s",
+    "SET STATEMENT lock_wait_timeout = 5 FOR DROP TABLE s2",
+    "SET STATEMENT time_zone = '+03:00' FOR ALTER TABLE s ADD ts TIMESTAMP DEFAULT '2020-01-01 03:00:00'",
+    "INSERT INTO s (id) VALUES (4)",
+    "CREATE DATABASE again",
+    "CREATE TABLE again.a (id INT)",
+    "INSERT INTO again.a VALUES (1)",
+    "CREATE OR REPLACE DATABASE again CHARACTER SET latin1",
+    "CREATE TABLE again.a (v TEXT)",
+    "INSERT INTO again.a VALUES ('ä')",
+    "CREATE SEQUENCE q",
+    "SELECT NEXTVAL(q), SETVAL(q, 100)",
+    "RENAME TABLE IF EXISTS q TO qq, none_such TO n, s TO s3",
+    "SELECT NEXTVAL(qq)",
+    "DROP SEQUENCE qq",
+    "INSERT INTO s3 (id) VALUES (5)",
+)
+
+
+@pytest.fixture(params=["mariadb_source", "mysql"])
+def copy(request: pytest.FixtureRequest) -> Iterator[LoggedCopy]:
+    server: MariaDb = request.getfixturevalue(request.param)
+    server.wipe()
+    execute(server, "CREATE DATABASE shop")
+    found = LoggedCopy(server)
+    found.adopt()
+    yield found
+    found.close()
+
+
+def run(server: MariaDb, *statements: str) -> None:
+    execute(server, "USE shop", *statements)
+
+
+def test_forms_that_leave_the_tables_of_the_source(copy: LoggedCopy) -> None:  # S4-22 S4-23
+    run(copy.server, *BOTH, *(MARIADB if copy.server.name == "mariadb" else ()))
+    copy.catch_up()
+    assert copy.differences("shop") == []
+    if copy.server.name == "mariadb":
+        assert copy.differences("again") == []
+
+
+def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> None:
+    mariadb_source.wipe()
+    execute(mariadb_source, "CREATE DATABASE shop", "SET GLOBAL binlog_row_metadata = NO_LOG")
+    copy = LoggedCopy(mariadb_source)
+    try:
+        copy.adopt()
+        run(mariadb_source, "CREATE SEQUENCE q", "SELECT NEXTVAL(q)", "CREATE TABLE t (id INT)")
+        copy.catch_up()
+        # Of a table that only looks like one, and that the catalog has, the rows come.
+        like = ", ".join(f"{name} BIGINT NOT NULL" for name in "abcdef")
+        run(mariadb_source, f"CREATE TABLE l ({like}, g TINYINT NOT NULL, h BIGINT NOT NULL)")
+        run(mariadb_source, "INSERT INTO l VALUES (1, 2, 3, 4, 5, 6, 7, 8)")
+        copy.catch_up()
+        assert copy.differences("shop") == []
+    finally:
+        execute(mariadb_source, "SET GLOBAL binlog_row_metadata = FULL")
+        copy.close()
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        (["CREATE TABLE Foo (id INT)", "CREATE TABLE foo (id INT)"], "shop.Foo, shop.foo"),
+        (["CREATE TABLE Foo (id INT)", "CREATE TABLE IF NOT EXISTS fOO (id INT)"], "shop.Foo, shop.fOO"),
+        (["CREATE TABLE Foo (id INT)", "CREATE TABLE f (id INT)", "RENAME TABLE f TO foo"], "shop.Foo, shop.foo"),
+        (["CREATE DATABASE IF NOT EXISTS Shop"], "shop, Shop"),
+    ],
+)
+def test_two_names_that_are_one_here_are_refused(mariadb_source: MariaDb, statements: Sequence[str], said: str) -> None:
+    mariadb_source.wipe()
+    execute(mariadb_source, "CREATE DATABASE shop")
+    copy = LoggedCopy(mariadb_source)
+    try:
+        copy.adopt()
+        run(mariadb_source, *statements)
+        with pytest.raises(SchemaError, match="case of their letters") as refused:
+            copy.catch_up()
+        assert refused.value.where["names"] == said
+        with pytest.raises(SchemaError, match="case of their letters"):
+            LoggedCopy(mariadb_source, "another").adopt()
+    finally:
+        copy.close()
+
+
+def test_a_table_whose_rename_changes_the_case_alone_is_that_table(copy: LoggedCopy) -> None:
+    run(copy.server, "CREATE TABLE foo (id INT PRIMARY KEY, v VARCHAR(9), u INT)", "RENAME TABLE foo TO Foo")
+    run(copy.server, ROWS.format("Foo"), "CREATE TABLE IF NOT EXISTS Foo (id INT)")
+    copy.catch_up()
+    assert copy.differences("shop") == []
+
+
+@pytest.mark.parametrize(
+    "clause",
+    ["CONVERT PARTITION p1 TO TABLE shop.c", "CONVERT TABLE d TO PARTITION p2 VALUES LESS THAN (30)"],
+)
+def test_rows_that_come_or_go_with_a_partition_are_refused(mariadb_source: MariaDb, clause: str) -> None:  # R-11
+    mariadb_source.wipe()
+    execute(mariadb_source, "CREATE DATABASE shop")
+    copy = LoggedCopy(mariadb_source)
+    try:
+        copy.adopt()
+        parts = "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
+        run(mariadb_source, f"CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY RANGE (id) {parts}")
+        run(
+            mariadb_source,
+            "CREATE TABLE d (id INT PRIMARY KEY)",
+            "INSERT INTO d VALUES (25)",
+            f"ALTER TABLE p {clause}",
+        )
+        with pytest.raises(SchemaError, match="without logging them"):
+            copy.catch_up()
+    finally:
+        copy.close()
+
+
+KINDS = ("INT", "BIGINT", "VARCHAR(20)", "VARCHAR(9) CHARACTER SET latin1", "DECIMAL(9,2)", "TEXT", "DOUBLE", "BLOB")
+SETTINGS = (
+    "SET sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'", "SET time_zone = '-07:30'", "SET sql_mode = ''",
+    "SET collation_connection = 'utf8mb4_general_ci'", "SET timestamp = 1600000000.5",
+    "SET sql_mode = DEFAULT, time_zone = DEFAULT, timestamp = DEFAULT",
+)  # fmt: skip
+
+
+class DrawnLog:
+    """Statements over a few tables `t0`.. of (id, and columns c0..); some of them fail, and are then in no log."""
+
+    def __init__(self, seed: int, family: str) -> None:
+        self.draw = random.Random(seed)
+        self.family = family
+
+    def statements(self) -> list[str]:
+        """The statements of the next step."""
+        draw = self.draw
+        steps = [self._change] * 5 + [self._alter] * 3 + [
+            self._create, self._create, self._move, self._transaction, self._xa, self._temporary, self._setting,
+        ]  # fmt: skip
+        return draw.choice(steps)()
+
+    def _table(self) -> str:
+        return f"t{self.draw.randrange(3)}"
+
+    def _column(self) -> str:
+        return f"c{self.draw.randrange(4)}"
+
+    def _value(self) -> str:
+        return self.draw.choice(["NULL", "0", "7", "'12'", "'3'", "1"])
+
+    def _change(self) -> list[str]:
+        table, column, key = self._table(), self._column(), self.draw.randrange(12)
+        return [
+            self.draw.choice([
+                f"INSERT INTO {table} (id, {column}) VALUES ({key}, {self._value()}), ({key + 1}, {self._value()})",
+                f"REPLACE INTO {table} (id, {column}) VALUES ({key}, {self._value()})",
+                f"UPDATE {table} SET {column} = {self._value()} WHERE id < {key}",
+                f"UPDATE {table} SET id = id + 20 WHERE id = {key}",
+                f"DELETE FROM {table} WHERE id = {key}",
+            ])
+        ]  # fmt: skip
+
+    def _alter(self) -> list[str]:
+        table, kind, default = self._table(), self.draw.choice(KINDS), self.draw.choice(["", " NOT NULL"])
+        clause = self.draw.choice([
+            f"ADD {self._column()} {kind}{default}", f"ADD {self._column()} {kind} FIRST",
+            f"DROP COLUMN {self._column()}", f"MODIFY {self._column()} {kind}",
+            f"CHANGE {self._column()} {self._column()} {kind} AFTER id", "ADD x INT DEFAULT 5",
+            f"ADD {self._column()} DATETIME(2) DEFAULT CURRENT_TIMESTAMP(2)",
+            f"RENAME COLUMN {self._column()} TO {self._column()}, DROP x", f"ADD KEY ({self._column()})",
+            f"ADD {self._column()} TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", "DROP PRIMARY KEY",
+            "ADD PRIMARY KEY (id)", f"RENAME TO {self._table()}, ADD y{self.draw.randrange(9)} INT", "ENGINE = InnoDB",
+            f"CONVERT TO CHARACTER SET {self.draw.choice(['latin1', 'utf8mb4'])}",
+        ])  # fmt: skip
+        head = self.draw.choice(
+            ["ALTER TABLE ", "ALTER TABLE shop.", "/*!50100 ALTER */ TABLE ", "alter /* x */ table "]
+        )
+        is_set = self.family == "mariadb" and self.draw.random() < 0.2
+        before = "SET STATEMENT lock_wait_timeout = 9 FOR " if is_set else ""
+        return [f"{before}{head}{table} {clause}"]
+
+    def _create(self) -> list[str]:
+        table, other = self._table(), self._table()
+        columns = ", ".join(f"c{n} {self.draw.choice(KINDS)}" for n in range(self.draw.randrange(1, 4)))
+        forms = [
+            f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns})",
+            f"CREATE TABLE IF NOT EXISTS {table} (id INT NOT NULL, {columns}) COMMENT = 'it''s'",
+            f"CREATE TABLE {table} LIKE {other}", f"CREATE TABLE {table} AS SELECT * FROM {other}",
+            f"CREATE TABLE {table} (PRIMARY KEY (id)) SELECT id, c0 FROM {other}",
+        ]  # fmt: skip
+        if self.family == "mariadb":
+            forms.append(f"CREATE OR REPLACE TABLE {table} (id INT PRIMARY KEY, {columns})")
+        return [self.draw.choice(forms)]
+
+    def _move(self) -> list[str]:
+        one, other = self._table(), self._table()
+        return [
+            self.draw.choice([
+                f"DROP TABLE IF EXISTS {one}, none_such", f"TRUNCATE {one}", f"RENAME TABLE {one} TO {other}",
+                f"RENAME TABLE {one} TO between_them, {other} TO {one}, between_them TO {other}",
+            ])
+        ]  # fmt: skip
+
+    def _transaction(self) -> list[str]:
+        changes = [text for _ in range(3) for text in self._change()]
+        return ["BEGIN", changes[0], "SAVEPOINT `a b`", changes[1], "ROLLBACK TO `a b`", changes[2],
+                self.draw.choice(["COMMIT", "ROLLBACK", "CREATE TEMPORARY TABLE x (i INT)"]), "COMMIT"]  # fmt: skip
+
+    def _xa(self) -> list[str]:
+        ends = self.draw.choice([["XA PREPARE 'x'", "XA COMMIT 'x'"], ["XA PREPARE 'x'", "XA ROLLBACK 'x'"],
+                                 ["XA COMMIT 'x' ONE PHASE"]])  # fmt: skip
+        return ["XA START 'x'", *self._change(), *self._change(), "XA END 'x'", *ends]
+
+    def _temporary(self) -> list[str]:
+        table = self._table()
+        begin = f"CREATE TEMPORARY TABLE {table} (id INT PRIMARY KEY, c0 INT)"
+        end = (f"TRUNCATE TABLE {table}", f"ALTER TABLE {table} ADD c1 INT", f"DROP TEMPORARY TABLE {table}")
+        return [begin, *self._change(), *end]
+
+    def _setting(self) -> list[str]:
+        return [self.draw.choice(SETTINGS)]
+
+
+def check_drawn(copy: LoggedCopy, seed: int, steps: int) -> None:
+    log, ran = DrawnLog(seed, copy.server.name), list[str]()
+    with copy.server.connect() as link, link.cursor() as cursor:
+        link.select_db("shop")
+        for _ in range(steps):
+            for text in log.statements():
+                try:
+                    cursor.execute(text)
+                    ran.append(text)
+                except pymysql.err.Error:
+                    pass  # no such table or column: nothing is logged
+    try:
+        copy.catch_up()
+        assert copy.differences("shop") == []
+    except BaseException:
+        print(f"seed {seed}:", *ran, sep="\n")
+        raise
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_drawn_statements(copy: LoggedCopy, seed: int) -> None:
+    check_drawn(copy, seed, 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_many_drawn_statements(copy: LoggedCopy, seed: int) -> None:
+    check_drawn(copy, seed, 150)
