@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from binlake.config.reference import reference_text
-from binlake.lake.reference import with_tables
+from binlake.lake.reference import replace_tables_section
 from deploy import citations, docslinks, promises
 from deploy.importgraph import circles, import_edges, package_edges
 from pump_service.feeder.settings import settings_text as feeder_text
@@ -123,7 +123,7 @@ def make_proto() -> None:
 def make_reference() -> None:
     """Write docs/reference/configuration.md, and the tables of docs/reference/lake-tables.md."""
     REFERENCE.write_text(configuration_text(), encoding="utf-8")
-    TABLES.write_text(with_tables(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
+    TABLES.write_text(replace_tables_section(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"docs: {REFERENCE.relative_to(ROOT)}, {TABLES.relative_to(ROOT)}")
 
 
@@ -132,7 +132,7 @@ def check_reference() -> None:
     if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
         raise CheckError("docs/reference/configuration.md is out of date: run `make docs`")
     page = TABLES.read_text(encoding="utf-8")
-    if page != with_tables(page):
+    if page != replace_tables_section(page):
         raise CheckError("docs/reference/lake-tables.md is out of date: run `make docs`")
 
 

@@ -91,7 +91,7 @@ class Audit:
         found = where_keys(key_texts(definitions, key))
         return read_changes(self.paths, after, upto, where_definitions(definitions) & found)
 
-    def row_life(
+    def row_history_across_keys(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
         """`row_history`, and what the same rows did before they came to this key and after they left it."""
@@ -101,10 +101,10 @@ class Audit:
         moves = [change for change in found.values() if change.new_key is not None]
         for change in moves:
             back = change.new_key in own
-            found |= {other.place: other for other in self._life_under_other_key(change, after, upto, back=back)}
+            found |= {other.place: other for other in self._history_under_other_key(change, after, upto, back=back)}
         return [found[place] for place in sorted(found)]
 
-    def _life_under_other_key(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
+    def _history_under_other_key(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
         """What a row did under its other key: before the `move`, or (not `back`) behind it, over further moves."""
         key, place = (move.key if back else move.new_key), move.place
         while key is not None:
@@ -152,14 +152,14 @@ class Audit:
         db, table = definition.db, definition.name
         base = self.base_version(db, table, ts)
         rows = self._base_rows(definition, base)
-        later = read_changes(self.paths, self.changes_since(base, ts), ts, where_table(db, table))
+        later = read_changes(self.paths, self.changes_start_ts(base, ts), ts, where_table(db, table))
         events = [change.event() for change in later]
         net = net_changes(events, definition.identity(), key_defaults_of(definition))
         changed = _apply_net(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
 
-    def tables_in_part(self, ts: int) -> dict[tuple[str, str], str]:
+    def incomplete_tables(self, ts: int) -> dict[tuple[str, str], str]:
         """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""
         begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed_range()[0]).names()}
         versions = self._versions.latest(ts)
@@ -182,22 +182,22 @@ class Audit:
         base = self._versions.at(db, table, ts)
         if base is None or base.dropped:
             base = self._empty_at_start(db, table)
-        self._require_followed(base, ts)
+        self._require_mirror_is_current(base, ts)
         return base
 
-    def changes_since(self, base: MirrorVersion, ts: int) -> int:
+    def changes_start_ts(self, base: MirrorVersion, ts: int) -> int:
         """The commit_ts after which row changes are to be read for the state at `ts`, as late as known.
 
         A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
         """
-        since = self.changes_behind(base)
+        since = self.base_end_ts(base)
         if since == base.hi and base.delta_version >= 0:
             later = self._versions.after(base.db, base.table, ts)
             since = max(since, min(ts, later.lo if later is not None else self._mirrored))
-        self._require_nothing_held(base, since, ts)
+        self._require_no_held_rows(base, since, ts)
         return since
 
-    def _require_nothing_held(self, base: MirrorVersion, since: int, ts: int) -> None:
+    def _require_no_held_rows(self, base: MirrorVersion, since: int, ts: int) -> None:
         """No row of (since, ts] waits for a DDL, or came from before with one: those are in the mirror at its place.
 
         Raises LostRange.
@@ -216,7 +216,7 @@ class Audit:
     def _mirrored(self) -> int:
         return self._log.reached("mirror") or 0
 
-    def changes_behind(self, base: MirrorVersion) -> int:
+    def base_end_ts(self, base: MirrorVersion) -> int:
         """The commit_ts after which row changes are not in `base`.
 
         Its hi, but for the version right behind a DDL that rows ran ahead of: those came after it.
@@ -253,7 +253,7 @@ class Audit:
         """The tables after the last DDL at or before `ts`, by the target's names."""
         return target_tables_at(self.paths, self._naming, ts)
 
-    def _require_followed(self, base: MirrorVersion, ts: int) -> None:
+    def _require_mirror_is_current(self, base: MirrorVersion, ts: int) -> None:
         """No DDL of the table lies between its mirror and `ts`: else the mirrors are behind."""
         for ddl in landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):

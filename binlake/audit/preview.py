@@ -72,7 +72,7 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))
     rows = list(itertools.islice(changed, count + 1))
     try:
-        unchanged, full = _rows_left_as_they_are(audit, definition, base, net, count + 1 - len(rows))
+        unchanged, full = _unchanged_rows(audit, definition, base, net, count + 1 - len(rows))
     except (DeltaError, FileNotFoundError) as error:
         raise audit.version_gone_error(base) from error
     rows += unchanged
@@ -86,7 +86,7 @@ def _net_changes_since(
     audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
 ) -> tuple[list[NetChange], int]:
     """Net changes of the table between `base` and `ts`, and the number of row changes that make them."""
-    since = audit.changes_behind(base)
+    since = audit.base_end_ts(base)
     mirrored = log.newest(("mirror",), 1, ts, ("done",))
     if mirrored and mirrored[0]["hi"] >= base.hi:
         # Up to there the table changed no more: else it had a newer version.
@@ -105,7 +105,7 @@ def _net_changes_since(
     return net_changes(events, definition.identity(), key_defaults_of(definition)), len(events)
 
 
-def _rows_left_as_they_are(
+def _unchanged_rows(
     audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
 ) -> tuple[list[Row], bool]:
     """`count` rows of `base` that `net` leaves as they are; False when they are fewer for their size."""

@@ -66,7 +66,7 @@ def verify_files(store: Store, see: See | None = None) -> FolderReport:
     expected = {file.name: file for file in index.files} if index is not None else {}
     files = sorted({*there, *(file.file for file in expected.values())})
     own = [file for file in files if index is None or file.name in expected]
-    report = FolderReport(index, [], [*_gaps(own), *_strangers(there, expected, index)])
+    report = FolderReport(index, [], [*_gaps(own), *_find_unlisted_files(there, expected, index)])
     reached: int | None = None
     for file in own:
         one = _verify_file(store, file, expected.get(file.name), see)
@@ -146,7 +146,9 @@ def _gaps(files: Sequence[BinlogFile]) -> list[str]:
     return problems
 
 
-def _strangers(there: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None) -> list[str]:
+def _find_unlisted_files(
+    there: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None
+) -> list[str]:
     """Files that claim a place of the index. What lies behind its end is a window that is being written."""
     if index is None:
         return []

@@ -69,12 +69,12 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
 
 def check_elements(table: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The elements of CREATE TABLE that say the checks of `table`; MariaDB has none that is not enforced."""
-    return [_element(check, dialect) for check in _sayable_checks(table, dialect).values()]
+    return [_element(check, dialect) for check in _expressible_checks(table, dialect).values()]
 
 
 def check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> list[list[Token]]:
     """The specs of ALTER TABLE that lead from the checks of `before` to those of `after`."""
-    had, has = ({} if t is None else _sayable_checks(t, dialect) for t in (before, after))
+    had, has = ({} if t is None else _expressible_checks(t, dialect) for t in (before, after))
     word = "CONSTRAINT" if dialect == "mariadb" else "CHECK"
     gone = [tokenize(f" DROP {word} {quote_name(check.name)}") for key, check in had.items() if key not in has]
     new = [[*tokenize(" ADD"), *_element(check, dialect)] for key, check in has.items() if key not in had]
@@ -82,7 +82,7 @@ def check_specs(before: TableDef | None, after: TableDef, dialect: Dialect) -> l
     return [*gone, *new, *(tokenize(f" ALTER CHECK {quote_name(c.name)}{_enforced(c, always=True)}") for c in turned)]
 
 
-def _sayable_checks(table: TableDef, dialect: Dialect) -> dict[str, _Check]:
+def _expressible_checks(table: TableDef, dialect: Dialect) -> dict[str, _Check]:
     checks = _checks(table)
     return {key: check for key, check in checks.items() if check.enforced or dialect != "mariadb"}
 

@@ -95,7 +95,7 @@ _MODIFIERS = (
 _DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "ENCRYPTION", "PLACEMENT", "SET", "READ")
 
 
-def is_headed_by_its_object(tokens: Sequence[Token]) -> bool:
+def names_object_first(tokens: Sequence[Token]) -> bool:
     """True when only modifiers stand between the verb and the object that `classify` found.
 
     Else the object may be that of a statement inside: `CREATE EVENT e ... DO TRUNCATE TABLE t`.

@@ -129,10 +129,10 @@ class Alter:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
-        remade = self._remade(specs, [one.target.name for one in conversions])
+        remade = self._recreated_columns(specs, [one.target.name for one in conversions])
         dropped: list[list[Token]] = [spaced_tokens(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
         for one in conversions:
-            expression = one.expression or _by_itself(one, self.session)
+            expression = one.expression or _plain_value(one, self.session)
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
             kind = f"{_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # Beside the old one, so that it takes its place whatever else the ALTER adds, drops, renames or moves.
@@ -151,7 +151,7 @@ class Alter:
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
-    def _remade(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
+    def _recreated_columns(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
         """(former name, index) of those that the columns `names` would take with them, and of those that are renamed:
         a target finds neither by its new name. What the specs themselves add or drop is theirs."""
         renamed = {fold_name(new): old for old, new in filter(None, map(_renamed_index, specs))}
@@ -192,7 +192,7 @@ def _zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
     return offset
 
 
-def _by_itself(one: Conversion, session: SourceSession) -> str:
+def _plain_value(one: Conversion, session: SourceSession) -> str:
     """The old value where assigning converts as ALTER does: in a session at +00:00, so not where a zone decides."""
     if needs_zone(one.source, one.target) or needs_day(one.source, one.target):
         raise Unmappable(f"values of {one.target.name} together with such of another column; zone {session.zone}")

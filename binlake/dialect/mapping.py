@@ -275,7 +275,7 @@ def _alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dia
     table = _altered(statement, ddl)
     _require_same_key(ddl, table, dialect)
     before = _table(ddl.before, statement, ddl)
-    parts = [part for spec in split_list(tokens[statement.rest :]) for part in _apart(spec)]
+    parts = [part for spec in split_list(tokens[statement.rest :]) for part in _split_added_columns(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
     kept = [put_stored_partition(spell_foreign_key(part, before), before) for part in kept]
     specs = [_spec(part, table, dialect) for part in kept]
@@ -284,7 +284,7 @@ def _alter_table(tokens: list[Token], statement: Classified, ddl: RoutedDdl, dia
     return [*tokens[: statement.rest], *join_list([spec for spec in specs if spec])]
 
 
-def _apart(spec: list[Token]) -> list[list[Token]]:
+def _split_added_columns(spec: list[Token]) -> list[list[Token]]:
     """`ADD [COLUMN] (a …, b …)` as a spec for each column."""
     start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
     if len(spec) <= start or not spec[0].is_word("ADD") or not spec[start].is_mark("("):

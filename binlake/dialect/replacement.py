@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from binlake.base.sections.rules import DdlInjection, DdlReplacement
-from binlake.dialect.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
+from binlake.dialect.classify import Classified, Kind, classify_tokens, names_object_first
 from binlake.dialect.names import DATABASES, names_beside_altered, put_target_names, split_statements
 from binlake.dialect.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
@@ -63,7 +63,7 @@ def _one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
         raise ConfigError(f"the {what} cannot be read: {error.message}", where=where) from None
     if classified is None or classified.kind is Kind.OTHER:
         raise ConfigError(f"the {what} is not one DDL statement", where=where, hint=hint)
-    if not is_headed_by_its_object(_tokens(sql)):
+    if not names_object_first(_tokens(sql)):
         raise ConfigError(f"the {what} contains another statement, or an unknown word", where=where, hint=hint)
     return sql.strip().rstrip(";").rstrip()
 

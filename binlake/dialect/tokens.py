@@ -117,7 +117,7 @@ def tokenize(
             token = _quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
             token, at = replace(token, space=space), match.start() + len(token.text)
         elif kind == "mark" and part == "`":
-            raise _endless(text, match.start())
+            raise _unterminated_error(text, match.start())
         else:
             token = Token(TokenKind(kind), part, space)
         found.append(token)
@@ -133,11 +133,11 @@ def _quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
     plain = plain or names or not quoting.backslashes
     match = _STRINGS[text[start]][plain].match(text, start)
     if match is None:
-        raise _endless(text, start)
+        raise _unterminated_error(text, start)
     return Token(TokenKind.NAME if names else TokenKind.STRING, match.group(), False, plain and not names)
 
 
-def _endless(text: str, start: int) -> SchemaError:
+def _unterminated_error(text: str, start: int) -> SchemaError:
     return SchemaError("a quote in DDL text is not closed", where={"at": start, "text": text[:80]})
 
 

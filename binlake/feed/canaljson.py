@@ -25,7 +25,7 @@ from binlake.feed.jsontext import (
     object_parts,
     string_parts,
 )
-from binlake.feed.values import bit_numbers, member_numbers, plain_numbers, shown_images
+from binlake.feed.values import bit_numbers, images_in_zone, member_numbers, plain_numbers
 from binlake.rows.schema import Action, ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -69,8 +69,8 @@ class CanalJsonFormat(RowFormat):
         table, op = changes.table, changes.op
         columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         zone = self._options.time_zone
-        shown = shown_images(columns, changes.last(columns), zone)
-        old = shown_images(columns, changes.before(columns), zone) if op == UPDATE else None
+        shown = images_in_zone(columns, changes.last(columns), zone)
+        old = images_in_zone(columns, changes.before(columns), zone) if op == UPDATE else None
         parts: list[Part] = [
             b'{"id":0,"database":', json_bytes(table.db), b',"table":', json_bytes(table.name),
             b',"pkNames":', json_bytes(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],

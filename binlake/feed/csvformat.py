@@ -16,7 +16,7 @@ from binlake.config.protocols import CsvOptions
 from binlake.feed.bytecolumns import Array, ByteTable, Part, each_distinct, join_parts
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
 from binlake.feed.jsontext import as_binary, number_parts
-from binlake.feed.values import bit_numbers, plain_numbers, shown_in_zone
+from binlake.feed.values import bit_numbers, plain_numbers, texts_in_zone
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -66,7 +66,7 @@ class CsvFormat(RowFormat):
             return as_binary(texts)
         if column.is_binary:
             texts = each_distinct(texts, self._shown_bytes, pa.string())
-        return self._quoted_column(as_binary(shown_in_zone(column, texts, self._options.time_zone)))
+        return self._quoted_column(as_binary(texts_in_zone(column, texts, self._options.time_zone)))
 
     def _shown_bytes(self, text: str) -> str:
         return (

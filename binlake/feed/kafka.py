@@ -25,7 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 from binlake.base.lakecolumns import Message
 from binlake.config.sinkuri import Kafka
 from binlake.errors import BinlakeError, Fenced, Permanent, Transient
-from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, client_settings, error_of, shown_key
+from binlake.feed.kafkaclient import TIMEOUT_S, TOO_LARGE, client_settings, error_of, key_for_people
 from binlake.feed.position import Position
 from binlake.lake.tables import MESSAGE
 
@@ -174,7 +174,7 @@ class Publisher:
             return error_of(KafkaException(problem), self._where)
         limit = self._kafka.max_message_bytes
         size = len(key or b"") + len(value or b"")
-        about = {"table": self._table_of(topic), "topic": topic, "key": shown_key(key), "bytes": size,
+        about = {"table": self._table_of(topic), "topic": topic, "key": key_for_people(key), "bytes": size,
                  "max-message-bytes": limit}  # fmt: skip
         return error_of(KafkaException(problem), {**self._where, **about})
 

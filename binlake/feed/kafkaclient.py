@@ -79,7 +79,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     return settings | {"security.protocol": protocol}
 
 
-def shown_key(key: bytes | None) -> str:
+def key_for_people(key: bytes | None) -> str:
     """A message's key for people: its text, or hex where it is none."""
     text = (key or b"").decode(errors="replace")[:_SHOWN]
     return text if text.isprintable() and "\ufffd" not in text else f"0x{(key or b'')[:_SHOWN].hex().upper()}"

@@ -23,7 +23,7 @@ from binlake.feed.jsontext import (
     object_parts,
     string_parts,
 )
-from binlake.feed.values import bit_numbers, member_numbers, shown_images
+from binlake.feed.values import bit_numbers, images_in_zone, member_numbers
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -67,7 +67,7 @@ class OpenProtocolFormat(RowFormat):
 
     def _row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
         images = changes.before(columns) if old else changes.after(columns)
-        shown = shown_images(columns, images, self._options.time_zone)
+        shown = images_in_zone(columns, images, self._options.time_zone)
         handle = {column.name for column in row_key(changes.table)}
         return object_parts(
             (column.name, _column_parts(changes.table, column, column.name in handle, shown[column.name]))

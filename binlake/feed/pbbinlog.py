@@ -39,7 +39,7 @@ from binlake.feed.protobuf import (
     tag,
     whole_transactions,
 )
-from binlake.feed.values import member_numbers, shown_images
+from binlake.feed.values import images_in_zone, member_numbers
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -68,7 +68,7 @@ class PbBinlogFormat(RowFormat):
         head = pb.Event(schema_name=table.db, table_name=table.name, tp=_KINDS[op]).SerializeToString()
         images = [changes.before(table.row_columns)] if op == UPDATE else []
         images.append(changes.last(table.row_columns))
-        shown = [shown_images(table.row_columns, image, self._options.time_zone) for image in images]
+        shown = [images_in_zone(table.row_columns, image, self._options.time_zone) for image in images]
         event: list[Part] = [head]
         for column in table.row_columns:
             event += _column(column, [image[column.name] for image in shown])

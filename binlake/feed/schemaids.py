@@ -68,7 +68,7 @@ class SchemaIds:
         for column, headers in ((Message.KEY, keys), (Message.VALUE, values)):
             if any(headers):
                 place = messages.schema.get_field_index(column)
-                bodies = _put_before(headers, names.indices, messages.column(column))
+                bodies = _prepend_headers(headers, names.indices, messages.column(column))
                 messages = messages.set_column(place, messages.schema.field(column), bodies)
         return messages
 
@@ -121,6 +121,6 @@ def _encode_names(messages: pa.Table) -> Any:
     return pc.binary_join_element_wise(*texts, _BETWEEN).combine_chunks().dictionary_encode()
 
 
-def _put_before(headers: list[bytes], which: Any, bodies: Any) -> Any:
+def _prepend_headers(headers: list[bytes], which: Any, bodies: Any) -> Any:
     """Each body behind its header; NULL stays NULL."""
     return pc.binary_join_element_wise(pa.array(headers, pa.binary()).take(which), bodies, b"")

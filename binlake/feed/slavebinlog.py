@@ -35,7 +35,7 @@ from binlake.feed.protobuf import (
     tag,
     whole_transactions,
 )
-from binlake.feed.values import member_numbers, shown_images
+from binlake.feed.values import images_in_zone, member_numbers
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.window.definitions import LandedDdl
@@ -88,7 +88,7 @@ class SlaveBinlogFormat(RowFormat):
         return Event(None, pb.Binlog(type=pb.DDL, commit_ts=ddl.commit_ts, ddl_data=data).SerializeToString(), False)
 
     def _row(self, table: TableDef, images: Any) -> Array:
-        shown = shown_images(table.row_columns, images, self._options.time_zone)
+        shown = images_in_zone(table.row_columns, images, self._options.time_zone)
         fields = [field(1, _column(column, shown[column.name])) for column in table.row_columns]
         return join_parts([part for field in fields for part in field])
 

@@ -52,7 +52,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
     path = paths.table(message_table(feed).name)
     with lake_lock(paths, feed_lock(feed)):
         table = DeltaTable(path)
-        gone = passed_windows(table, windows, feed, landed_ts)
+        gone = expired_windows(table, windows, feed, landed_ts)
         for start in range(0, len(gone), _AT_ONCE):
             names = ", ".join(f"'{name}'" for name in gone[start : start + _AT_ONCE])
             table.delete(f"{Message.WINDOW} IN ({names})", commit_properties=_NOTE)
@@ -63,7 +63,7 @@ def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -
     return Tidied(int(joined), len(dropped), len(gone))
 
 
-def passed_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
+def expired_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
     """The windows in a feed's table that need no rows any more, WORKING_DAYS behind the landed ts."""
     state = read_state(windows, feed)
     published = reached_by_feed(windows, "publish", feed, state)

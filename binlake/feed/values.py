@@ -15,7 +15,7 @@ from binlake.rows.schema import mysqltypes as t
 _SECONDS = len("2024-02-29 12:34:56")
 
 
-def shown_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
+def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     """The texts of a TIMESTAMP, which are UTC's, in another zone; the zero date has none and stays, as other types."""
     if column.tp != t.TIMESTAMP or zone == "UTC":
         return texts
@@ -26,9 +26,9 @@ def shown_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
 
 
-def shown_images(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
+def images_in_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
     """The texts of `columns`, moments in `zone`."""
-    return {column.name: shown_in_zone(column, images[column.name], zone) for column in columns}
+    return {column.name: texts_in_zone(column, images[column.name], zone) for column in columns}
 
 
 def member_numbers(column: ColumnInfo, texts: Array) -> Array:

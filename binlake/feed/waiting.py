@@ -29,7 +29,7 @@ def windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int
     if not manifests and max(reached or 0, feed.first_ts or 0) < hi:
         raise IncompleteWindow("a feed's window is not encoded", where={"feed": feed.name}, hint=_HINT)
     for manifest in manifests:
-        if not is_of(manifest, feed):
+        if not matches_section(manifest, feed):
             raise IncompleteWindow(
                 "the feed was changed after its window was encoded",
                 where={"feed": feed.name, "window": manifest.window},
@@ -38,6 +38,6 @@ def windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int
     return manifests
 
 
-def is_of(manifest: EncodeManifest, feed: Feed) -> bool:
+def matches_section(manifest: EncodeManifest, feed: Feed) -> bool:
     """It was encoded under the feed's section as it is now; one that does not say is taken to be."""
     return manifest.config in ("", feed.data_hash())

@@ -93,7 +93,7 @@ def record_failure(
         if not windows.exists():
             _record_early(windows, stage, error, run_id, sink)
             return
-        lo, hi = window or _place_now(windows)
+        lo, hi = window or _current_position(windows)
         detail = {"stage": stage, **describe(error)}
         windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, sink=sink, detail=detail))
     except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
@@ -137,7 +137,7 @@ def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: 
     whole.replace(file)
 
 
-def _place_now(windows: WindowLog) -> tuple[int, int]:
+def _current_position(windows: WindowLog) -> tuple[int, int]:
     landed = windows.landed_ts()
     place = landed if landed is not None else windows.start_ts() or 0
     return place, place

@@ -12,7 +12,7 @@ _DATED_VERSIONS = "inCommitTimestamp"
 """Tables that an older Binlake made have it."""
 
 
-def delta_rs_commits(paths: LakePaths, table: LakeTable) -> bool:
+def can_delta_rs_commit(paths: LakePaths, table: LakeTable) -> bool:
     """False when `table` exists and delta-rs would refuse to commit to it."""
     place = paths.table(table.name)
     if not DeltaTable.is_deltatable(place):

@@ -15,7 +15,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.tso import Clock
 from binlake.window.manifest import WindowManifest
-from binlake.window.membership import Probe, doubt_future_watermarks, gather_members
+from binlake.window.membership import Probe, flag_future_watermarks, gather_members
 from binlake.window.plan import Plan, propose_window, reach_after
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import RememberedMember
@@ -30,7 +30,7 @@ class Known:
     last: WindowManifest | None
 
 
-def next_plan(
+def plan_next_window(
     replication: Replication,
     known: Known,
     clock: Clock,
@@ -44,7 +44,7 @@ def next_plan(
     tso = clock.tso()
     members = gather_members(registry.pumps(), known.members, known.lo, probe)
     if any(member.watermark > tso for member in members):
-        members = doubt_future_watermarks(members, clock.tso())
+        members = flag_future_watermarks(members, clock.tso())
     return propose_window(
         lo=known.lo,
         tso=tso,
@@ -64,7 +64,7 @@ def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = Non
     with open_placement(replication.source) as placement:
         cluster = placement.pd.cluster_id()
         known = Known(lo, MemberTable(paths).known(), WindowLog(paths).last_landed())
-        plan = next_plan(
+        plan = plan_next_window(
             replication,
             known,
             placement.pd,

@@ -20,7 +20,9 @@ log = structlog.get_logger(__name__)
 STAGE = "injection"
 
 
-def record_late(paths: LakePaths, windows: WindowLog, injections: Iterable[Injection], lo: int, run_id: str) -> None:
+def record_late_injections(
+    paths: LakePaths, windows: WindowLog, injections: Iterable[Injection], lo: int, run_id: str
+) -> None:
     """Record which of `injections` lie at or below `lo` and are in no merged window; `lo`: of the window merged now.
 
     An injection is known by its commit_ts and its text: another text for one that ran is one that did not.

@@ -8,7 +8,7 @@ BEGIN = "<!-- tables: written by `make docs` from binlake/lake/tables.py -->"
 END = "<!-- end of tables -->"
 
 
-def with_tables(page: str) -> str:
+def replace_tables_section(page: str) -> str:
     """`page` with the part between its marks written anew. Raises ValueError for a page without marks."""
     head, _, rest = page.partition(BEGIN)
     _, mark, tail = rest.partition(END)

@@ -145,7 +145,7 @@ class SchemaHistory:
         self._snapshots.append(_snapshot_rows(ts, state))
 
 
-class KnownStates:
+class StateCache:
     """The states asked for last, for a process that answers many questions: a large one takes seconds to read."""
 
     def __init__(self, most: int = 4) -> None:

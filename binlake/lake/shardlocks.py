@@ -67,7 +67,7 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
         )
 
 
-def read_shown(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
+def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
     """The definitions with which tables of the source count at `ts`, where their own ones wait for others."""
     return read_locks(windows, rules, ts - 1, ts).shown(ts)
 
@@ -75,4 +75,4 @@ def read_shown(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, Table
 def target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:
     """The tables as the target has them at `ts`; `state`: the schema there, where it is known."""
     found = SchemaHistory(paths).state_at(ts) if state is None else state
-    return TargetTables(found, naming, read_shown(WindowLog(paths), naming.rules, ts))
+    return TargetTables(found, naming, read_shard_definitions(WindowLog(paths), naming.rules, ts))

@@ -4,7 +4,7 @@ Everything here works through delta-rs on one table at a time, so it runs in any
 """
 
 from binlake.mirror.apply import Applied, apply_component
-from binlake.mirror.components import ComponentPlan, MirrorPlan, mirror_plan
+from binlake.mirror.components import ComponentPlan, MirrorPlan, plan_mirrors
 from binlake.mirror.versions import MirrorVersion, MirrorVersions
 
 __all__ = [
@@ -14,5 +14,5 @@ __all__ = [
     "MirrorVersion",
     "MirrorVersions",
     "apply_component",
-    "mirror_plan",
+    "plan_mirrors",
 ]

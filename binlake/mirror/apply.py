@@ -15,7 +15,7 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Change
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
-from binlake.mirror.effects import Effect, effects_of
+from binlake.mirror.effects import Effect, derive_effects
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
@@ -71,7 +71,7 @@ class _Run:
     def _catch_up(self, segment: int, until: int) -> int:
         for ddl in self._plan.ddls[segment:until]:
             self._before_ddl = dict(self._state)
-            for effect in effects_of(ddl):
+            for effect in derive_effects(ddl):
                 self._effect(effect, ddl.commit_ts)
         return max(segment, until)
 
@@ -147,7 +147,7 @@ class _Run:
             return
         reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
         if not behind:
-            self._note_again(reshaper, name, at)
+            self._record_lost_conversions(reshaper, name, at)
             return
         if not replica.exists():
             replica.create(effect.table, at)
@@ -159,17 +159,17 @@ class _Run:
             replica.add_columns(appended, at)
             return
         replica.reshape(reshaper, effect.table, at)
-        self._note(reshaper, name)
+        self._record_conversions(reshaper, name)
 
-    def _note_again(self, reshaper: Reshaper, name: Name, at: int) -> None:
+    def _record_lost_conversions(self, reshaper: Reshaper, name: Name, at: int) -> None:
         """What a run that died behind the rewriting found, but did not write down."""
         former = self._replica(name).version_at(at - 1) if reshaper.converts() else None
         if former is not None:
             for _ in reshaper.batches(iter(self._replica(name).batches(former))):
                 pass
-            self._note(reshaper, name)
+            self._record_conversions(reshaper, name)
 
-    def _note(self, reshaper: Reshaper, name: Name) -> None:
+    def _record_conversions(self, reshaper: Reshaper, name: Name) -> None:
         self._done.unfit += reshaper.unfit
         if reshaper.unknown:
             self._mark(name, inexact=f"{_UNCONVERTED}: {reshaper.unknown}")
@@ -189,7 +189,7 @@ class _Run:
             return
         reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
         self._replica(name).fill(effect.table, reshaper.batches(iter(source.batches(version))), at)
-        self._note(reshaper, name)
+        self._record_conversions(reshaper, name)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         # Why it was inexact is kept: it may be recovered with its rows.

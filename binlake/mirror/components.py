@@ -37,7 +37,7 @@ class MirrorPlan:
     cells: tuple[Cell, ...]
 
 
-def mirror_plan(
+def plan_mirrors(
     lo: int,
     hi: int,
     definitions: WindowDefinitions,

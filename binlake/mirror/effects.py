@@ -42,7 +42,7 @@ class Effect:
     moment: Moment = field(default_factory=Moment)
 
 
-def effects_of(ddl: LandedDdl) -> list[Effect]:
+def derive_effects(ddl: LandedDdl) -> list[Effect]:
     """In the order to apply: first what writes, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
@@ -68,10 +68,10 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
-    return [Effect(_made_by(action), table)]
+    return [Effect(_effect_of_new_table(action), table)]
 
 
-def _made_by(action: int) -> Kind:
+def _effect_of_new_table(action: int) -> Kind:
     if action in _BRINGS_ROWS:
         return "adopt"
     return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"

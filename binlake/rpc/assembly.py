@@ -20,7 +20,7 @@ _LOOK_S = 0.1  # after a search for slow ones that found none, until the next
 class Holder(Protocol):
     """An owner of memory."""
 
-    def give_way(self) -> None:
+    def release_memory(self) -> None:
         """Release it, and notify the peer: others wait for it."""
 
 
@@ -63,7 +63,7 @@ class Share:
         if held is None:
             held = _Held(now)
         while not self._fits(held.size, size):
-            if not self._push_out(holder, now):
+            if not self._evict_slowest(holder, now):
                 return False
         self.used += size - held.size
         held.look(now)
@@ -81,12 +81,12 @@ class Share:
         others = self.used - had
         return others <= self._limit >> 3 or others + size <= self._limit
 
-    def _push_out(self, holder: Holder, now: float) -> bool:
+    def _evict_slowest(self, holder: Holder, now: float) -> bool:
         if now - self._looked_at < _LOOK_S:
             return False
         for other, held in self._held.items():
             if other is not holder and held.slow(now):
-                other.give_way()
+                other.release_memory()
                 self.release(other)
                 return True
         self._looked_at = now

@@ -199,7 +199,7 @@ class Call(Stream):
             if not self.dispatched:
                 self._settle()
 
-    def give_way(self) -> None:
+    def release_memory(self) -> None:
         """Free the memory of the unfinished request: others wait for room."""
         self.connection.drop_unfinished(self)
 

@@ -33,7 +33,7 @@ class Peer(Protocol):
     def end_calls(self) -> None:
         """End what runs, then close."""
 
-    def close_for_others(self) -> None:
+    def evict(self) -> None:
         """Close: its place is needed."""
 
     def tick(self, now: float) -> None:

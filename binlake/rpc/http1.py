@@ -85,11 +85,11 @@ class Http1Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def close_for_others(self) -> None:
+    def evict(self) -> None:
         """Close: others need its place."""
         self.close()
 
-    def give_way(self) -> None:
+    def release_memory(self) -> None:
         """Refuse the unfinished request and free its memory: others wait for room."""
         self._body = []
         self._refuse(503, "the request comes too slowly while others wait for room")

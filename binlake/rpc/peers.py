@@ -21,7 +21,7 @@ class SilentPeer(Protocol):
     address: str
     heard_at: float
 
-    def close_for_others(self) -> None:
+    def evict(self) -> None:
         """Close."""
 
 
@@ -45,7 +45,7 @@ class Peers:
         for peer in leaving:
             self.silent.discard(peer)
             self.peers.discard(cast(Peer, peer))
-            peer.close_for_others()
+            peer.evict()
 
     def tick(self, now: float) -> None:
         """Let each connection check what takes too long; end those that leave too many calls waiting."""
@@ -56,7 +56,7 @@ class Peers:
             greatest = max(self.peers, key=lambda peer: peer.waiting_calls)
             waiting -= greatest.waiting_calls
             self.peers.discard(greatest)
-            greatest.close_for_others()
+            greatest.evict()
 
 
 def _eviction_order(peer: Peer | SilentPeer) -> tuple[bool, bool, float]:

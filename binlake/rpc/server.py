@@ -214,7 +214,7 @@ class RpcServer:
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
         """Have a plain HTTP request answered on a pool of its own; `address`: of the client."""
-        handler = self._http or _nothing_here
+        handler = self._http or _answer_not_found
 
         def work() -> Callable[[], None]:
             try:
@@ -243,7 +243,7 @@ class _ProtocolDetector(asyncio.Protocol):
         self.address = ""
         self.heard_at = server.clock()
 
-    def close_for_others(self) -> None:
+    def evict(self) -> None:
         """Its place is needed."""
         if self._transport is not None:
             self._transport.abort()
@@ -311,5 +311,5 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _nothing_here(asked: HttpRequest) -> HttpResponse:
+def _answer_not_found(asked: HttpRequest) -> HttpResponse:
     return HttpResponse(404, "text/plain; charset=utf-8", f"nothing at {asked.path}\n".encode())

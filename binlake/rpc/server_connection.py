@@ -121,7 +121,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         elif self.waits(call) and call.stuck_s(now) > limits.stall_s:
             self.reset(call.id, Code.CANCEL)
 
-    def close_for_others(self) -> None:
+    def evict(self) -> None:
         """Others need its place."""
         self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
         self._flush()

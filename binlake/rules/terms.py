@@ -144,7 +144,7 @@ def as_real(term: Term) -> ev.Program:
     return term.program if term.kind == "real" else partial(ev.apply_unless_null, ev.real, term.program)
 
 
-def numbers_alike(terms: Sequence[Term]) -> list[ev.Program]:
+def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
     """Numbers in one type: exact, unless one is a DOUBLE."""
     return [as_real(term) if any(one.kind == "real" for one in terms) else term.program for term in terms]
 
@@ -201,7 +201,7 @@ def _beside_number(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | No
         other = number(other)
     if other.kind not in NUMBERS or other.kind == "year":
         return None
-    first, second = numbers_alike((one, other))
+    first, second = unify_number_types((one, other))
     return first, second
 
 
@@ -303,7 +303,7 @@ def alike(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
     if all(term.kind in NUMBERS for term in known):
         found = [number(term) for term in terms]
         widest = max((term.kind for term in found), key=_WIDTHS.index)
-        return Term(_unset, widest, scale=max(term.scale for term in found)), numbers_alike(found)
+        return Term(_unset, widest, scale=max(term.scale for term in found)), unify_number_types(found)
     kind = known[0].kind
     if kind in ("document", "json", "bits") or any(term.kind != kind for term in known):
         said = ", ".join(sorted({term.kind for term in known}))

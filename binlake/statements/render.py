@@ -86,7 +86,7 @@ class TableStatements:
         keys = JoinedTexts(append_commas(self._key_tuples(images)))
         for start, stop in self._limits.cuts_of([values.sizes, keys.sizes * (1 + self._is_checked_exactly)]):
             sql = b"".join((heads.of(slice(start, stop)), values.joined(start, stop), tail.encode()))
-            self._require_taken(sql, images, start)
+            self._require_fits_packet(sql, images, start)
             count = self._count_sql(keys.joined(start, stop).decode())
             yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, count)
 
@@ -97,7 +97,7 @@ class TableStatements:
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
         for start, stop in self._limits.cuts_of([keys.sizes]):
             sql = b"".join((head, keys.joined(start, stop), b")"))
-            self._require_taken(sql, images, start)
+            self._require_fits_packet(sql, images, start)
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
@@ -107,7 +107,7 @@ class TableStatements:
         values = JoinedTexts(self._value_tuples(images).take(pa.array(repeated)))
         for start, stop in self._limits.cuts_of([values.sizes]):
             sql = heads.of(repeated[start:stop]) + values.joined(start, stop)
-            self._require_taken(sql, images, int(repeated[start]))
+            self._require_fits_packet(sql, images, int(repeated[start]))
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def render_image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
@@ -120,7 +120,7 @@ class TableStatements:
         for start, stop in self._limits.cuts(statements):
             sql = tuple(text.encode() for text in statements.slice(start, stop - start).to_pylist())
             for row, statement in enumerate(sql, start):
-                self._require_taken(statement, images, row)
+                self._require_fits_packet(statement, images, row)
             expect = tuple(int(n) for n in copies[start:stop])
             yield self._batch(Phase.DELETE, "delete", sql, expect, sum(expect))
 
@@ -172,7 +172,7 @@ class TableStatements:
         sql = f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({found})"
         return f"{sql} AND {self._exact_names} IN ({found})" if self._is_checked_exactly else sql
 
-    def _require_taken(self, sql: bytes, images: Images, row: int) -> None:
+    def _require_fits_packet(self, sql: bytes, images: Images, row: int) -> None:
         """Only a statement of one row can be too long: `row` is its place in `images`."""
         if self._limits.takes_bytes(len(sql)):
             return

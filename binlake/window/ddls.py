@@ -145,7 +145,7 @@ def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
 
 
 def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> LandedDdl:
-    reason = _why_never_applied(ddl)
+    reason = _never_applied_reason(ddl)
     if reason or ddl.job is None:
         undone = ddl.job is not None and not ddl.job.took_effect
         before, after = NO_CHANGE if undone else (row.before, row.after)
@@ -156,7 +156,7 @@ def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> La
     return judged
 
 
-def _why_never_applied(ddl: WindowDdl) -> str:
+def _never_applied_reason(ddl: WindowDdl) -> str:
     """Why a DDL never runs on any target; empty = it may."""
     job = ddl.job
     if ddl.kind == "setval":

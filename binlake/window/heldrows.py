@@ -30,7 +30,7 @@ class Earlier(NamedTuple):
     hi: int
 
 
-def earlier_rows(holds: Iterable[Hold], lo: int, hi: int) -> list[Earlier]:
+def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[Earlier]:
     """What a window (lo, hi] has to read of what lies before it."""
     return [
         Earlier(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
@@ -39,7 +39,7 @@ def earlier_rows(holds: Iterable[Hold], lo: int, hi: int) -> list[Earlier]:
     ]
 
 
-def place_held(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
+def apply_holds(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     """`rows` as they count in a window that ends at `hi`."""
     return pa.Table.from_batches(
         [placed for batch in rows.to_batches() for placed in _placed(batch, holds, hi)], rows.schema

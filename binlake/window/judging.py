@@ -50,7 +50,9 @@ class Judge(Decider):
             return self._skip(case, FILTERED, self._sides_when_filtered(case))
         shared = self._find_shared(case, kept, held)
         if case.ddl.commit_ts in self._ignored or case.ddl.commit_ts in self._rules.replacements:
-            return self._leave_to_operator(case, self._sides_by_hand(kept) if shared else self._sides_at_target(kept))
+            return self._leave_to_operator(
+                case, self._sides_after_manual_change(kept) if shared else self._sides_at_target(kept)
+            )
         if not self._passes(case):
             removes = case.job.type in REMOVES
             if case.job.type in _EMPTIES:
@@ -150,7 +152,7 @@ class Judge(Decider):
         # The last table of a target that others were passed over for is no other's, but still behind or ahead of it.
         return next(shared, None) or next((table for table, _ in sides if self.shared.keeper.is_held(table)), None)
 
-    def _sides_by_hand(self, kept: Sides) -> Sides:
+    def _sides_after_manual_change(self, kept: Sides) -> Sides:
         """What somebody's hand left at a shared target: the shape of its tables now, if it is still there."""
         found = []
         for table in kept[1].tables:

@@ -49,7 +49,7 @@ def gather_members(
     return members + [_vanished_member(known) for known in kept.values() if known.node_id not in present]
 
 
-def doubt_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
+def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
     """`members`, where a watermark above PD's clock is a problem: `now` is a TSO fetched after they were listed.
 
     Such a pump holds a binlog that no transaction of this cluster can have. Its watermark is above transactions

@@ -131,7 +131,7 @@ class LockKeeper:
 
     def steps_to(self, target: Name, shape: RowLayout) -> list[Hold]:
         """The steps of the table of `target` that has come to `shape` and waits; none where none has."""
-        found = (self._through(table_id, shape) for table_id in self._waiting_ids(target))
+        found = (self._steps_through(table_id, shape) for table_id in self._waiting_ids(target))
         return next((steps for steps in found if steps), [])
 
     def pass_over(
@@ -151,7 +151,7 @@ class LockKeeper:
         left = [hold for table in without for hold in self._steps_of(table.id)]
         _require_readable((hold.after for hold in left), release.after)
         for hold in left:
-            filled = _lacking(hold.after, release.after)
+            filled = _missing_columns(hold.after, release.after)
             self._holds[self._holds.index(hold)] = replace(hold, released=place, filled=filled)
         return release
 
@@ -167,7 +167,7 @@ class LockKeeper:
             return None
         while (reached := self._reached_by_all(group)) is not None:
             # Of a table that is gone, what it did alike comes along.
-            found = {table_id: self._through(table_id, reached) for table_id in self._waiting_ids(target)}
+            found = {table_id: self._steps_through(table_id, reached) for table_id in self._waiting_ids(target)}
             last = next(found[table.id][-1].after for table in group if found.get(table.id))
             shapes = {table_id: own[-1].after for table_id, own in found.items() if own}
             if not all(
@@ -192,8 +192,8 @@ class LockKeeper:
         alert = require_one_fill([steps[table_id] for table_id in live if table_id not in passed])
         for number, hold in enumerate(self._holds):
             if hold.released == place and hold.target == target:
-                self._holds[number] = replace(hold, filled=_lacking(hold.after, last))
-        self._show_again(group, last, place)
+                self._holds[number] = replace(hold, filled=_missing_columns(hold.after, last))
+        self._restore_definitions(group, last, place)
         return Release(tuple(_without_repeats(own)), alert)
 
     def _reached_by_all(self, group: Sequence[TableDef]) -> RowLayout | None:
@@ -203,11 +203,11 @@ class LockKeeper:
             return None
         for hold in waiting[0]:
             layout = RowLayout(hold.after)
-            if all(self._through(own[0].after.id, layout) for own in waiting):
+            if all(self._steps_through(own[0].after.id, layout) for own in waiting):
                 return layout
         return None
 
-    def _through(self, table_id: int, reached: RowLayout) -> list[Hold]:
+    def _steps_through(self, table_id: int, reached: RowLayout) -> list[Hold]:
         """The steps of a table up to the first that leaves the shape `reached`; none where none does."""
         own = self._steps_of(table_id)
         last = next((hold for hold in own if RowLayout(hold.after) == reached), None)
@@ -217,7 +217,7 @@ class LockKeeper:
         ends = max(number for number, hold in enumerate(own) if hold.commit_ts == last.commit_ts) + 1
         return own[:ends] if rows_stay_readable(own[:ends], last.after) else []
 
-    def _show_again(self, group: Sequence[TableDef], reached: TableDef, place: int) -> None:
+    def _restore_definitions(self, group: Sequence[TableDef], reached: TableDef, place: int) -> None:
         """Show what the target has of each table behind a release that brought it to `reached`."""
         for table in group:
             steps, passed = self._steps_of(table.id), self._passed_over(table)
@@ -267,7 +267,7 @@ def _without_repeats(steps: Sequence[Hold]) -> list[Hold]:
     return list({hold.commit_ts: hold for hold in steps}.values())
 
 
-def _lacking(table: TableDef, last: TableDef) -> dict[str, str]:
+def _missing_columns(table: TableDef, last: TableDef) -> dict[str, str]:
     """What rows of `table` do not have of `last`, with which they are released, and what they have there."""
     lacking = [column for column in last.row_columns if table.column(column.name) is None]
     texts = {column.name: filled_text(column) for column in lacking}

@@ -45,14 +45,14 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
         widest = naming.find_common(group)
         shape = [widest] if widest is not None else group
         shards = tuple(
-            Shard(table.source, table.db, table.name, table.id, tuple(_lacking(table, shape)))
+            Shard(table.source, table.db, table.name, table.id, tuple(_describe_missing(table, shape)))
             for table in sorted(group, key=lambda table: (table.source, table.db, table.name))
         )
         found.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
     return sorted(found, key=lambda one: (one.db, one.table))
 
 
-def _lacking(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
+def _describe_missing(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
     """What one of `shape` has otherwise: columns, indexes, and unique keys that the target waits to lose."""
     own, found = RowLayout(table), dict[str, None]()
     for other in shape:

@@ -23,7 +23,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, DDL, MUTATION, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.mirror import MirrorVersions, apply_component, mirror_plan
+from binlake.mirror import MirrorVersions, apply_component, plan_mirrors
 from binlake.pipeline import stages_for
 from binlake.rows.codec import key_text
 from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
@@ -153,7 +153,7 @@ class SampleLake:
         definitions = WindowDefinitions(SchemaHistory(self.paths).state_at(lo), ddls)
         versions = MirrorVersions(self.paths)
         names = {(self.db, change.table) for change in changes}
-        plan = mirror_plan(lo, hi, definitions, ddls, names, versions.latest())
+        plan = plan_mirrors(lo, hi, definitions, ddls, names, versions.latest())
         for component in plan.components:
             own = [cell for cell in plan.cells if plan.component[cell.db, cell.table] == component.number]
             net = [self._net(cell, changes) for cell in sorted(own, key=lambda cell: (cell.segment, cell.table))]

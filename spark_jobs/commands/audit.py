@@ -92,7 +92,7 @@ def _names(text: str) -> tuple[str, str]:
 def _row(paths: LakePaths, args: argparse.Namespace) -> int:
     audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
-    ask = audit.row_life if args.follow else audit.row_history
+    ask = audit.row_history_across_keys if args.follow else audit.row_history
     found = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
     found = found[-1:] if args.at is not None else found
     if not found:

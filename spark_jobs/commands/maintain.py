@@ -194,14 +194,14 @@ def _vacuum(ctx: StageContext, table: LakeTable) -> int:
 
 def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
     with lake_lock(ctx.paths, lock_of_table(table.name)):
-        gone = passed_windows(ctx, table, landed)
+        gone = expired_windows(ctx, table, landed)
         for start in range(0, len(gone), 500):
             names = ", ".join(f"'{name}'" for name in gone[start : start + 500])
             ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.table(table.name)}` WHERE window IN ({names})")
     return Maintained(table.name, 0, _vacuum(ctx, table), len(gone))
 
 
-def passed_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
+def expired_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
     """Windows in `table` that the SQL target has passed, WORKING_DAYS behind the landed ts; derived again at need."""
     if ctx.replication.target is None:
         return []

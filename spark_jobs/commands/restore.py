@@ -108,7 +108,7 @@ def restore_from_base(ctx: StageContext, base: str | None, base_ts: int | None, 
             results.append(_load(ctx.replication, dump, cluster_id(ctx, landed)))
             loaded = dump.dump.tables
     results += restore(ctx, to)
-    known = {name: why for name, why in tables_in_part(ctx, results[-1].hi).items() if name not in loaded}
+    known = {name: why for name, why in incomplete_tables(ctx, results[-1].hi).items() if name not in loaded}
     if known:
         inexact = {".".join(name): why for name, why in known.items()}
         results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": inexact})
@@ -163,9 +163,9 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
     return Gathered(result for bounds in due for result in run_sink(ctx, SINK_STAGES, bounds)).results()
 
 
-def tables_in_part(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
+def incomplete_tables(ctx: StageContext, commit_ts: int) -> dict[Name, str]:
     """Tables of which the target has only what the lake saw, but for a base that was there before (R-34): why."""
-    return dict(Audit(ctx.paths, ctx.rules).tables_in_part(commit_ts))
+    return dict(Audit(ctx.paths, ctx.rules).incomplete_tables(commit_ts))
 
 
 def _landed_range(ctx: StageContext) -> Bounds:

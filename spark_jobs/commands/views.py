@@ -74,7 +74,7 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
         parts.insert(0, _unchanged_rows_sql(definition, paths, base.delta_version))
     told = f"-- inexact: {base.inexact}\n" if base.inexact else ""
     return (
-        f"{told}WITH later AS ({_net_changes_sql(definition, paths, audit.changes_behind(base), ts)})\n"
+        f"{told}WITH later AS ({_net_changes_sql(definition, paths, audit.base_end_ts(base), ts)})\n"
         + "\nUNION ALL\n".join(parts)
     )
 

@@ -24,7 +24,7 @@ from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.feed.roworder import sort_rows
 from binlake.feed.state import FeedState, reached_by_feed, read_state, require_in_lake
-from binlake.feed.waiting import is_of, waiting_windows
+from binlake.feed.waiting import matches_section, waiting_windows
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
@@ -57,7 +57,7 @@ def run(ctx: StageContext, bounds: Bounds, name: str) -> StageResult:
     with lake_lock(ctx.paths, feed_lock(name)):
         state = read_state(ctx.windows, name)
         for waiting in waiting_windows(ctx.windows, feed, state, bounds.hi):
-            if not is_of(waiting, feed):
+            if not matches_section(waiting, feed):
                 _seal(ctx, feed, Bounds(waiting.lo, waiting.hi))
         windows = next_windows(ctx, feed, state, bounds)
         if not windows:

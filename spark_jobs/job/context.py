@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from binlake.lake.features import delta_rs_commits
+from binlake.lake.features import can_delta_rs_commit
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES
@@ -61,7 +61,7 @@ class StageContext:
     @cached_property
     def driver_bytes(self) -> int:
         """`window.driver-bytes`; 0 where delta-rs cannot commit to the tables: in the lake of an older Binlake."""
-        ours = all(delta_rs_commits(self.paths, table) for table in SPARK_TABLES)
+        ours = all(can_delta_rs_commit(self.paths, table) for table in SPARK_TABLES)
         return self.replication.window.driver_bytes if ours else 0
 
     def rows_to_write(self, rows: pa.Table) -> Rows:

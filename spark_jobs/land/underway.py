@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from binlake.cluster.source import Step, TidbSource
 from binlake.rows.schema import DdlJob, SchemaState
-from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_from, shown_to_rows
+from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_from, visible_to_rows
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ByVersions:
         if any(logs_twice(step.action, known) for step in steps):
             return not self._ended_since(table_id, steps[-1].version, hi)
         shown = self.source.shown_table(table_id)
-        if shown.version >= steps[-1].version and shown_to_rows(shown.info) == shown_to_rows(
+        if shown.version >= steps[-1].version and visible_to_rows(shown.info) == visible_to_rows(
             known.raw if known else None
         ):
             return False

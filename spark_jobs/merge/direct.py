@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from binlake.base.lakecolumns import Mutation
-from binlake.lake.features import delta_rs_commits
+from binlake.lake.features import can_delta_rs_commit
 from binlake.lake.parts import Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
@@ -37,7 +37,7 @@ def find_replaceable_files(paths: LakePaths, lo: int, hi: int) -> list[RemoveAct
 
     That is where a day was laid out with other windows, and where delta-rs does not commit to the table.
     """
-    if not delta_rs_commits(paths, MUTATION):
+    if not can_delta_rs_commit(paths, MUTATION):
         return None
     if not may_have_rows(paths, MUTATION, commit_ts_predicate(lo, hi)):
         return []

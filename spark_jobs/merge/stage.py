@@ -18,7 +18,7 @@ import structlog
 
 from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
-from binlake.lake.injections import record_late
+from binlake.lake.injections import record_late_injections
 from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import read_rows
@@ -76,7 +76,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     rows, lost = _write_mutations(ctx, manifest, schemas, locks, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
-    record_late(ctx.paths, ctx.windows, ctx.rules.injections, bounds.lo, ctx.run_id)
+    record_late_injections(ctx.paths, ctx.windows, ctx.rules.injections, bounds.lo, ctx.run_id)
     skips = sum(ddl.decision == "skip" for ddl in planned)
     detail: dict[str, object] = {"ddl": len(planned) - skips, "ddl_skipped": skips, "skipped_commit_ts": skipped}
     for name in ("replaced", "injected"):

@@ -34,7 +34,7 @@ from binlake.mirror import (
     MirrorVersion,
     MirrorVersions,
     apply_component,
-    mirror_plan,
+    plan_mirrors,
 )
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
@@ -120,7 +120,7 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     names = {touched.name for touched in touched_tables(ctx, window, (), count, rows, placed=placed)}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
-    plan = mirror_plan(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
+    plan = plan_mirrors(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
     if rows is not None:
         _require_own_keys(ctx, sink, rows, count, plan.cells)
     done = _apply_ddl_only(ctx, plan)

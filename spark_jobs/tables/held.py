@@ -20,7 +20,7 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION, schema_text
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.heldrows import Earlier, earlier_rows, place_held
+from binlake.window.heldrows import Earlier, apply_holds, find_released_ranges
 from binlake.window.shardlocks import Hold
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, commit_ts_predicate, map_rows, read_table
@@ -42,7 +42,7 @@ class WindowChanges:
 def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> WindowChanges | None:
     """The changes that count in a window of `count` rows; None when there is none. Raises DamagedManifest."""
     holds = read_locks(ctx.windows, ctx.rules, bounds.lo, bounds.hi).holds
-    earlier = earlier_rows(holds, bounds.lo, bounds.hi)
+    earlier = find_released_ranges(holds, bounds.lo, bounds.hi)
     if not count and not earlier:
         return None
     if not holds:
@@ -54,7 +54,7 @@ def read_window_changes(ctx: StageContext, bounds: Bounds, count: int) -> Window
 
 
 def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
-    return place_held(rows, holds, hi)
+    return apply_holds(rows, holds, hi)
 
 
 def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> tuple[Rows, int]:

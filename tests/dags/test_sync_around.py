@@ -113,19 +113,19 @@ def test_who_finds_the_lake_locked_waits_before_it_starts(
         freed.append("sql")
         return ""
 
-    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.held_by", look)
+    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.find_obstacle", look)
     done = run(good_window(), airflow=PATIENT)
     assert (done.state, freed) == ("success", ["sql"])
     assert [call["stage"] for call in done.calls].count("compact") == 1
 
 
 def test_who_finds_the_lease_held_waits_and_only_then_fails(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.held_by", lambda _self: "")
+    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.find_obstacle", lambda _self: "")
     held, window = failure("Transient", "LeaseHeld", "host:1:2 applies this replication"), good_window()
     done = run({**window, "finalize": [held, *window["finalize"]]}, airflow=PATIENT)
     # Neither a failure nor a try: the task was away.
     assert (done.state, done.tries("finalize")) == ("success", 2)
-    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.held_by", lambda _self: "host:1:2")
+    monkeypatch.setattr("binlake_airflow.operators.waiting.FreeTrigger.find_obstacle", lambda _self: "host:1:2")
     never = run({**window, "finalize": [held]}, airflow=PATIENT.replace("600", "1"))
     assert (never.state, never.states["finalize"]) == ("failed", "failed")
 

@@ -15,7 +15,7 @@ from binlake.compare.capture import Capture
 from binlake.dialect import DdlText, Known, map_ddl, standard_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
-from binlake.mirror.effects import effects_of
+from binlake.mirror.effects import derive_effects
 from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -125,7 +125,7 @@ def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_r
     with pytest.raises(TargetRefused, match=rf"commit_ts={at}.*unheard of") as stop:
         make_ddl_batch(3, found[2], "mariadb")
     assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "filter.ignore-table"))
-    assert "inexact" in [effect.kind for effect in effects_of(found[2])]
+    assert "inexact" in [effect.kind for effect in derive_effects(found[2])]
 
 
 def test_a_statement_that_names_no_table_is_refused_with_its_place() -> None:

@@ -43,7 +43,7 @@ from binlake.config.protocols import (
 from binlake.feed.avro.schema import legal_name
 from binlake.feed.messages import ORDER, MessageEncoder, fingerprint
 from binlake.feed.protocols import format_of
-from binlake.mirror.effects import Effect, effects_of
+from binlake.mirror.effects import Effect, derive_effects
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.floats import double_text, float_text
 from binlake.rows.schema import ColumnInfo, SchemaState, TableDef
@@ -239,7 +239,7 @@ def windows_of(name: str) -> list[Window]:
         batch = MutationBatch(RULES.route, invalid_text=RULES.invalid_text, second_writes=RULES.second_writes)
         for commit_ts, start_ts, payload, _ in (row for row in log.rows if lo < row[0] <= hi):
             batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
-        effects = [effect for ddl in ddls for effect in effects_of(ddl)]
+        effects = [effect for ddl in ddls for effect in derive_effects(ddl)]
         windows.append(Window(state, WindowDefinitions(schema, ddls), segments, batch.take(), effects))
         lo, schema = hi, schema.fold(jobs)
     return windows

@@ -16,7 +16,7 @@ from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
 from binlake.rules import Rules
-from spark_jobs.commands.restore import tables_in_part
+from spark_jobs.commands.restore import incomplete_tables
 from spark_jobs.job.context import StageContext
 
 
@@ -43,7 +43,7 @@ def test_every_view_of_a_table_says_that_it_is_known_in_part(
 ) -> None:
     # one of three rows is shown, and that is said.
     audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
-    assert audit.tables_in_part(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    assert audit.incomplete_tables(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
     shown = preview_rows(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
     assert (len(shown.rows), shown.inexact) == (1, IN_PART)
     file = tmp_path / "r.toml"
@@ -66,13 +66,13 @@ def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
     late.land()
     audit = Audit(late.paths, Rules.of(late.replication))
     assert audit.table_as_of("shop", "t", late.hi).inexact == ""
-    assert set(audit.tables_in_part(late.hi)) == {("shop", "still")}
+    assert set(audit.incomplete_tables(late.hi)) == {("shop", "still")}
     # What was before stays what it was.
     assert audit.table_as_of("shop", "t", before).inexact == IN_PART
-    assert set(audit.tables_in_part(before)) == {("shop", "t"), ("shop", "still")}
+    assert set(audit.incomplete_tables(before)) == {("shop", "t"), ("shop", "still")}
 
 
 def test_a_restore_names_what_it_brought_in_part(late: TinyLake) -> None:
     # A target that had no base lacks the rows that were never seen.
     ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
-    assert tables_in_part(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    assert incomplete_tables(ctx, late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from binlake.config import Replication
 from binlake.dialect.replacement import Injection
-from binlake.lake.injections import record_late
+from binlake.lake.injections import record_late_injections
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 
@@ -24,7 +24,7 @@ def test_an_injection_behind_which_all_is_merged_is_told_once(tmp_path: Path) ->
     ran, late, before, due = (Injection(ts, f"DROP TABLE t{ts}", "d") for ts in (20, 30, 5, 41))
 
     def told() -> list[tuple[int, str]]:
-        record_late(paths, windows, (before, ran, late, due), 40, "run")
+        record_late_injections(paths, windows, (before, ran, late, due), 40, "run")
         found = windows.events(stage="injection")
         return sorted((event["hi"], json.loads(event["detail"])["sql"]) for event in found)
 
@@ -33,13 +33,13 @@ def test_an_injection_behind_which_all_is_merged_is_told_once(tmp_path: Path) ->
     for _ in range(2):
         assert told() == [(5, before.sql), (30, late.sql)]
     # Another text at a place that is passed does not run either.
-    record_late(paths, windows, [Injection(20, "DROP TABLE other", "d")], 40, "run")
+    record_late_injections(paths, windows, [Injection(20, "DROP TABLE other", "d")], 40, "run")
     assert told() == [(5, before.sql), (20, "DROP TABLE other"), (30, late.sql)]
 
 
 def test_a_lake_without_any_ddl_tells_it_too(tmp_path: Path) -> None:
     windows = WindowLog(LakePaths(str(tmp_path)))
-    record_late(LakePaths(str(tmp_path)), windows, [Injection(5, "DROP TABLE t", "d")], 5, "run")
+    record_late_injections(LakePaths(str(tmp_path)), windows, [Injection(5, "DROP TABLE t", "d")], 5, "run")
     assert [event["state"] for event in windows.events(stage="injection")] == ["late"]
 
 

@@ -15,7 +15,7 @@ from support.jobhistory import in_version_order
 from binlake.compare.capture import Capture
 from binlake.lake import schemas
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import KnownStates, SchemaHistory
+from binlake.lake.schemas import SchemaHistory, StateCache
 from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.spool import JobSpool
 
@@ -107,7 +107,7 @@ def test_jobs_that_finish_in_another_order_than_they_committed_are_placed_by_ver
 
 
 def test_a_state_is_read_once_until_a_ddl_makes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, known, read = LakePaths(str(tmp_path)), KnownStates(), []
+    paths, known, read = LakePaths(str(tmp_path)), StateCache(), []
     history, jobs = SchemaHistory(paths), bank_jobs()
     history.append(jobs[9][0], jobs[:10])
     state_at = SchemaHistory.state_at

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.lake.paths import LakePaths
-from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
+from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import IN_PART
@@ -295,7 +295,7 @@ def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:
     z = table(8, "z", "id", key=False)
     created = ddl(6, Action.CREATE_TABLE, [], [z])
     definitions = WindowDefinitions(SchemaState(), [ddl(1, Action.CREATE_TABLE, [], [A, B]), rename, created])
-    plan = mirror_plan(1, 10, definitions, [rename, created], [("d", "a"), ("d", "b")], {})
+    plan = plan_mirrors(1, 10, definitions, [rename, created], [("d", "a"), ("d", "b")], {})
     assert plan.component["d", "a"] == plan.component["d", "c"]
     assert len(set(plan.component.values())) == 3
     starts = {c.number: c.segments.starts for c in plan.components}

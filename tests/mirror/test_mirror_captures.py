@@ -18,7 +18,7 @@ from binlake.changes.net import RowEvent, net_changes, row_key
 from binlake.compare import read_expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.values import canonical_text_of, raw_from_capture
-from binlake.mirror.effects import effects_of
+from binlake.mirror.effects import derive_effects
 from binlake.mirror.rows import Reshaper, mirror_texts, typed_rows
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import plan_ddls, window_schemas
@@ -64,7 +64,7 @@ class Mirrors:
 
     def _ddl(self, ddl: LandedDdl) -> None:
         was = dict(self.tables)
-        for effect in effects_of(ddl):
+        for effect in derive_effects(ddl):
             name = (effect.table.db, effect.table.name)
             if effect.kind in ("alter", "copy"):
                 assert effect.source is not None

@@ -22,7 +22,7 @@ from modelwindow import Converter
 
 from binlake.changes.net import RowEvent, net_changes
 from binlake.lake.paths import LakePaths
-from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
+from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
 from binlake.mirror.rows import mirror_texts
 from binlake.rows.schema import Action, TableDef
 from binlake.window.definitions import key_defaults_of
@@ -57,7 +57,7 @@ class Mirrors:
 
     def _window(self, lo: int, hi: int) -> None:
         ddls, events = self._converter.logged(lo, hi)
-        plan = mirror_plan(lo, hi, self._converter.definitions(lo, ddls), ddls, list(events), self._known)
+        plan = plan_mirrors(lo, hi, self._converter.definitions(lo, ddls), ddls, list(events), self._known)
         if self._random.random() < 0.3:
             for component in plan.components:
                 with suppress(Crash):

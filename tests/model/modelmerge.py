@@ -29,7 +29,7 @@ from binlake.window.added import add_columns
 from binlake.window.ddls import plan_locked_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.extras import extras_of_window
-from binlake.window.heldrows import earlier_rows, place_held
+from binlake.window.heldrows import apply_holds, find_released_ranges
 from binlake.window.shardlocks import Locks
 from binlake.window.targets import Naming, TargetTables
 from pump_service.workload.definitions import Col, column_json
@@ -305,14 +305,14 @@ class MergingConverter(Converter):
 
     def _placed(self, own: pa.Table, lo: int, hi: int) -> pa.Table:
         parts = [own]
-        for one in earlier_rows(self.locks.holds, lo, hi):
+        for one in find_released_ranges(self.locks.holds, lo, hi):
             for table in self._decoded:
                 inside = pc.and_(pc.greater(table["commit_ts"], one.lo), pc.less_equal(table["commit_ts"], one.hi))
                 of = pc.and_(
                     pc.equal(table["source_db"], one.source[0]), pc.equal(table["source_table"], one.source[1])
                 )
                 parts.append(table.filter(pc.and_(inside, of)))
-        return place_held(pa.concat_tables(parts), self.locks.holds, hi)
+        return apply_holds(pa.concat_tables(parts), self.locks.holds, hi)
 
     def _targets(self, ts: int) -> TargetTables:
         return TargetTables(self._schema(ts), Naming(self.rules), self.locks.shown(ts))

@@ -105,7 +105,7 @@ def test_rows_behind_a_ddl_wait_until_all_shards_have_it(mariadb: MariaDb) -> No
 
 
 def test_the_model_finds_rows_that_do_not_wait(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modelmerge, "place_held", lambda rows, *_: rows)
+    monkeypatch.setattr(modelmerge, "apply_holds", lambda rows, *_: rows)
     with pytest.raises((Wrong, BinlakeError)):
         for_all_pessimistic(mariadb)
 

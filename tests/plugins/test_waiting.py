@@ -58,4 +58,4 @@ def test_trouble_with_looking_is_left_to_the_task(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("binlake.target.claim.fence.describe_holder", nobody_there)
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "x")
     trigger = FreeTrigger(replication_file=str(path), until=time.time() + 600, lease=True)
-    assert trigger.held_by() == ""
+    assert trigger.find_obstacle() == ""

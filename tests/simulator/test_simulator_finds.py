@@ -176,11 +176,11 @@ def members_before_clock(patch: pytest.MonkeyPatch) -> None:
     def plan(rules: Any, known: Any, clock: Any, registry: Any, probe: Any, *, stop_ts: Any) -> Any:
         listings = listed[id(registry)]
         listings.append(registry.pumps())
-        return holdups.next_plan(
+        return holdups.plan_next_window(
             rules, known, clock, SimpleNamespace(pumps=lambda: listings[0]), probe, stop_ts=stop_ts
         )
 
-    patch.setattr(windows, "next_plan", plan)
+    patch.setattr(windows, "plan_next_window", plan)
 
 
 def absence_passes_for_rollback(patch: pytest.MonkeyPatch) -> None:

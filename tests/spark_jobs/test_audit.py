@@ -50,7 +50,7 @@ def audit(mirrored: Mirrored) -> Audit:
 
 def life(audit: Audit, *key: str, follow: bool = True) -> Life:
     """(op, n before, n after) of the changes of the row of `pair` with that key."""
-    found = (audit.row_life if follow else audit.row_history)("shop", "pair", list(key))
+    found = (audit.row_history_across_keys if follow else audit.row_history)("shop", "pair", list(key))
     return [(c.op, (c.before or {}).get("n"), (c.after or {}).get("n")) for c in found]
 
 

@@ -70,7 +70,7 @@ def config_of(tmp_path: Path, topic: str = "{schema}_{table}", rules: str = "*.*
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers and registry answer."""
-    monkeypatch.setattr(actions, "require_answers", lambda _feed: None)
+    monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)
 
 
 Output = pytest.CaptureFixture[str]
@@ -256,7 +256,7 @@ def test_a_feed_is_moved_over_what_it_cannot_send_or_back(
 def test_a_task_of_a_removed_feed_is_skipped_and_of_an_unknown_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
-    monkeypatch.setattr(actions, "require_answers", lambda _feed: None)
+    monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)
     removed: Callable[..., None] = lambda *_: None  # noqa: E731
     monkeypatch.setattr(actions, "forget_position", removed)
     history = shop()

@@ -40,7 +40,7 @@ def passed(folder: Path, monkeypatch: pytest.MonkeyPatch, position: Position | N
     rows = pa.table({"window": [window.window for window in WINDOWS], "rows": [1] * len(WINDOWS)})
     write_deltalake(ctx.paths.table(CHANGE.name), rows, partition_by=["window"], mode="overwrite")
     monkeypatch.setattr(maintain, "target_position", lambda *_: position)
-    found = maintain.passed_windows(ctx, CHANGE, Bounds(ENDS[0], ENDS[-1]))
+    found = maintain.expired_windows(ctx, CHANGE, Bounds(ENDS[0], ENDS[-1]))
     assert found == [window.window for window in WINDOWS[: len(found)]]
     return len(found)
 

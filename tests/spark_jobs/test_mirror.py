@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from binlake.audit.audit import Audit
 from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
-from binlake.mirror import MirrorVersions, mirror_plan
+from binlake.mirror import MirrorVersions, plan_mirrors
 from spark_jobs.job.context import Bounds
 from spark_jobs.mirror import stage as mirror
 
@@ -131,7 +131,7 @@ def _done_is_lost(record: Any) -> Any:
 def _plan_noting(known: list[tuple[int, int]]) -> Any:
     def planned(lo: int, *given: Any) -> Any:
         known.extend((lo, version.hi) for version in given[-1].values())
-        return mirror_plan(lo, *given)
+        return plan_mirrors(lo, *given)
 
     return planned
 
@@ -154,7 +154,7 @@ def test_a_window_begun_is_finished_by_its_own_bounds_before_a_wider_one(
         patch.setattr(type(ctx.windows), "record", _done_is_lost(type(ctx.windows).record))
         with pytest.raises(ConnectionAbortedError):
             mirror.run(ctx, Bounds(0, ends[0]))
-    monkeypatch.setattr(mirror, "mirror_plan", _plan_noting(known))
+    monkeypatch.setattr(mirror, "plan_mirrors", _plan_noting(known))
     lakehouse.land(*ends)
     result = mirror.run(ctx, Bounds(*ends))
     assert {lo for lo, _ in known} == {ends[0]}

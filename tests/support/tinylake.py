@@ -24,7 +24,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.mirror import MirrorVersions, apply_component, mirror_plan
+from binlake.mirror import MirrorVersions, apply_component, plan_mirrors
 from binlake.rows.codec import MutationBatch
 from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
@@ -123,7 +123,7 @@ class TinyLake:
             event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
             events.setdefault((row["db"], row["table"]), []).append(event)
         versions = MirrorVersions(self.paths)
-        plan = mirror_plan(lo, hi, definitions, ddls, list(events), versions.latest())
+        plan = plan_mirrors(lo, hi, definitions, ddls, list(events), versions.latest())
         for component in plan.components:
             found = []
             for place, table in sorted(component.tables.items(), key=lambda item: item[0].segment):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from binlake import tso
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
-from binlake.lake.holdups import Known, next_plan
-from binlake.window.membership import Probe, doubt_future_watermarks, gather_members
+from binlake.lake.holdups import Known, plan_next_window
+from binlake.window.membership import Probe, flag_future_watermarks, gather_members
 from binlake.window.plan import Member
 from binlake.window.remembered import RememberedMember
 
@@ -89,7 +89,7 @@ def test_a_watermark_from_the_future_is_not_believed() -> None:
         Member("near", "h:2", "online", now + 1),
         Member("gone", "h:3", "online", now * 10, problem="unreachable"),
     ]
-    found = {member.node_id: member.problem for member in doubt_future_watermarks(told, now)}
+    found = {member.node_id: member.problem for member in flag_future_watermarks(told, now)}
     assert "s above PD's clock: it has stored a binlog from the future" in found["ahead"]
     assert (found["near"], found["gone"]) == ("", "unreachable")
 
@@ -113,7 +113,7 @@ def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
         {"name": "r", "source": {"pd-urls": ["http://pd:1"]}, "lake": {"path": "/l"}}
     )
     for later, state in ((now + 61 * SECOND, "ready"), (now + SECOND, "blocked")):
-        plan = next_plan(
+        plan = plan_next_window(
             replication, Known(5, {}, None), Clock(now, later), Pumps(), lambda _: Probe(), stop_ts=None
         )  # fmt: skip
         assert plan.state == state, plan

@@ -10,7 +10,7 @@ import pytest
 from support.tabledefs import col, table
 
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.heldrows import Earlier, earlier_rows, place_held
+from binlake.window.heldrows import Earlier, apply_holds, find_released_ranges
 from binlake.window.shardlocks import OPEN, Hold
 
 DEFINITION = table("t", col("i"))
@@ -34,7 +34,7 @@ def test_what_is_read_of_the_windows_before() -> None:
         hold("begins here", 31, OPEN, 40),
         hold("waits", 10, 20),
     ]
-    assert earlier_rows(holds, 30, 40) == [
+    assert find_released_ranges(holds, 30, 40) == [
         Earlier(("d", "a"), 9, 19),
         Earlier(("d", "b"), 9, 30),
         Earlier(("d", "c"), 29, 30),
@@ -90,7 +90,7 @@ def test_each_row_counts_where_its_hold_says(seed: int) -> None:
     rows, holds = drawn_rows(draw), drawn_holds(draw)
     cut = draw.randint(0, len(rows))
     batches = [pa.RecordBatch.from_pylist(part, MUTATION_SCHEMA) for part in (rows[:cut], rows[cut:])]
-    found = place_held(pa.Table.from_batches(batches, MUTATION_SCHEMA), holds, HI)
+    found = apply_holds(pa.Table.from_batches(batches, MUTATION_SCHEMA), holds, HI)
     found.validate(full=True)
     assert found.schema == MUTATION_SCHEMA
     wanted = [one for row in batches[0].to_pylist() + batches[1].to_pylist() for one in placed(row, holds)]
@@ -99,5 +99,5 @@ def test_each_row_counts_where_its_hold_says(seed: int) -> None:
 
 def test_rows_that_nothing_holds_are_the_same_batch() -> None:
     rows = pa.Table.from_pylist(drawn_rows(Random(3)), MUTATION_SCHEMA)
-    found = place_held(rows, [hold("other", 1, OPEN, 30)], HI)
+    found = apply_holds(rows, [hold("other", 1, OPEN, 30)], HI)
     assert found.equals(rows)

@@ -77,9 +77,9 @@ class RowForms:
 
     def said(self, sql: str, after: Row) -> str:
         """`sql`, which writes `after`: where a strict session refuses that, in a kind of its own."""
-        return make_lenient(sql, self.dialect) if self.is_odd(after) else sql
+        return make_lenient(sql, self.dialect) if self.has_error_values(after) else sql
 
-    def is_odd(self, after: Row) -> bool:
+    def has_error_values(self, after: Row) -> bool:
         """True when the row holds the error value of an ENUM."""
         return any(image_text(after, column) == "" for column in self._error_columns)
 

@@ -57,7 +57,7 @@ class Merger:
         else:
             found = [statement for group in self._groups(changes) for statement in _merged(group)]
         for statement in found:
-            self._require_taken(statement)
+            self._require_fits_packet(statement)
         return found
 
     def _groups(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
@@ -77,7 +77,7 @@ class Merger:
                 size += text
             yield group
 
-    def _require_taken(self, statement: Statement) -> None:
+    def _require_fits_packet(self, statement: Statement) -> None:
         if self.limits.takes(statement.text):
             return
         raise Permanent(
@@ -90,10 +90,10 @@ class Merger:
 
 def single(change: Change) -> list[Statement]:
     """The statements of one change alone."""
-    return [replace(statement, place=str(change.event.commit_ts)) for statement in _unplaced(change)]
+    return [replace(statement, place=str(change.event.commit_ts)) for statement in _without_place(change)]
 
 
-def _unplaced(change: Change) -> list[Statement]:
+def _without_place(change: Change) -> list[Statement]:
     before, after = change.event.images()
     if before is None:
         return [change.forms.replace(_some(after)) if change.safe else change.forms.insert(_some(after))]
@@ -122,7 +122,7 @@ def _kind(change: Change) -> Kind:
 def _group(change: Change) -> tuple[int, Kind, bool]:
     """What neighbours have in common that become one statement; of a lenient one each row must need it."""
     _, after = change.event.images()
-    return id(change.forms), _kind(change), after is not None and change.forms.is_odd(after)
+    return id(change.forms), _kind(change), after is not None and change.forms.has_error_values(after)
 
 
 def _merged(group: list[Change]) -> list[Statement]:

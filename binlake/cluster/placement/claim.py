@@ -41,7 +41,7 @@ class EtcdClaim:
         while True:
             entry = self._etcd.get(self._key)
             if entry is None or _part(entry, 0) == self._store:
-                if self._put_over(entry):
+                if self._replace_entry(entry):
                     return
             elif time.monotonic() >= give_up_at:
                 raise Permanent(
@@ -58,7 +58,7 @@ class EtcdClaim:
         if entry is not None and entry.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
             return
         if entry is None or entry.value == self._value:
-            if self._put_over(entry):
+            if self._replace_entry(entry):
                 log.warning("claim_taken_again", name=self._name)
                 return
             entry = self._etcd.get(self._key)
@@ -76,7 +76,7 @@ class EtcdClaim:
         except BinlakeError as error:
             log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
 
-    def _put_over(self, entry: KeyValue | None) -> bool:
+    def _replace_entry(self, entry: KeyValue | None) -> bool:
         """Replace the entry that was found, with a new lease; False when it was changed meanwhile."""
         self._lease = self._etcd.lease_grant(self._ttl_s)  # the previous one expires
         revision = entry.mod_revision if entry else 0

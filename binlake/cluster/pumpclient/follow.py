@@ -18,7 +18,7 @@ from binlake.errors import BinlakeError
 
 log = structlog.get_logger()
 
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 
 class PumpWatch(Protocol):
@@ -90,4 +90,4 @@ class Follower:
             except BinlakeError as error:
                 log.warning("pumps_not_listed", error=str(error))
             watch = None
-            self._stopped.wait(_AGAIN_S)
+            self._stopped.wait(_RETRY_S)

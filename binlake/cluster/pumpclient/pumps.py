@@ -38,7 +38,7 @@ class Pump:
         return self.state == ONLINE and self.errors <= MAX_ERRORS
 
     @property
-    def left_alone(self) -> bool:
+    def is_avoided(self) -> bool:
         """Online, but it failed too often."""
         return self.state == ONLINE and self.errors > MAX_ERRORS
 
@@ -95,9 +95,9 @@ class Pumps:
         """Pumps that could take a prewrite at all, those left alone among them, by node id."""
         return self._narrow([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
-    def left_alone(self) -> Sequence[Pump]:
+    def is_avoided(self) -> Sequence[Pump]:
         """Online pumps that failed too often."""
-        return [pump for pump in self._list_sorted() if pump.left_alone]
+        return [pump for pump in self._list_sorted() if pump.is_avoided]
 
     def record_success(self, pump: Pump) -> None:
         """A write or a probe reached `pump`."""

@@ -63,7 +63,7 @@ class RegionClient:
         """Whether this PD keeps regions: the embedded one does not, nor does one that no TiKV has joined yet."""
         try:
             self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
-        except _NotServed:
+        except _NoTikv:
             return False
         return True
 
@@ -136,11 +136,11 @@ class RegionClient:
                     if answer.header.error.type == pd.OK:
                         return answer
                     if answer.header.error.type == pd.NOT_BOOTSTRAPPED:
-                        raise _NotServed("no TiKV has joined this PD")
+                        raise _NoTikv("no TiKV has joined this PD")
                     reason = answer.header.error.message
                 except (RpcError, DecodeError) as error:
                     if isinstance(error, RpcError) and error.status is Status.UNIMPLEMENTED:
-                        raise _NotServed(f"this PD does not serve {method}: it has no TiKV") from None
+                        raise _NoTikv(f"this PD does not serve {method}: it has no TiKV") from None
                     reason = str(error)
                 # The leader may have changed.
                 self._lose()
@@ -184,7 +184,7 @@ class RegionClient:
         self._leader = None
 
 
-class _NotServed(SourceUnavailable):
+class _NoTikv(SourceUnavailable):
     """A PD without TiKV."""
 
 

@@ -15,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.schema import avro_type, null_branch
 from binlake.feed.bytecolumns import Array, Ints, bytes_of_hex, spread
-from binlake.feed.values import shown_in_zone
+from binlake.feed.values import texts_in_zone
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -63,7 +63,7 @@ def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> li
         case "bytes":
             return _sized(_bytes(column, texts))
         case _:
-            return _sized(shown_in_zone(column, texts, options.time_zone))
+            return _sized(texts_in_zone(column, texts, options.time_zone))
 
 
 def _numbers(column: ColumnInfo, texts: Array) -> Ints:

@@ -17,7 +17,7 @@ from binlake.config.model import Replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.feed.changefeed.place import Place
 from binlake.feed.changefeed.section import keys_of, make_section
-from binlake.feed.checks import FeedReport, check_tables, landed_tables, require_answers
+from binlake.feed.checks import FeedReport, check_tables, landed_tables, require_servers_answer
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import lake_lock
@@ -66,7 +66,7 @@ def check_feed(place: Place, feed: Feed, *, unreachable_ok: bool) -> FeedReport 
     """
     if not unreachable_ok:
         try:
-            require_answers(feed)
+            require_servers_answer(feed)
         except BinlakeError as error:
             hint = f"{error.hint}; --unreachable-ok stores the changefeed anyway"
             raise type(error)(error.message, where=error.where, hint=hint.removeprefix("; ")) from None

@@ -15,7 +15,7 @@ from binlake.config.feed import Feed
 from binlake.config.feedfiles import write_feed_file
 from binlake.errors import ConfigError, Permanent
 from binlake.feed.changefeed import actions
-from binlake.feed.changefeed.place import Place, find_place
+from binlake.feed.changefeed.place import Place, find_replication_of
 from binlake.feed.changefeed.section import keys_of, make_section
 from binlake.feed.changefeed.shown import info_of, section_of, summary_of
 from binlake.feed.checks import FeedReport
@@ -62,7 +62,7 @@ class ChangefeedCommand:
             "create": _create, "list": _list, "query": _query, "pause": _pause, "resume": _resume, "update": _update,
             "remove": _remove,
         }  # fmt: skip
-        act[args.action](find_place(args.pd, args.replication), args)
+        act[args.action](find_replication_of(args.pd, args.replication), args)
         return 0
 
 

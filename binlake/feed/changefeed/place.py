@@ -21,7 +21,7 @@ class Place(NamedTuple):
     replication: Replication
 
 
-def find_place(pd: str, file: str) -> Place:
+def find_replication_of(pd: str, file: str) -> Place:
     """The replication of `--replication FILE`, or of `--pd URLS`; without either the only one of the folder.
 
     Raises ConfigError where none fits, or several.

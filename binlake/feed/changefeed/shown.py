@@ -22,7 +22,7 @@ def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
         "namespace": feed.namespace,
         "replication": replication.name,
         "summary": {
-            "state": shown_state(state),
+            "state": visible_state(state),
             "tso": _text(progress.checkpoint),
             "checkpoint": _time(progress.checkpoint),
             "lag_s": progress.lag_s,
@@ -52,7 +52,7 @@ def section_of(feed: Feed) -> dict[str, Any]:
     }
 
 
-def shown_state(state: FeedState) -> str:
+def visible_state(state: FeedState) -> str:
     """The state of a feed that is in the configuration: what was removed before it was another one."""
     return "normal" if state.state == "removed" else state.state
 
@@ -64,7 +64,7 @@ def _progress(progress: FeedProgress) -> dict[str, Any]:
 
 
 def _state(state: FeedState) -> dict[str, Any]:
-    shown = {"state": shown_state(state), "reason": state.reason}
+    shown = {"state": visible_state(state), "reason": state.reason}
     return shown | {"error": _error(state)}
 
 

@@ -105,7 +105,7 @@ class BinlogPublisher:
         """
         if self._index is not None and self._index.hi >= manifest.hi:
             return 0
-        before = self._index or self._take_folder(manifest.lo)
+        before = self._index or self._claim_folder(manifest.lo)
         sent, files = 0, _Files(self._store, before.files, self._size, self._compression, self._join_bytes)
         for part in read(Position.behind(before.hi)):
             records = _Records.of(part)
@@ -119,7 +119,7 @@ class BinlogPublisher:
         self._remove_others()
         return sent
 
-    def _take_folder(self, lo: int) -> Index:
+    def _claim_folder(self, lo: int) -> Index:
         """The folder is this feed's from now on."""
         index = Index(self._feed, lo, lo, time_zone=self._time_zone)
         self._store.put(PATH, index.to_json())

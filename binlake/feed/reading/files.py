@@ -41,7 +41,7 @@ def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event
             hint="check the folder in the URI",
         )
     columns = cache(partial(_columns, store))
-    for file in _shown_files(store, wanted):
+    for file in _indexed_files(store, wanted):
         content = store.get(file.path) or b""
         for event in _events(file, content, options, columns):
             # Behind it lies what a window that is not whole yet has written.
@@ -49,7 +49,7 @@ def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event
                 yield event
 
 
-def _shown_files(store: Store, wanted: Wanted) -> list[DataFile]:
+def _indexed_files(store: Store, wanted: Wanted) -> list[DataFile]:
     """Those up to the index of their folder, in order."""
     found = [file for path in store.list("") if (file := data_file(path)) and wanted(file.db, file.table)]
     last = {file.folder: 0 for file in found}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, is_headed_by_its_object, read_name
+from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, names_object_first, read_name
 from binlake.dialect.source import standard_tokens
 from binlake.dialect.tokens import Quoting, Token, TokenKind, render, spaced_tokens, split_list, tokenize
 from binlake.errors import SchemaError
@@ -164,7 +164,7 @@ def _of_another_object(tokens: Sequence[Token]) -> bool:
     """True when the object of CREATE, ALTER, DROP or RENAME is none that is followed."""
     for at, token in enumerate(tokens[1:], 1):
         if token.is_word("TABLE", "DATABASE", "SCHEMA", "INDEX"):
-            return not is_headed_by_its_object(tokens)
+            return not names_object_first(tokens)
         if token.is_word(*_NO_TABLES) and not (token.is_word("SPATIAL") and tokens[at + 1].is_word("INDEX")):
             return True
     return False

@@ -100,7 +100,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
 
 
-def require_not_built_upon(plan: Rollback) -> None:
+def require_no_later_changes(plan: Rollback) -> None:
     """Raises Permanent when a key was changed again behind the range."""
     if plan.later:
         shown = ", ".join(plan.later[:_SHOWN]) + (", ..." if len(plan.later) > _SHOWN else "")
@@ -122,11 +122,11 @@ def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> l
     keys: list[AnyKey] = [[image[name] for name in columns] for one in undo.undos for image in [_expected_image(one)]]
     there = current.rows_of_keys(keys)
     if not force:
-        _require_as_left(undo, there)
+        _require_unchanged_since(undo, there)
     return RowsOfTable(undo.table, _complete_row(undo.table, (one.before for one in undo.undos)), there).differences()
 
 
-def _require_as_left(undo: TableUndo, there: Sequence[Row]) -> None:
+def _require_unchanged_since(undo: TableUndo, there: Sequence[Row]) -> None:
     strange = RowsOfTable(
         undo.table, _complete_row(undo.table, (one.after for one in undo.undos)), list(there)
     ).differences()

@@ -19,7 +19,7 @@ from binlake.repair.backfill.rollback import (
     TableUndo,
     differences_to_undo,
     plan_rollback,
-    require_not_built_upon,
+    require_no_later_changes,
 )
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference
@@ -91,7 +91,7 @@ def dialect_of(session: Session) -> Dialect:
 def _plan(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
     plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
     if not force:
-        require_not_built_upon(plan)
+        require_no_later_changes(plan)
     return plan
 
 

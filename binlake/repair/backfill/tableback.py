@@ -114,7 +114,7 @@ def _repair_whole(replication: Replication, name: Name, found: AsideTable, ts: i
         compared = verify(replication, options)
         [table] = compared.tables
         if table.inexact:
-            raise _known_in_part_error(found, table.inexact)
+            raise _incomplete_table_error(found, table.inexact)
         if compared.equal:
             return replace(total, keys=compared.rows, looked={one.name: one.expected for one in compared.read})
         done = repair_keys(
@@ -138,16 +138,16 @@ def _repair_changed_since(
     tables = tables_at(replication, LakePaths.of(replication), ts)
     keys = find_touched_keys(replication, found.since, ts, ts, tables)
     if name in keys.whole:
-        raise _known_in_part_error(found, "its key has changed since")
+        raise _incomplete_table_error(found, "its key has changed since")
     done = repair_keys(replication, {own: some for own, some in keys.sorted_keys().items() if own == name}, target)
     if done.unknown:
-        raise _known_in_part_error(
+        raise _incomplete_table_error(
             found, "the number of copies of rows without a key from before the lake is not known"
         )
     return done
 
 
-def _known_in_part_error(found: AsideTable, why: str) -> ConfigError:
+def _incomplete_table_error(found: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{found.db}.{found.table}", "since": found.since},

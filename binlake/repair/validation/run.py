@@ -258,7 +258,7 @@ class _Run:
 
     def _rows_of_target(self, work: _Work) -> list[Row]:
         target, one = self._replication.sql_target(), work.table
-        self._snapshot.require_nobody_waits()
+        self._snapshot.require_no_waiting_ddl()
         return rows_of_keys(self._snapshot.session, one.expected, [one.name], work.keys, target.db_type)
 
     def _rows_of_lake(self, work: _Work) -> LakeRows:

@@ -104,7 +104,7 @@ def compare_table(
         found = target.digest(number)
         result.rows += found.rows
         if found == expected:
-            state.found_equal(name, number, found.rows)
+            state.record_equal(name, number, found.rows)
         else:
             unequal[number] = max(found.rows, expected.rows)
         between(found.rows)
@@ -128,9 +128,9 @@ class _Differences:
                 self._result.unlisted += sum(group.values())
             else:
                 self._narrow(group)
-        return self._told()
+        return self._merge_differences()
 
-    def _told(self) -> list[Difference]:
+    def _merge_differences(self) -> list[Difference]:
         """The differences of all pieces as one: texts of another form may have put a row into two pieces."""
         rows = RowsOfTable(self._target.plan.table)
         for one in self._found:

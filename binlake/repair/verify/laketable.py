@@ -56,7 +56,7 @@ class LakeTable:
     def _net(self) -> dict[str, NetChange]:
         """What the row changes behind the mirror's version leave of each key."""
         table = self._table
-        since = self._audit.changes_since(self._base, self._ts)
+        since = self._audit.changes_start_ts(self._base, self._ts)
         later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
         events = [change.event() for change in later]
         return {net.key: net for net in net_changes(events, table.identity(), key_defaults_of(table))}

@@ -196,7 +196,7 @@ class _Run:
     def _between(self, rows: int) -> None:
         if self._hook is not None:
             self._hook("chunk")
-        self._snapshot.require_nobody_waits()
+        self._snapshot.require_no_waiting_ddl()
         self._pace.read(rows)
 
     def _structure(self, one: VerifiedTable) -> list[str]:

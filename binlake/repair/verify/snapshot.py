@@ -31,7 +31,7 @@ class Snapshot:
     checkpoint: Checkpoint
     aside: AsideTables = field(default_factory=dict)
 
-    def require_nobody_waits(self) -> None:
+    def require_no_waiting_ddl(self) -> None:
         """Raises Transient when a DDL waits for a table that this transaction has read."""
         if int(self.session.rows(_WAITING)[0][0]):
             raise Transient(

@@ -59,7 +59,7 @@ class VerifyState:
         # Chunks of other cuts would be others.
         return self._equal.get(name, {}) if name in self._cuts else {}
 
-    def found_equal(self, name: Name, chunk: int, rows: int) -> None:
+    def record_equal(self, name: Name, chunk: int, rows: int) -> None:
         """Remember a chunk; durable after some more, or `flush`."""
         self._note(name, chunk, rows, "")
         if len(self._pending) >= FLUSH_CHUNKS:

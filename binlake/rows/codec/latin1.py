@@ -12,7 +12,7 @@ from functools import cache
 from typing import Literal
 
 from binlake.rows.codec.tabledecoder import TableDecoder, decoder_of
-from binlake.rows.codec.values import NoText, ReadInvalid, shown_bytes
+from binlake.rows.codec.values import NotText, ReadInvalid, shown_bytes
 from binlake.rows.schema.info import ColumnInfo, TableDef
 
 InvalidText = Literal["refuse", "latin1"]
@@ -23,7 +23,7 @@ _LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252
 """MySQL's latin1 is windows-1252; what that leaves undefined are the control characters of the same number."""
 
 
-class NoKeyText(NoText):
+class NoKeyText(NotText):
     """Bytes of a column of a unique key that are not text."""
 
     hint = (

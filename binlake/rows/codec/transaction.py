@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
 from binlake.rows.codec.tabledecoder import Image, TableDecoder, decoder_of
-from binlake.rows.codec.values import NoText
+from binlake.rows.codec.values import NotText
 from binlake.rows.schema.info import TableDef
 from binlake.rows.schema.window import unknown_table
 from binlake.wire import binlog_pb2 as pb
@@ -241,7 +241,7 @@ def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int
     """The error that reports a damaged row; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
-    hint = error.hint if isinstance(error, NoText) else ""
+    hint = error.hint if isinstance(error, NotText) else ""
     return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where, hint=hint)
 
 

@@ -24,7 +24,7 @@ ReadInvalid = Callable[[ColumnInfo, bytes], str]
 _SHOWN_BYTES = 40
 
 
-class NoText(ValueError):
+class NotText(ValueError):
     """Bytes of a text column that are not text; `hint` says what to do."""
 
     hint = (
@@ -76,8 +76,8 @@ _PLAIN: dict[int, _Plain] = {
 
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
-    """Raises NoText. TiDB takes any bytes into a latin1 column and keeps them as they came."""
-    raise NoText(f"{_what(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
+    """Raises NotText. TiDB takes any bytes into a latin1 column and keeps them as they came."""
+    raise NotText(f"{_what(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
 
 
 def _what(column: ColumnInfo) -> str:

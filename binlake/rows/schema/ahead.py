@@ -67,7 +67,7 @@ def running_from(job: Mapping[str, Any], table: TableDef | None = None) -> int |
     return began if kind == Action.REORGANIZE_PARTITION and copied else None
 
 
-def shown_to_rows(info: Mapping[str, Any] | None) -> object:
+def visible_to_rows(info: Mapping[str, Any] | None) -> object:
     """What rows see of a table (TableInfo): its public columns, keys and partitions. Two are compared, no more.
 
     What a running DDL is about to add is in the definition as well, and not public: no row shows it.

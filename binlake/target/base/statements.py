@@ -184,7 +184,8 @@ class DumpStatements:
         if name in self._with_enums:
             odd = (_EMPTY_TEXT.search(one.rest) is not None for one in group)
             sql = tuple(
-                make_lenient(text, self._dialect) if is_odd else text for text, is_odd in zip(sql, odd, strict=True)
+                make_lenient(text, self._dialect) if has_error_values else text
+                for text, has_error_values in zip(sql, odd, strict=True)
             )
         expect = tuple(one.rows for one in group)
         return StatementBatch(

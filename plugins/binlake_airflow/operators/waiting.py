@@ -55,10 +55,10 @@ class FreeTrigger(BaseTrigger):
         while held and (left := self.until - time.time()) > 0:
             await asyncio.sleep(min(_LOOK_S, left))
             # Sockets and files block: not in the triggerer's loop.
-            held = await asyncio.to_thread(self.held_by)
+            held = await asyncio.to_thread(self.find_obstacle)
         yield TriggerEvent({"until": self.until, "held_by": held})
 
-    def held_by(self) -> str:
+    def find_obstacle(self) -> str:
         """What is in the way; empty = nothing, or the task itself will fail with a better message."""
         try:
             return self._look()

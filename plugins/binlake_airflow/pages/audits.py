@@ -16,7 +16,7 @@ from binlake.errors import LostRange
 from binlake.lake.ddls import newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
-from binlake.lake.schemas import KnownStates
+from binlake.lake.schemas import StateCache
 from binlake.lake.seek import Budget
 from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.transactions import Passages
@@ -40,7 +40,7 @@ _LETTERS = 300
 _COLUMNS = 60
 
 
-_STATES = KnownStates()
+_STATES = StateCache()
 
 
 class Lake:
@@ -179,10 +179,10 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     return view
 
 
-def in_part_view(lake: Lake) -> dict[str, Any]:
+def incomplete_tables_view(lake: Lake) -> dict[str, Any]:
     """The tables whose rows the lake may not know whole, by name, and why; of many the first, and how many more."""
     try:
-        tables = sorted(lake.audit.tables_in_part(lake.audit.merged_range()[1]).items())
+        tables = sorted(lake.audit.incomplete_tables(lake.audit.merged_range()[1]).items())
     except LostRange:
         # An empty lake knows no table at all.
         tables = []

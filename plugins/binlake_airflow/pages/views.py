@@ -31,7 +31,7 @@ def replication_state(replication: Replication) -> dict[str, Any]:
 
 def replication_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
     """Landed ts, lag, what blocks, feeds, nodes, a page of windows, the last DDL and checkpoints."""
-    from binlake_airflow.pages.audits import ddls_view, in_part_view
+    from binlake_airflow.pages.audits import ddls_view, incomplete_tables_view
     from binlake_airflow.pages.history import checkpoints_view, notices_view, windows_view
 
     lake, upto = _open_lake(replication), query.moment("upto")
@@ -42,7 +42,7 @@ def replication_page(replication: Replication, query: PageRequest) -> dict[str, 
         "problem": _NO_LAKE if lake.missing else "",
         "upto": query.text("upto"),
         "notices": notices_view(lake.log),
-        "in_part": in_part_view(lake),
+        "in_part": incomplete_tables_view(lake),
         "nodes": nodes,
         "ddl": ddls_view(lake, count=_LINES),
         "sql": replication.target is not None,

@@ -98,20 +98,20 @@ def note_of_results(results: Sequence[Result]) -> str:
     """One line: the range of the last stage as commit_ts and as time, and what each stage counted in all windows."""
     last, rows = _last_of(results), Counter[str]()
     for result in results:
-        if result["stage"] != "plan" and not _what_a_feed_missed(result):
+        if result["stage"] != "plan" and not _describe_skipped_feed(result):
             rows[_task_of(result)] += result["rows"]
     first = next(result for result in results if result["stage"] == last["stage"])
     counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
     text = f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
-    return (text + "".join(_what_a_feed_missed(one) for one in results))[:_LETTERS]
+    return (text + "".join(_describe_skipped_feed(one) for one in results))[:_LETTERS]
 
 
 def _last_of(results: Sequence[Result]) -> Result:
     """The last that did its window; of a task that did not, its only one."""
-    return next((result for result in reversed(results) if not _what_a_feed_missed(result)), results[-1])
+    return next((result for result in reversed(results) if not _describe_skipped_feed(result)), results[-1])
 
 
-def _what_a_feed_missed(result: Result) -> str:
+def _describe_skipped_feed(result: Result) -> str:
     if not feed_of_result(result) or result["state"] not in ("failed", "skipped", "waiting"):
         return ""
     return f"; {_task_of(result)} {result['state']}: {str(result['detail'].get('reason', ''))[:_REASON]}"

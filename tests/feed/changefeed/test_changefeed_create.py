@@ -40,7 +40,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one replication, which has not landed anything; nothing answers and nobody asks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BINLAKE_REPLICATIONS", str(tmp_path))
-    monkeypatch.setattr(actions, "require_answers", lambda _feed: None)
+    monkeypatch.setattr(actions, "require_servers_answer", lambda _feed: None)
     monkeypatch.setattr(actions, "forget_position", _away)
     return write_replication(tmp_path, "orders", target=None)
 
@@ -160,7 +160,7 @@ def test_a_feed_of_the_replications_own_file_is_left_to_the_operator(
 def test_servers_that_do_not_answer_refuse_unless_it_is_said(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "require_answers", _away)
+    monkeypatch.setattr(actions, "require_servers_answer", _away)
     create = f"changefeed create -c a --sink-uri {URI} --config {config}"
     assert call(create) == 1
     assert "do not answer Hint: --unreachable-ok stores" in capsys.readouterr().err

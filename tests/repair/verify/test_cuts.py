@@ -103,7 +103,7 @@ def test_what_a_run_with_another_hash_left_is_not_gone_on_with(tmp_path: Path) -
     paths = LakePaths(str(tmp_path))
     older = VerifyState(paths, 7, "lake")
     older.begin(("d", "t"), Cuts(buckets=4))
-    older.found_equal(("d", "t"), 2, 10)
+    older.record_equal(("d", "t"), 2, 10)
     older.flush()
     again = VerifyState(paths, 7, "lake")
     assert (again.cuts(("d", "t")), again.equal(("d", "t"))) == (Cuts(buckets=4), {2: 10})

@@ -21,7 +21,7 @@ from binlake.rows.codec.floats import double_text, float_text
 from binlake.rows.codec.jsons import json_text, write_json
 from binlake.rows.codec.readers import reader_of
 from binlake.rows.codec.temporal import duration_text, moment_text, pack_moment
-from binlake.rows.codec.values import NoText, read_text, skip
+from binlake.rows.codec.values import NotText, read_text, skip
 from binlake.rows.codec.writers import filled_text, write_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -194,7 +194,7 @@ def test_comparable_bytes(value: bytes) -> None:
 
 
 def test_a_text_column_with_other_bytes_than_utf8_is_refused() -> None:
-    with pytest.raises(NoText):
+    with pytest.raises(NotText):
         reader_of(col(t.VARCHAR))(datum.write_bytes(b"\xff"), 0)
 
 
