@@ -108,11 +108,14 @@ class Ledger:
         )
 
     def settle(self, place: Place) -> bool:
-        """The row is as it must be: an error is resolved by that, what was pending is over. True for an open error."""
+        """The row is as it must be: an error is resolved by that, what was pending is over. True for an open error.
+
+        What was an error before it was pending is on the list again.
+        """
         entry = self._entries.get(place)
         if entry is None or entry.status == "resolved":
             return False
-        if entry.status == "pending":
+        if entry.status == "pending" and not entry.number:
             self._remove(entry)
             return False
         self._set(replace(entry, status="resolved", last_ms=self._now_ms))

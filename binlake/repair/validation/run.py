@@ -2,11 +2,13 @@
 
 The target is read in one snapshot at its checkpoint. The lake knows what a row must be there, so a difference from it
 is an error at once; a row that equals the lake's is compared with the source's, too, where the source can be asked.
-Whatever cannot be compared is told and tried again with the next window: it never fails the window, which is applied.
+What cannot be compared for a reason that lasts is named; for any other one the run is postponed, and the next one does
+its work, too. No window fails by it: it is applied.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ from binlake.audit.audit import Audit
 from binlake.base.redaction import key_in_log
 from binlake.changes.net import row_key
 from binlake.config import Replication
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, Transient
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_locks
@@ -217,9 +219,12 @@ class _Run:
         found = touched.sorted_keys()
         if not most or sum(map(len, found.values())) <= most:
             return found
-        ranked = [(rank, name, key) for name, keys in found.items() for rank, key in enumerate(_shuffled(keys, ts))]
+        # Of more tables than rows each window has other ones.
+        tables_by_chance = sorted(found, key=lambda name: (chance_of_key(".".join(name), ts), name))
+        shares = {name: _shuffled(found[name], ts) for name in tables_by_chance}
+        rounds = itertools.zip_longest(*([(name, key) for key in keys] for name, keys in shares.items()))
         chosen: dict[Name, list[AnyKey]] = {}
-        for _, name, key in sorted(ranked, key=lambda one: one[:2])[:most]:
+        for name, key in itertools.islice((one for round_ in rounds for one in round_ if one is not None), most):
             chosen.setdefault(name, []).append(key)
         return chosen
 
@@ -243,6 +248,9 @@ class _Run:
             there, lake = self._rows_of_target(work), self._rows_of_lake(work)
             self._changed = lake.changed
             wrong = self._compare_with_lake(work, there, lake)
+        except Transient:
+            # The target is away, or a DDL waits for it: the next run compares what this one was to compare.
+            raise
         except BinlakeError as error:
             self._done.tables[name] = error.message
             return

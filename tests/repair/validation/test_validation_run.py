@@ -12,64 +12,22 @@ import pytest
 from support.mariadb import MariaDb, execute
 from support.shop import Shop
 from support.tinylake import replication_toml, set_checkpoint
+from support.watched import Watched
 from support.workload import integer
 
 from binlake import tso
 from binlake.base.redaction import show_row_values
 from binlake.cli import run as main
-from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
-from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill import touched
-from binlake.repair.validation import Validated, sources, validate
 from binlake.repair.validation import run as run_of_validation
+from binlake.repair.validation import sources
 from binlake.repair.validation.ledger import LOCK, Ledger
 from binlake.repair.verify.snapshot import source_snapshot
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
-
-
-class Watched:
-    """A shop whose validation has passed its first window; each `window` changes some items, and is applied."""
-
-    def __init__(self, shop: Shop, **options: Any) -> None:
-        self.shop, self.lake = shop, shop.lake
-        self.options = {"mode": "full", **options}
-        self.windows = WindowLog(self.lake.paths)
-        self.source: dict[str, Any] = {}
-        self.run()
-
-    def run(self, **options: Any) -> Validated:
-        sections = {name: value for name, value in options.items() if name == "filters"}
-        validation = {**self.options, **{name: value for name, value in options.items() if name not in sections}}
-        # As a file would be read: with its aliases.
-        raw = self.lake.replication.model_dump(mode="json", by_alias=True) | {"validation": validation, **sections}
-        raw["source"] |= self.source
-        return validate(Replication.model_validate(raw), 0, self.lake.hi, "run")
-
-    def window(self, *, key: int = 9001, mirrored: bool = True) -> None:
-        w = self.shop.workload
-        for each in range(key, key + 3):
-            w.begin().insert("shop", "item", id=each, name=f"item {each}", n=1).commit()
-        self.change(key + 1, n=5)
-        w.begin().delete("shop", "item", **self.row(key + 2)).commit()
-        self.apply(mirrored=mirrored)
-
-    def row(self, key: int) -> dict[str, str | None]:
-        return next(row for row in self.shop.rows("item") if row["id"] == str(key))
-
-    def change(self, key: int, **values: object) -> None:
-        self.shop.workload.begin().update("shop", "item", self.row(key), **values).commit()
-
-    def apply(self, *, mirrored: bool = True) -> None:
-        self.lake.land(mirrored=mirrored)
-        self.shop.refill()
-        set_checkpoint(self.shop.server, self.lake.hi)
-
-    def errors(self) -> list[tuple[str, str, str, str]]:
-        return [(one.status, one.table, one.key, one.kind) for one in Ledger(self.lake.paths).entries()]
 
 
 @pytest.fixture
@@ -220,6 +178,43 @@ def test_what_changed_too_long_ago_is_passed_over(watched: Watched) -> None:
     execute(watched.shop.server, "DELETE FROM shop.item WHERE id > 9000")
     done = watched.run(**{"max-behind-s": 30})
     assert (done.compared, done.found, done.passed_over) == (1, 1, True)
+
+
+def test_of_more_tables_than_a_sample_has_rows_other_ones_are_chosen_by_each_window(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chances = {"shop.empty": 2, "shop.item": 1}
+    monkeypatch.setattr(run_of_validation, "chance_of_key", lambda text, _: chances.get(text, 0))
+    w = watched.shop.workload
+    for key in (9001, 9002):
+        w.begin().insert("shop", "empty", id=key).insert("shop", "item", id=key, name=f"i {key}", n=1).commit()
+        watched.apply()
+        execute(watched.shop.server, "DELETE FROM shop.item", "DELETE FROM shop.empty")
+        assert watched.run(mode="sample", **{"sample-rows": 1}).found == 1
+        chances["shop.empty"] = 0
+    assert [table for _, table, _, _ in watched.errors()] == ["item", "empty"]
+
+
+def test_rows_that_a_lost_connection_kept_from_being_compared_are_compared_by_the_next_run(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is no comparison of its window, whatever tables it had done before."""
+    watched.window()
+    watched.shop.workload.begin().insert("shop", "empty", id=9001).commit()
+    watched.apply()
+    execute(watched.shop.server, "DELETE FROM shop.item WHERE id = 9001")
+
+    def lost(session: Any, table: Any, *more: Any) -> Any:
+        if table.name == "item":
+            execute(watched.shop.server, f"KILL {session.value('SELECT CONNECTION_ID()')}")
+        return sources.rows_of_keys(session, table, *more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_of_validation, "rows_of_keys", lost)
+        done = watched.run()
+    assert (done.state, watched.errors()) == ("postponed", [])
+    done = watched.run()
+    assert (done.state, done.compared, done.found) == ("done", 4, 1)
 
 
 def test_the_ledger_is_bounded(shop: Shop) -> None:
