@@ -135,7 +135,7 @@ def render_batches(workload: Workload, rows: int, plain: bool) -> tuple[list[Sta
     for table, deleted, written in given:
         for phase, images in ((Phase.DELETE, deleted), (Phase.WRITE, written)):
             writer = TableStatements(
-                table.definition, 0, limits=BatchLimits(rows), first_batch=numbers[phase], plain=plain
+                table.definition, 0, limits=BatchLimits(rows), first_batch=numbers[phase], plain=plain, alike=True
             )
             found += writer.render_deletes(images) if phase is Phase.DELETE else writer.render_writes(images)
             numbers[phase] = writer.next_batch

@@ -119,7 +119,9 @@ def make_steps(folder: str) -> Iterator[Step]:
     names = [column.name for column in table.row_columns]
     yield Step("convert: images", own.num_rows, lambda: images_from_maps(images, names))
     columns = images_from_maps(images, names)
-    yield Step("convert: text", own.num_rows, lambda: list(TableStatements(table, 0).render_writes(columns)))
+    yield Step(
+        "convert: text", own.num_rows, lambda: list(TableStatements(table, 0, alike=True).render_writes(columns))
+    )
     changes = net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
     definitions = {SegmentTable(0, one.db, one.name): one for one in tables}

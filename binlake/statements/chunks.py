@@ -1,8 +1,8 @@
 """How the net changes of a window are cut into chunks of rows that one call renders, the same for every caller.
 
 The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. What a
-chunk holds follows from the rows alone: hash buckets of the key, in order, up to a count of rows and bytes. Batches are
-pinned, so nothing here may depend on which process holds the rows or in which order they come.
+chunk holds follows from the rows alone: hash buckets of the key's beginning, in order, up to a count of rows and bytes.
+Batches are pinned, so nothing here may depend on which process holds the rows or in which order they come.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ SIZES = pa.schema(
 
 Ints = NDArray[np.int64]
 
+_LAST = len('00"]')
+"""Bytes at the end of a key that its bucket does not depend on: more would make one bucket of too many large rows."""
 _MANY = 1 << 31
 """Codes of places that are not made few: far from where a product of two would lose bits."""
 
@@ -74,8 +76,17 @@ def add_places(changes: pa.Table) -> pa.Table:
     """Rows of `change` with their phase and bucket."""
     deleted = pc.equal(changes[Change.OP], "delete")
     phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
-    buckets = (row_hashes(changes, [Change.KEY]) % np.uint64(BUCKETS)).astype(np.int32)
-    return changes.append_column("phase", phase).append_column("bucket", pa.array(buckets))
+    return changes.append_column("phase", phase).append_column("bucket", pa.array(_buckets(changes[Change.KEY])))
+
+
+def _buckets(keys: Any) -> NDArray[np.int32]:
+    """The bucket of each key (JSON): one for all that differ in their last two bytes only.
+
+    So a batch has neighbours, which a server writes to few pages, and counts as few ranges.
+    """
+    beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_LAST)
+    hashes = row_hashes(pa.table({Change.KEY: beginnings}), [Change.KEY])
+    return (hashes % np.uint64(BUCKETS)).astype(np.int32)
 
 
 def measure_sizes(rows: pa.Table) -> pa.Table:

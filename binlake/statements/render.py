@@ -20,7 +20,8 @@ from binlake.rows.codec import key_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.columns import JoinedTexts, append_commas, join_tuples, join_value_tuples, match_literals
-from binlake.statements.keyless import exact_name, image_conditions
+from binlake.statements.counts import KeyCounts, tuple_of
+from binlake.statements.keyless import image_conditions
 from binlake.statements.lenient import make_lenient, rows_with_error_values
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import qualified, quote_name
@@ -38,7 +39,8 @@ class TableStatements:
     """Renders the batches of `table` (its definition after routing, valid at `segment`).
 
     Batch numbers count from `first_batch` on, per call order. Raises SchemaError when a column of the table is
-    missing in the images, Permanent for a row that no packet of the server can hold. `plain`: outside safe mode.
+    missing in the images, Permanent for a row that no packet of the server can hold. `plain`: outside safe mode;
+    `alike`: the target's key has the type of the source's for certain.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class TableStatements:
         limits: BatchLimits | None = None,
         first_batch: int = 0,
         plain: bool = False,
+        alike: bool = False,
     ) -> None:
         self._table = table
         self._segment = segment
@@ -62,9 +65,8 @@ class TableStatements:
         self._name = qualified(table.db, table.name)
         self._columns = written_columns(table, dialect)
         self._keys = key_columns(table)
-        self._key_names = _tuple([quote_name(column.name) for column in self._keys])
-        self._exact_names = _tuple([exact_name(column) for column in self._keys])
-        self._is_checked_exactly = self._exact_names != self._key_names
+        self._key_names = tuple_of([quote_name(column.name) for column in self._keys])
+        self._alike = alike
 
     @property
     def next_batch(self) -> int:
@@ -83,12 +85,11 @@ class TableStatements:
         verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
         heads = self._heads(verb, images)
         values = JoinedTexts(self._value_tuples(images))
-        keys = JoinedTexts(append_commas(self._key_tuples(images)))
-        for start, stop in self._limits.cuts_of([values.sizes, keys.sizes * (1 + self._is_checked_exactly)]):
+        counts = KeyCounts(self._table, [self._image(images, key.name) for key in self._keys], alike=self._alike)
+        for start, stop in self._limits.cuts_of([values.sizes, counts.sizes]):
             sql = b"".join((heads.of(slice(start, stop)), values.joined(start, stop), tail.encode()))
             self._require_fits_packet(sql, images, start)
-            count = self._count_sql(keys.joined(start, stop).decode())
-            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, count)
+            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, counts.sql(start, stop))
 
     def render_deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
@@ -167,11 +168,6 @@ class TableStatements:
             raise SchemaError("the image of a row lacks a column of its table", where=where)
         return images[name]
 
-    def _count_sql(self, found: str) -> str:
-        """Counts the rows with the keys `found`, texts byte by byte: a row of another batch may have an equal one."""
-        sql = f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({found})"
-        return f"{sql} AND {self._exact_names} IN ({found})" if self._is_checked_exactly else sql
-
     def _require_fits_packet(self, sql: bytes, images: Images, row: int) -> None:
         """Only a statement of one row can be too long: `row` is its place in `images`."""
         if self._limits.takes_bytes(len(sql)):
@@ -193,10 +189,6 @@ class TableStatements:
 
 def _names(columns: Sequence[ColumnInfo]) -> str:
     return ",".join(quote_name(column.name) for column in columns)
-
-
-def _tuple(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
 class _Heads:

@@ -5,7 +5,7 @@ The driver itself takes a small window, Spark's workers a large one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -21,6 +21,8 @@ from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
 from binlake.statements.chunks import add_places, cut_chunks, measure_sizes, number_chunks, split_by_chunk, sum_sizes
 from binlake.target import too_many_rows_error
+from binlake.target.definitions.forms import Name
+from binlake.target.definitions.shape import find_option
 from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.convert.keeping import add_origins
 from spark_jobs.convert.render import RENDERED, Renderer
@@ -52,7 +54,8 @@ def net_statements(
         counted = sum_sizes(collect_rows(map_rows(rows, measure_sizes, SIZES)))
     chunks = cut_chunks(counted, limits)
     copies = {place: name_of_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
-    renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
+    accepted = find_accepted(target, {place.name for place in tables})
+    renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies, accepted)
     return render_rows(rows, renderer), rowhash.merge_folds(folds_in(parts))
 
 
@@ -84,6 +87,12 @@ def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Table
         _require_segments(counted, target.max_segment_rows, window.bounds.window)
     places = {SegmentTable(row[Change.SEGMENT], row[Change.DB], row[Change.TABLE]) for row in counted}
     return {place: definition_of(window.definitions, window.segments, place) for place in places}
+
+
+def find_accepted(target: Target, names: Iterable[Name]) -> frozenset[Name]:
+    """The tables of `names` that the configuration lets be unlike the source's in something."""
+    options = {name: find_option(target, name) for name in names}
+    return frozenset(name for name, option in options.items() if option is not None and option.accept)
 
 
 def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:

@@ -29,7 +29,8 @@ RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "ori
 @dataclass(frozen=True)
 class Renderer:
     """The rows of a chunk to rows of `statement`. `tables`: definitions by (segment, db, table); `plain`: outside safe
-    mode; `copies`: by the same place, the table (quoted) that keeps what the target alone has.
+    mode; `copies`: by the same place, the table (quoted) that keeps what the target alone has; `accepted`: the names of
+    tables of which the configuration accepts a difference.
     """
 
     window: str
@@ -39,6 +40,7 @@ class Renderer:
     limits: BatchLimits
     plain: bool
     copies: Mapping[SegmentTable, str] = field(default_factory=dict)
+    accepted: frozenset[tuple[str, str]] = frozenset()
 
     def __call__(self, rows: pa.Table, number: int) -> pa.Table:
         """All rows of the chunk `number` to its batches. Raises SchemaError, Permanent."""
@@ -69,6 +71,7 @@ class Renderer:
             limits=self.limits,
             first_batch=chunk.first_batch,
             plain=self.plain,
+            alike=(table.db, table.name) not in self.accepted,
         )
 
     def _kept_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:

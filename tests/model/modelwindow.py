@@ -130,7 +130,13 @@ class Converter:
                 net = net_changes(own, table.identity(), key_defaults_of(table), strict=True)
                 for phase in first:
                     out = TableStatements(
-                        table, number, dialect=target.db_type, limits=limits, first_batch=first[phase], plain=plain
+                        table,
+                        number,
+                        dialect=target.db_type,
+                        limits=limits,
+                        first_batch=first[phase],
+                        plain=plain,
+                        alike=True,
                     )
                     changes = sorted(
                         (c for c in net if (c.op == "delete") == (phase == Phase.DELETE)), key=lambda c: c.key

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from support.netchanges import WINDOW, changes, definitions
 
+from binlake.config.model import Target
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CHANGE
 from binlake.statements import BatchLimits, Phase, chunks
@@ -75,6 +76,24 @@ def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSess
         shown = collect_rows(found).to_pylist()
         assert _comparable(shown) == _comparable([row for rows_of_key in expected for row in rows_of_key])
     assert {row["phase"] for row in shown} == {Phase.DELETE, Phase.WRITE, Phase.KEEP, Phase.RESTORE}
+
+
+def test_keys_of_a_table_that_may_be_of_another_type_are_listed() -> None:
+    # Between two whole numbers a DECIMAL has more values than their distance.
+    rows = [row for row in changes(Random(5), 900, 1).to_pylist() if row["table"] == "a" and row["op"] != "delete"]
+    named = [{**row, "key": f'["{n}"]', "after": [("id", str(n)), ("text", "")]} for n, row in enumerate(rows, 1000)]
+    placed = chunks.add_places(pa.Table.from_pylist(named, schema=changes(Random(5), 1).schema))
+    cut = chunks.cut_chunks(chunks.sum_sizes(chunks.measure_sizes(placed)), BatchLimits())
+    tables = [{"db-name": "d", "tbl-name": "a", "accept": ["column id is decimal(9,1), not bigint"]}]
+    found = {}
+    for options in (tables, [{**tables[0], "accept": [], "preserve": True}], []):
+        accepted = netstatements.find_accepted(Target.model_validate({"tables": options}), [("d", "a"), ("d", "b")])
+        renderer = Renderer(WINDOW, definitions(), cut, "mariadb", BatchLimits(), plain=False, accepted=accepted)
+        found[accepted] = netstatements.render_rows(placed, renderer)["verify_sql"].to_pylist()
+    assert list(found) == [frozenset({("d", "a")}), frozenset()]
+    ranged, listed = ([" BETWEEN " in sql for sql in found[accepted]] for accepted in reversed(found))
+    assert all(ranged)
+    assert not any(listed)
 
 
 def _phases(row: dict, moved: dict, several: dict) -> list[dict]:  # type: ignore[type-arg]

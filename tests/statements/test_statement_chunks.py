@@ -30,7 +30,8 @@ LIMITS = BatchLimits(rows=7)
 def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
     """What `total` gives, one row after the other."""
     found: dict[tuple[Any, ...], Counter[str]] = {}
-    for row, mixed in zip(rows.to_pylist(), row_hashes(rows, ["key"]).tolist(), strict=True):
+    beginnings = pa.table({"key": [key.as_py().encode()[:-4] for key in rows["key"]]})
+    for row, mixed in zip(rows.to_pylist(), row_hashes(beginnings, ["key"]).tolist(), strict=True):
         phase = 1 if row["op"] == "delete" else 2
         own = found.setdefault((row["segment"], phase, row["db"], row["table"], mixed % BUCKETS), Counter())
         image = row["before"] if row["after"] is None else row["after"]
@@ -82,6 +83,19 @@ def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatc
     for before, chunk in itertools.pairwise(found):
         follows = before.place[:2] == chunk.place[:2]
         assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
+
+
+def test_neighbours_are_in_one_bucket_and_all_are_spread() -> None:
+    # A bucket is the least that one call holds: a hundred rows of one beginning, however large they are.
+    numbers = [f'["{number}"]' for number in range(100_000, 164_000)]
+    rows = changes(Random(1), 1).take(pa.array([0] * len(numbers)))
+    buckets = add_places(rows.set_column(rows.column_names.index("key"), "key", pa.array(numbers)))[
+        "bucket"
+    ].to_pylist()
+    assert {len(set(buckets[start : start + 100])) for start in range(0, len(buckets), 100)} == {1}
+    counted = Counter(buckets)
+    assert len(counted) == BUCKETS
+    assert max(counted.values()) <= 2500
 
 
 def test_no_rows_have_no_chunks() -> None:
