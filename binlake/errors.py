@@ -98,6 +98,10 @@ class SourceRefused(Permanent):
     """A MySQL or MariaDB source, or what its log holds, cannot be followed as it is."""
 
 
+class SharedFailure(Transient):
+    """A step on what several share was broken off: each of them has to begin anew from what is durable."""
+
+
 class OutOfTime(Transient):
     """A bounded search ended before it had an answer."""
 

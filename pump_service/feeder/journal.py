@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.base.filelock import FileLock
-from binlake.errors import Permanent, Transient
+from binlake.errors import Permanent, SharedFailure
 from binlake.mysqlbinlog.model import Position
 from pump_service.feeder.openbatches import OpenBatches
 
@@ -111,7 +111,8 @@ class LoadedChunk:
 class Journal:
     """The journal in `folder`, which this process alone holds. Thread-safe.
 
-    Raises Permanent when another process holds the folder or it is of another format, Transient when the disk fails.
+    Raises Permanent when another process has the folder or it is of another format; SharedFailure when the disk fails:
+    whether the step is durable is not known then, and a process that reads it anew sees it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -382,8 +383,8 @@ class Journal:
             except sqlite3.Error as error:
                 raise self._failed(error) from error
 
-    def _failed(self, error: sqlite3.Error | OSError) -> Transient:
-        return Transient(
+    def _failed(self, error: sqlite3.Error | OSError) -> SharedFailure:
+        return SharedFailure(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )
 

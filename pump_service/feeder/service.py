@@ -20,7 +20,7 @@ import structlog
 from binlake import tso
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
-from binlake.errors import BinlakeError, Fenced, SourceUnavailable
+from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
 from pump_service.feeder.beginning import begin_at_log
@@ -181,7 +181,8 @@ class Feeder:
         """A worker ended: the feeder ends with the last one, and with what is nobody's own fault."""
         with self._lock:
             self._running -= 1
-            if failure is not None and (not self._running or not isinstance(failure, BinlakeError)):
+            is_own = isinstance(failure, BinlakeError) and not isinstance(failure, SharedFailure)
+            if failure is not None and (not self._running or not is_own):
                 self._failure = self._failure or failure
                 self._stopped.set()
 

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from binlake.errors import SchemaError, SourceUnavailable
+from binlake.errors import BinlakeError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.model import SourceTransaction, Statement, TableMap
+from binlake.mysqlbinlog.model import Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.schema import TableDef
 from pump_service.feeder.journal import Journal, Place
@@ -265,13 +265,20 @@ class Worker:
                     )
                     for change in changes
                 ]  # fmt: skip
-                commit_ts = parts.publisher.publish(self.source.name, outgoing, transaction.end)
+                commit_ts = self._publish_all_or_end(outgoing, transaction.end)
                 for change in changes:
                     log.info("feeder_ddl", source=self.source.name, query=change.query, commit_ts=str(commit_ts))
             else:
                 self._move(transaction)
             parts.version = parts.catalog.version
         return changes
+
+    def _publish_all_or_end(self, outgoing: Sequence[Outgoing], end: Position) -> int:
+        """The last commit_ts. Raises SharedFailure: the catalog, by which all publish, has the change already."""
+        try:
+            return self._parts.publisher.publish(self.source.name, outgoing, end)
+        except BinlakeError as error:
+            raise SharedFailure(error.message, hint=error.hint, where=error.where) from error
 
     def _replaced(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
         """`statement`, or what the configuration has instead of it."""

@@ -12,7 +12,7 @@ import pytest
 from feeder_helpers import CountingClock, MemoryPumps, position
 from support import alert_rules
 
-from binlake.errors import SchemaError, SourceUnavailable
+from binlake.errors import ConfigError, SchemaError, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, Session, SourceTransaction, Statement, TableMap
 from binlake.rows.schema import Action, DbInfo, TableDef
@@ -22,7 +22,8 @@ from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.metrics import metrics_page
 from pump_service.feeder.publisher import Publisher, read_key
-from pump_service.feeder.settings import SourceFile
+from pump_service.feeder.service import Feeder
+from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.worker import Parts, Worker
 from pump_service.workload.definitions import Col, column_json
 
@@ -259,3 +260,32 @@ def test_what_cannot_be_followed_names_its_transaction(world: World) -> None:
     failure = world.ended.get(timeout=60)
     assert isinstance(failure, SchemaError)
     assert failure.where["transaction"] == "0-1-7"
+
+
+def test_a_journal_that_fails_is_no_sources_own_trouble(world: World) -> None:
+    world.journal._db.execute("PRAGMA query_only = ON")
+    world.feed(rows(1))
+    assert isinstance(world.ended.get(timeout=30), SharedFailure)
+    world.journal._db.execute("PRAGMA query_only = OFF")
+
+
+def test_a_change_of_the_catalog_that_no_pump_takes_ends_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> list[str]:
+        raise ConfigError("the pump refused", hint="look there")
+
+    monkeypatch.setattr(world.pumps, "write_prewrites", refuse)
+    world.feed(statement(1, "CREATE TABLE t (id INT)"))
+    ended = world.ended.get(timeout=30)
+    assert isinstance(ended, SharedFailure)
+    assert ended.hint == "look there"
+
+
+def test_what_all_sources_share_ends_the_feeder_and_a_sources_own_trouble_does_not(tmp_path: Path) -> None:
+    sources = [{"name": name, "host": "h", "start": {"mode": "now"}} for name in ("one", "two", "three")]
+    values = {"data-dir": str(tmp_path), "tracker": {"host": "h"}, "source": sources}
+    feeder = Feeder(FeederFile.model_validate(values))
+    feeder._on_end(SchemaError("of one table"))
+    assert not feeder._stopped.is_set()
+    feeder._on_end(SharedFailure("the journal fails"))
+    assert feeder._stopped.is_set()
+    assert isinstance(feeder._failure, SharedFailure)
