@@ -160,13 +160,30 @@ class ObjectStore:
     def put_from(self, path: str, content: IO[bytes]) -> None:
         """As Store.put_from."""
         # A stream has no other end than being closed, which shows what it has got. So what interrupts the main thread
-        # (Ctrl-C, the end of a task) waits: half a file would stand in the place of a whole one.
-        with self._errors(path), ThreadPoolExecutor(1, "upload") as thread:
-            thread.submit(self._upload, path, content).result()
+        # (Ctrl-C, the end of a task) waits: half a file would stand in the place of a whole one. And what cannot be
+        # read is found before; where it cannot be read later only, nothing is left in its place.
+        with self._errors(path):
+            begin = content.tell()
+            size = _count_bytes(content)
+            content.seek(begin)
+            with ThreadPoolExecutor(1, "upload") as thread:
+                thread.submit(self._upload, path, content, size).result()
 
-    def _upload(self, path: str, content: IO[bytes]) -> None:
-        with self._files.open_output_stream(f"{self._root}/{path}") as stream:
-            shutil.copyfileobj(content, stream, _PIECE)
+    def _upload(self, path: str, content: IO[bytes], size: int) -> None:
+        place, left, failure = f"{self._root}/{path}", size, None
+        with self._files.open_output_stream(place) as stream:
+            while left and failure is None:
+                try:
+                    piece = content.read(min(left, _PIECE))
+                except OSError as error:
+                    failure = error
+                    break
+                failure = None if piece else OSError(f"a file is {left} bytes shorter than it was")
+                stream.write(piece)
+                left -= len(piece)
+        if failure is not None:
+            self._files.delete_file(place)
+            raise failure
 
     def get(self, path: str) -> bytes | None:
         """As Store.get."""
@@ -216,6 +233,14 @@ class ObjectStore:
                     f"an object store refuses: {error}", where=where, hint="check bucket and rights"
                 ) from error
             raise Transient(f"an object store does not answer: {error}", where=where, hint="see the store") from error
+
+
+def _count_bytes(content: IO[bytes]) -> int:
+    """How many there are up to its end, all of them read."""
+    count = 0
+    while piece := content.read(_PIECE):
+        count += len(piece)
+    return count
 
 
 def _client(address: StoreAddress) -> Any:
