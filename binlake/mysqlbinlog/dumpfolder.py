@@ -19,6 +19,7 @@ import pyarrow as pa
 from binlake.dialect.names import split_statements
 from binlake.dialect.tokens import render, tokenize
 from binlake.errors import ConfigError
+from binlake.mysqlbinlog.dumpplace import METADATA, DumpPlace, parse_dump_place
 
 _ENDING = re.compile(r"(?P<name>.+)\.sql(?:\.gz|\.zst)?")
 _DATABASE, _TABLE, _VIEW = "-schema-create", "-schema", "-schema-view"
@@ -41,6 +42,7 @@ class DumpFolder:
 
     `said_rows`: how many rows a table has, where the metadata says it (mydumper). `left_out`: files with triggers,
     routines, events and sequences. `other_rows`: files with rows that are not SQL, or that cannot be unpacked.
+    `metadata`: its text, read once with the rest.
     """
 
     path: Path
@@ -51,6 +53,12 @@ class DumpFolder:
     said_rows: dict[Name, int]
     left_out: tuple[str, ...] = ()
     other_rows: tuple[Path, ...] = ()
+    metadata: str = ""
+
+    @property
+    def place(self) -> DumpPlace:
+        """Where the dump was taken. Raises ConfigError where its metadata does not say it."""
+        return parse_dump_place(self.path, self.metadata)
 
     @property
     def row_files(self) -> list[tuple[Name, Path]]:
@@ -60,7 +68,8 @@ class DumpFolder:
 
 def read_dump_folder(path: Path) -> DumpFolder:
     """The files of the dump in `path`. Raises ConfigError naming what is missing or cannot be loaded."""
-    files = _list_files(path)
+    files, metadata = _list_files(path), _read_metadata(path)
+    _require_own_names(path, metadata)
     matches = ((_ENDING.fullmatch(file.name), file) for file in files)
     names = {match["name"]: file for match, file in matches if match is not None}
     views = {_table_of(name.removesuffix(_VIEW)) for name in names if name.endswith(_VIEW)}
@@ -75,9 +84,9 @@ def read_dump_folder(path: Path) -> DumpFolder:
             hint="give the folder that mydumper or dumpling wrote, with its schema files",
         )
     return DumpFolder(
-        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _said_rows(path),
+        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _said_rows(metadata),
         left_out=tuple(sorted(file.name for name, file in names.items() if name.endswith(_ROUTINES))),
-        other_rows=tuple(file for file in files if _has_other_rows(file.name)),
+        other_rows=tuple(file for file in files if _has_other_rows(file.name)), metadata=metadata,
     )  # fmt: skip
 
 
@@ -131,7 +140,6 @@ def _list_files(path: Path) -> list[Path]:
         raise ConfigError(
             "the dump did not come to its end: its metadata is partial", where={"folder": path}, hint="dump again"
         )
-    _require_own_names(path)
     return files
 
 
@@ -141,10 +149,10 @@ def _has_other_rows(name: str) -> bool:
     return plain.endswith(_OTHER_ROWS) or (plain.endswith(".sql") and _ENDING.fullmatch(name) is None)
 
 
-def _require_own_names(path: Path) -> None:
+def _require_own_names(path: Path, metadata: str) -> None:
     """mydumper calls a table whose name no file can have by a number, and says so in the metadata."""
     shown = ""
-    for match in _OF_TABLE.finditer(_read_metadata(path)):
+    for match in _OF_TABLE.finditer(metadata):
         real = (match["real"] or "").strip("`\"'")
         if match["shown"]:
             shown = match["shown"]
@@ -155,10 +163,10 @@ def _require_own_names(path: Path) -> None:
             )  # fmt: skip
 
 
-def _said_rows(path: Path) -> dict[Name, int]:
+def _said_rows(metadata: str) -> dict[Name, int]:
     found: dict[Name, int] = {}
     name: Name = ("", "")
-    for match in _OF_TABLE.finditer(_read_metadata(path)):
+    for match in _OF_TABLE.finditer(metadata):
         if match["shown"]:
             name = match["db"].replace("``", "`"), match["shown"].replace("``", "`")
         elif match["rows"]:
@@ -167,7 +175,7 @@ def _said_rows(path: Path) -> dict[Name, int]:
 
 
 def _read_metadata(path: Path) -> str:
-    metadata = path / "metadata"
+    metadata = path / METADATA
     return metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
 
 

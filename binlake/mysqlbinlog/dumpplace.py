@@ -12,6 +12,7 @@ from pathlib import Path
 from binlake.errors import ConfigError
 from binlake.mysqlbinlog.model import Position
 
+METADATA = "metadata"
 _TIDB_LOG = "tidb-binlog"
 _ENTRY = re.compile(r"^\s*(\w+)\s*[:=]\s*(.*?)\s*$")
 _NEXT_PART = re.compile(r"^\s*(SHOW (SLAVE|REPLICA) STATUS|\[(replication|config|`).*|Finished dump)", re.IGNORECASE)
@@ -31,19 +32,23 @@ class DumpPlace:
 
 def read_dump_place(folder: Path) -> DumpPlace:
     """What the metadata of the dump in `folder` says. Raises ConfigError."""
-    path = folder / "metadata"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = (folder / METADATA).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the folder has no metadata of a dump: {error}", where={"folder": folder}, hint="give the dump's folder"
         ) from None
-    found = _entries(lines)
+    return parse_dump_place(folder, text)
+
+
+def parse_dump_place(folder: Path, metadata: str) -> DumpPlace:
+    """What this `metadata` of the dump in `folder` says. Raises ConfigError."""
+    found = _entries(metadata.splitlines())
     file, offset, gtids = (_first(found, names) for names in (_FILE, _OFFSET, _GTIDS))
     if not file or not offset.isdecimal():
         raise ConfigError(
             "the dump's metadata names no place",
-            where={"file": path},
+            where={"file": folder / METADATA},
             hint="dump with a consistent snapshot: mydumper without --no-locks, dumpling with --consistency auto",
         )
     if file == _TIDB_LOG:

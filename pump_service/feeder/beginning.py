@@ -12,7 +12,7 @@ import structlog
 
 from binlake.errors import ConfigError, Transient
 from binlake.mysqlbinlog.definitions.described import DatabaseDescription
-from binlake.mysqlbinlog.dumpplace import read_dump_place
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
 from binlake.mysqlbinlog.model import Position
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.dumpfolder import read_schema_files
@@ -34,14 +34,15 @@ def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never rests.
     """
     start = source.start
-    dumped = read_schema_files(start.definitions) if start.definitions is not None else None
+    dump = read_dump_folder(start.definitions) if start.definitions is not None else None
+    dumped = read_schema_files(dump) if dump is not None else None
     end, databases = Position("", 4), list[DatabaseDescription]()
     if dumped is None or start.mode == "now":
         with closing(connect(source)) as link:
             databases, end = _definitions_at_end(link)
     if start.target is not None:
         databases = describe_by_target(source, databases, start.target)
-    place = _place_of(start, end)
+    place = _place_of(start, end, dump)
     with catalog.lock:
         first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
         ts = publisher.fetch_ts(source.name)
@@ -49,17 +50,17 @@ def begin_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     log.info("source_begins", source=source.name, mode=start.mode, definitions=len(first), **_shown(place))
 
 
-def _place_of(start: Start, end: Position) -> Position:
-    """Where the log is read from; `end`: where it ends now."""
-    if start.mode == "dump" and start.definitions is not None:
-        dumped = read_dump_place(start.definitions)
-        if dumped.commit_ts:
+def _place_of(start: Start, end: Position, dump: DumpFolder | None) -> Position:
+    """Where the log is read from; `end`: where it ends now; `dump`: the one of the definitions."""
+    if start.mode == "dump" and dump is not None:
+        place = dump.place
+        if place.commit_ts:
             raise ConfigError(
                 "the dump is one of TiDB, and the feeder reads MySQL and MariaDB",
-                where={"folder": start.definitions},
+                where={"folder": dump.path},
                 hint="binlake checkpoint set --base: pumps behind TiDB need no feeder",
             )
-        return dumped.position
+        return place.position
     if start.mode == "now":
         return end
     return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)

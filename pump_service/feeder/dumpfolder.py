@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from binlake.mysqlbinlog.dumpfolder import read_dump_folder, read_dump_statements
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_statements
 from binlake.mysqlbinlog.model import Session, Statement
 
 _SESSION = Session(sql_mode=0, time_zone="+00:00", explicit_defaults_for_timestamp=True)
 
 
-def read_schema_files(folder: Path) -> list[Statement]:
-    """The statements of a dump's schema files, databases first. Raises ConfigError naming what is missing."""
-    dump = read_dump_folder(folder)
+def read_schema_files(dump: DumpFolder) -> list[Statement]:
+    """The statements of a dump's schema files, databases first. Raises ConfigError for a damaged file."""
     files = [*(("", file) for file in dump.databases.values()), *((db, file) for (db, _), file in dump.tables.items())]
     return [Statement(db, text, _SESSION) for db, file in files for text in read_dump_statements(file)]

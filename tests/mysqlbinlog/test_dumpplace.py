@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import ConfigError
+from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.dumpplace import DumpPlace, read_dump_place
 from binlake.mysqlbinlog.model import Position
 
@@ -42,6 +43,13 @@ def test_the_place_of_a_dump(tmp_path: Path, kind: str) -> None:
     text, place = METADATA[kind]
     (tmp_path / "metadata").write_text(text)
     assert read_dump_place(tmp_path) == place
+    (tmp_path / "d-schema-create.sql").write_text("CREATE DATABASE d")
+    (tmp_path / "d.t-schema.sql").write_text("CREATE TABLE t (id INT)")
+    dump = read_dump_folder(tmp_path)
+    # Another dump comes into the folder: what was read stays one.
+    (tmp_path / "metadata").write_text("[master]\nFile = other.000009\nPosition = 9\n\n[`d`.`t`]\nRows = 9\n")
+    assert dump.place == place
+    assert dump.said_rows == ({("d", "t"): 3} if kind == "mydumper 0.16" else {})
 
 
 def test_a_folder_that_is_no_dump_is_refused(tmp_path: Path) -> None:

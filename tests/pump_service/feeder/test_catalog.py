@@ -14,6 +14,7 @@ from support.mariadb import rows as rows_of
 from binlake.errors import ConfigError, SchemaError
 from binlake.mysqlbinlog.definitions.described import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
+from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
@@ -233,7 +234,7 @@ def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Follo
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    version, found = quiet.catalog.version, read_schema_files(tmp_path)
+    version, found = quiet.catalog.version, read_schema_files(read_dump_folder(tmp_path))
     with pytest.raises(SchemaError):
         quiet.catalog.follow_all("quiet", [*found, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
     assert quiet.catalog.version == version
@@ -244,7 +245,7 @@ def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Follo
     assert table.charset == "gbk"
     (tmp_path / "du%2Dmp-schema-create.sql").unlink()
     with pytest.raises(ConfigError, match="du-mp-schema-create"):
-        read_schema_files(tmp_path)
+        read_schema_files(read_dump_folder(tmp_path))
 
 
 def test_elements_with_characters_of_four_bytes_are_what_the_source_has(quiet: Followed) -> None:
