@@ -162,6 +162,13 @@ def find_closing(tokens: Sequence[Token], start: int) -> int:
     return len(tokens) - 1
 
 
+def past_exists(tokens: Sequence[Token], at: int) -> int:
+    """The first index from `at` on that is no word of IF [NOT] EXISTS."""
+    while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
+        at += 1
+    return at
+
+
 def split_list(tokens: Sequence[Token]) -> list[list[Token]]:
     """`tokens` cut at top-level commas."""
     parts: list[list[Token]] = [[]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.dialect import tokenize_restored
-from binlake.dialect.tokens import tokenize
+from binlake.dialect.tokens import past_exists, tokenize
 from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
@@ -84,7 +84,9 @@ def _renamed(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
     except SchemaError:
         return {}, False
     starts = [
-        at + 1 + tokens[at + 1].is_word("COLUMN") for at in range(len(tokens) - 3) if tokens[at].is_word("CHANGE")
+        past_exists(tokens, at + 1 + tokens[at + 1].is_word("COLUMN"))
+        for at in range(len(tokens) - 3)
+        if tokens[at].is_word("CHANGE")
     ]
     named = {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
     return named, ddl.decision != "refused"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlake.dialect import tokenize_restored
+from binlake.dialect.tokens import past_exists
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
@@ -98,7 +99,7 @@ def renames_column(query: str) -> bool:
     tokens = tokenize_restored(query)
     for at in range(len(tokens) - 3):
         if tokens[at].is_word("CHANGE"):
-            at += 1 + tokens[at + 1].is_word("COLUMN")
+            at = past_exists(tokens, at + 1 + tokens[at + 1].is_word("COLUMN"))
             if fold_name(tokens[at].value) != fold_name(tokens[at + 1].value):
                 return True
     return False

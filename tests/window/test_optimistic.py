@@ -160,7 +160,13 @@ def test_a_renamed_column_is_a_conflict(same_number: bool) -> None:
         made(w)
 
 
-@pytest.mark.parametrize("query", ["CHANGE {} {} VARCHAR(90)", "CHANGE COLUMN {} {} VARCHAR(90)", "CHANGE {} {} TEXT"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "CHANGE {} {} VARCHAR(90)", "CHANGE COLUMN {} {} VARCHAR(90)", "CHANGE {} {} TEXT",
+        "CHANGE COLUMN IF EXISTS {} {} TEXT",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(("old", "new"), [("name", "title"), ("NAME", "name")])
 def test_change_is_a_rename_where_its_two_names_differ(query: str, old: str, new: str) -> None:
     """With another type the column has another number, so that the text alone tells."""

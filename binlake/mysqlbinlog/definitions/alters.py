@@ -11,7 +11,16 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.dialect.tokens import Token, TokenKind, find_closing, join_list, spaced_tokens, split_list, tokenize
+from binlake.dialect.tokens import (
+    Token,
+    TokenKind,
+    find_closing,
+    join_list,
+    past_exists,
+    spaced_tokens,
+    split_list,
+    tokenize,
+)
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columntext import CreateText
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
@@ -72,10 +81,10 @@ def renamed_columns(specs: Sequence[Token]) -> dict[str, str]:
     found = dict[str, str]()
     for spec in split_list(specs):
         if spec and spec[0].is_word("CHANGE"):
-            at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+            at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
             found[fold_name(spec[at + 1].value)] = fold_name(spec[at].value)
         elif len(spec) > 4 and spec[0].is_word("RENAME") and spec[1].is_word("COLUMN"):
-            at = _past_exists(spec, 2)
+            at = past_exists(spec, 2)
             found[fold_name(spec[at + 2].value)] = fold_name(spec[at].value)
     return {new: old for new, old in found.items() if new != old}
 
@@ -90,7 +99,7 @@ def _former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | No
 def _dropped_column(spec: Sequence[Token]) -> str | None:
     if len(spec) < 2 or not spec[0].is_word("DROP") or spec[1].is_word("PARTITION", *_KEY_HEADS):
         return None
-    return fold_name(spec[_past_exists(spec, 1 + spec[1].is_word("COLUMN"))].value)
+    return fold_name(spec[past_exists(spec, 1 + spec[1].is_word("COLUMN"))].value)
 
 
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
@@ -177,12 +186,6 @@ def _option_value(spec: Sequence[Token], at: int) -> int | None:
     return end + has_mark if has_mark or spec[at].is_word(*_OPTIONS) else None
 
 
-def _past_exists(spec: Sequence[Token], at: int) -> int:
-    while at < len(spec) and spec[at].is_word("IF", "NOT", "EXISTS"):
-        at += 1
-    return at
-
-
 class _Specs:
     """Reads the clauses of one ALTER."""
 
@@ -207,7 +210,7 @@ class _Specs:
             return [(Action.ADD_PARTITION, spec)]
         if spec[1].is_word(*_KEY_HEADS):
             return self._add_key(spec)
-        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) in self.names and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
         return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
@@ -261,13 +264,13 @@ class _Specs:
             return self._drop_key(spec, 2, Action.DROP_CHECK)
         if second.is_word("CONSTRAINT"):
             return self._drop_constraint(spec)
-        at = _past_exists(spec, 1 + second.is_word("COLUMN"))
+        at = past_exists(spec, 1 + second.is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
         return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _named(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
-        place = _past_exists(spec, at)
+        place = past_exists(spec, at)
         name = fold_name(spec[place].value)
         if place > at and name not in self._keys and name not in self._constraints:
             return []
@@ -275,7 +278,7 @@ class _Specs:
 
     def _drop_constraint(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         """DROP CONSTRAINT by what it is, which nothing but the table before tells."""
-        name = spec[_past_exists(spec, 2)]
+        name = spec[past_exists(spec, 2)]
         kind = self._constraints.get(fold_name(name.value), "")
         if not kind:
             return self._drop_key(spec, 2, Action.DROP_INDEX)
@@ -283,13 +286,13 @@ class _Specs:
         return [(action, [*spaced_tokens(f"DROP {kind}"), _named(name)])]
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
         return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
 
     def _change(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
         head = [*spaced_tokens("CHANGE COLUMN"), _named(spec[at])]
@@ -306,13 +309,13 @@ class _Specs:
 
     def _alter(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("INDEX", "KEY"):
-            at = _past_exists(spec, 2)
+            at = past_exists(spec, 2)
             if at > 2 and fold_name(spec[at].value) not in self._keys:
                 return []
             return [(Action.INDEX_VISIBILITY, [*spec[:2], _named(spec[at]), *spec[at + 1 :]])]
         if spec[1].is_word("CHECK", "CONSTRAINT"):
             return []
-        at = _past_exists(spec, 1 + spec[1].is_word("COLUMN"))
+        at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         rest = spec[at + 1 :]
         if rest[:1] and rest[0].is_word("SET") and rest[1].is_word("VISIBLE", "INVISIBLE"):
             return []
@@ -321,7 +324,7 @@ class _Specs:
         return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _named(spec[at]), *rest])]
 
     def _rename(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        at = _past_exists(spec, 2)
+        at = past_exists(spec, 2)
         is_column = spec[1].is_word("COLUMN")
         if at > 2 and fold_name(spec[at].value) not in (self.names if is_column else self._keys):
             return []
