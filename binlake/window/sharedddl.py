@@ -44,6 +44,8 @@ class SharedJudge(Decider):
             gone = old.get(shared.id)
             if self._joins and case.job.type == Action.DROP_TABLE and gone is not None and not new:
                 return self._judge_joined(case, kept, (gone, None), held[gone.id], what)
+            if gone is not None and not new:
+                what += self._left_columns(gone, held[gone.id])
             return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
         if not old:
             others = [other for other in self._tables.sources(shared) if other.id != shared.id]
@@ -91,6 +93,22 @@ class SharedJudge(Decider):
             return replace(applied, before=joined.sides[0], after=joined.sides[1])
         made = self._decide(case, "apply", "", joined.sql, joined.sides, alert)
         return replace(made, action=Action.MULTI_SCHEMA_CHANGE)
+
+    def _left_columns(self, gone: TableDef, was: list[TableDef]) -> str:
+        """What is to be done for the columns that `gone` alone had; `was`: all tables before it went.
+
+        Nothing drops them here: the values of its rows, which stay, would go.
+        """
+        before, after = find_widest(was), find_widest(self._tables.sources(gone))
+        if before is None or after is None:
+            return ""
+        names = [column.name for column in before.columns if after.column(column.name) is None]
+        if not names:
+            return ""
+        return (
+            f", and the columns that it alone had ({', '.join(names)}): drop them at the target, or keep them by"
+            " `preserve`; the next window is refused until then"
+        )
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [other for other in self._tables.sources(table) if other.id != table.id]

@@ -10,7 +10,7 @@ import pytest
 from support.fedshards import FIRST_IDS, SHARDS, FedShards
 from support.mariadb import MariaDb, execute, mariadb_in_memory, rows
 
-from binlake.errors import SchemaError
+from binlake.errors import Drift, SchemaError
 from binlake.target.commands.locks import read_locks
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
@@ -87,6 +87,25 @@ def test_the_shards_of_a_shop_are_one_table(shards: FedShards) -> None:  # S4-03
     execute(shards.servers["shard-1"], "DROP TABLE store.sale_1")
     shards.run_windows()
     assert sales(shards.target, "sale", "*") == before
+
+
+def test_columns_of_a_dropped_shard_are_named_and_windows_go_on_once_they_are_gone(
+    sources: tuple[MariaDb, MariaDb], empty_mariadb: MariaDb, tmp_path: Path
+) -> None:  # S4-53 R-15: without a shard-mode nothing takes the values of rows that stay
+    for server in sources:
+        server.wipe()
+    with FedShards(tmp_path, sources, empty_mariadb, **{"shard-mode": ""}) as shards:
+        shards.start()
+        shards.run_step("base")
+        shards.run_step("widen", "shard-1")
+        execute(shards.servers["shard-1"], "DROP TABLE store.sale_1")
+        shards.run_windows()
+        shards.run_step("load", "shard-2")
+        with pytest.raises(Drift, match=r"store\.sale: column note is the target's own"):
+            shards.run_windows()
+        execute(shards.target, "ALTER TABLE store.sale DROP COLUMN note")
+        shards.run_windows()
+        assert sales(shards.target, "sale", "*") == sales(shards.servers["shard-2"], "sale_2")
 
 
 def test_one_id_on_two_shards_stops_with_both_named(shards: FedShards) -> None:  # S4-03

@@ -133,3 +133,15 @@ def test_what_the_target_runs(case: Case, mode: str) -> None:  # S4-53
             run_at_target(history(case), mode)
         return
     assert run_at_target(history(case), mode) == wanted
+
+
+@pytest.mark.parametrize(("gone", "left"), [(1, "name, note"), (2, "")])
+def test_without_a_mode_the_columns_that_a_dropped_table_alone_had_are_named(gone: int, left: str) -> None:
+    w = two_shards()
+    alter(w, "s2", "t_2", "ALTER TABLE `t_2` DROP COLUMN name", integer("id"))
+    note = text("note")
+    alter(w, "s1", "t_1", "ALTER TABLE `t_1` ADD COLUMN note VARCHAR(64)", integer("id"), text("name"), note)
+    w.drop_table(f"s{gone}", f"t_{gone}")
+    alert = plan(w, routes=[SHARDS], shard_mode="")[-1].alert
+    assert alert.startswith(f"s{gone}.t_{gone} shares its target with other tables: its rows stay there")
+    assert (f"({left}): drop them at the target" in alert) == bool(left)
