@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
@@ -40,7 +41,7 @@ class Catalog:
         self._followers = {
             source.name: Follower(source, trackers[source.name], self._writer, known) for source in sources
         }
-        self._read: dict[tuple[str, str, str], tuple[bytes, int, TableDef | None]] = {}
+        self._read: dict[tuple[str, str, str], tuple[TableMap, int, TableDef | None]] = {}
 
     @property
     def state(self) -> SchemaState:
@@ -67,10 +68,11 @@ class Catalog:
         """
         key = (source, event.db, event.table)
         known, version = self._read.get(key), self.version
-        if known is not None and known[0] == event.types and known[1] == version:
+        columns = replace(event, table_id=0)
+        if known is not None and known[0] == columns and known[1] == version:
             return known[2]
         found = self._definition_of(source, event)
-        self._read[key] = (event.types, version, found)
+        self._read[key] = (columns, version, found)
         return found
 
     def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.errors import SchemaError
+from binlake.errors import BinlakeError, SchemaError
+from binlake.mysqlbinlog.charsets import charset_of, decode_text
+from binlake.mysqlbinlog.definitions.columns import tidb_charset
+from binlake.mysqlbinlog.definitions.described import with_shown_characters
 from binlake.mysqlbinlog.model import TableMap
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -21,11 +24,15 @@ _SAME = {
 _SEQUENCE_TYPES = bytes([t.LONGLONG] * 6 + [t.TINY, t.LONGLONG])
 """Of the eight columns that every sequence has (MariaDB KB, "CREATE SEQUENCE")."""
 
+_WITH_CHARSET = t.STRINGS | {t.ENUM, t.SET}
+
 
 def check_table_map(table: TableDef, event: TableMap) -> None:
-    """Raises SchemaError naming what differs: the number of columns, a name, or a type."""
-    columns = table.all_columns
-    what = _difference(columns, event)
+    """Raises SchemaError naming what differs: the number of columns, a name, a type, the primary key.
+
+    Of a type also what decides values and is in no type number, where the log has it: signs, charsets, elements.
+    """
+    what = _difference(table.all_columns, event) or _other_key(table, event)
     if what:
         raise SchemaError(
             f"the log's rows do not fit the definition of their table: {what}",
@@ -50,4 +57,38 @@ def _difference(columns: Sequence[ColumnInfo], event: TableMap) -> str:
             return f"column {at + 1} is {event.names[at]} in the log, {column.name} in the definition"
         if _SAME.get(kind, kind) != _SAME.get(column.tp, column.tp):
             return f"column {column.name} has the type {kind} in the log, {column.tp} in the definition"
+        what = _other_values(column, event, at)
+        if what:
+            return f"column {column.name} has other {what} in the log than in the definition"
     return ""
+
+
+def _other_values(column: ColumnInfo, event: TableMap, at: int) -> str:
+    if event.unsigned is not None and column.tp in t.INTEGERS and event.unsigned[at] != column.unsigned:
+        return "signs"
+    charset = event.charsets[at] if event.charsets is not None else 0
+    if not charset or column.tp not in _WITH_CHARSET:
+        return ""
+    if tidb_charset(charset_of(charset)) != tidb_charset(column.charset):
+        return "charsets"
+    logged = event.elements[at] if event.elements is not None else ()
+    if logged and _shown(logged, charset) != tuple(map(with_shown_characters, column.elems)):
+        return "elements"
+    return ""
+
+
+def _shown(elements: Sequence[bytes], charset: int) -> tuple[str, ...]:
+    try:
+        return tuple(with_shown_characters(decode_text(element, charset)) for element in elements)
+    except BinlakeError:
+        return ()
+
+
+def _other_key(table: TableDef, event: TableMap) -> str:
+    # Who logs names logs the key too.
+    if event.names is None:
+        return ""
+    logged = {event.names[place] for place in event.primary_key or ()}
+    if {fold_name(name) for name in logged} == {fold_name(name) for name in table.primary_key}:
+        return ""
+    return "another primary key"

@@ -48,7 +48,7 @@ def _payload_fields(event: bytes) -> tuple[dict[int, int], int]:
 def _unzstd(data: bytes, size: int) -> bytes:
     try:
         plain: bytes = pa.decompress(data, decompressed_size=size, codec="zstd", asbytes=True)
-    except OSError as error:
+    except (OSError, OverflowError, MemoryError) as error:
         raise WireError(f"a compressed transaction cannot be read: {error}") from None
     return plain
 

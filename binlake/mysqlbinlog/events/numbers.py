@@ -17,8 +17,10 @@ def read_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_text(data: bytes, at: int) -> tuple[bytes, int]:
-    """A string behind its length-encoded length."""
+    """A string behind its length-encoded length. Raises WireError."""
     size, at = read_length(data, at)
+    if at + size > len(data):
+        raise WireError("a string ends behind the event that holds it")
     return data[at : at + size], at + size
 
 

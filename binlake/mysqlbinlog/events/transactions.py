@@ -5,6 +5,7 @@ What cannot be followed is refused by name; nothing is left out but events that 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from enum import Enum
 
@@ -42,6 +43,8 @@ _NO_TABLE = 0xFFFFFF
 """Table id of a row event that has no row: the end of a statement that changed none."""
 _MAPS = 4096
 _HIGH = ~0xFFFFFFFF
+_DAMAGE = (IndexError, ValueError, OverflowError, MemoryError, struct.error)
+"""What the parts of an event raise where it is shorter or other than it says."""
 _START_TRANSACTION = " START TRANSACTION"
 """What MySQL adds to a CREATE TABLE whose rows follow in the same transaction."""
 
@@ -112,7 +115,7 @@ class TransactionReader:
     def feed(self, event: bytes) -> SourceTransaction | None:
         """Take the next event; the transaction that it ends, if any. Raises WireError, SourceRefused, LostRange."""
         header = read_header(event)
-        kind = header.type
+        kind, before = header.type, self._offset
         if kind == _E.FORMAT_DESCRIPTION:
             self._has_checksums = writes_checksums(event)
         elif kind == _E.ROTATE:
@@ -120,7 +123,6 @@ class TransactionReader:
             return None
         elif self._has_checksums:
             event = without_checksum(event)
-        before = self._offset
         if header.end and not header.flags & ARTIFICIAL:
             self._advance(header.end)
             # Not where the event before it ended: a server leaves out what was done.
@@ -131,6 +133,12 @@ class TransactionReader:
         except (WireError, SourceRefused, LostRange) as error:
             place = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
             raise type(error)(error.message, hint=error.hint, where={**place, **error.where}) from None
+        except _DAMAGE as error:
+            raise WireError(
+                "an event is damaged: its parts do not fit its length",
+                hint="mysqlbinlog on the server shows whether its file is damaged; binlog_checksum = CRC32 guards it",
+                where={"file": self._file, "offset": before, "type": name_of(kind)},
+            ) from error
 
     def _advance(self, end: int) -> None:
         # The header has the low 32 bits only; a file with a large transaction is longer.
@@ -141,7 +149,7 @@ class TransactionReader:
         # One that was made for this reader may come before the log has said whether it has checksums.
         body = event[:-CHECKSUM_BYTES] if has_checksum(event) else event
         self._offset = int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + 8], "little")
-        self._file = body[HEADER_BYTES + 8 :].decode("utf-8")
+        self._file = body[HEADER_BYTES + 8 :].decode("utf-8", "backslashreplace")
 
     def _take(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
         kind = header.type
