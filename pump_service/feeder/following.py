@@ -90,7 +90,7 @@ class Follower:
         if former is not None and own == single.db and not _replaces(single):
             return []
         self._tracker.run(single, session)
-        if own != single.db and self._tracker.database(own) and self._tracker.database(single.db):
+        if own != single.db and self._tracked_database(own).name != self._tracked_database(single.db).name:
             raise one_name_here((own, single.db))
         if former is not None and not _replaces(single):
             return []

@@ -48,7 +48,7 @@ class Tracker(Protocol):
         """The table as it is there now; None where there is none."""
 
     def database(self, db: str) -> DatabaseDescription | None:
-        """The database (without tables) as it is there now; None where there is none."""
+        """The database (without tables) as it is there now, under the name it has there; None where there is none."""
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
         """Make everything again: exactly these databases and tables."""
@@ -138,8 +138,12 @@ class ScratchServer:
 
     def database(self, db: str) -> DatabaseDescription | None:
         """As the protocol says."""
-        found = describe_database(self._link.query, self._scratch.database(db))
-        return None if found is None else replace(found, name=db)
+        # With lower_case_table_names = 1 a server has another name than the statement said.
+        for name in (db, db.lower()):
+            found = describe_database(self._link.query, self._scratch.database(name))
+            if found is not None:
+                return replace(found, name=name)
+        return None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
         """As the protocol says."""

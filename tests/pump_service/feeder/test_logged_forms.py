@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import pymysql
 import pytest
 from support.loggedcopy import LoggedCopy
-from support.mariadb import MariaDb, execute
+from support.mariadb import MariaDb, execute, mariadb_in_memory
 
 from binlake.errors import SchemaError
 
@@ -150,6 +150,27 @@ def test_a_table_whose_rename_changes_the_case_alone_is_that_table(copy: LoggedC
     run(copy.server, ROWS.format("Foo"), "CREATE TABLE IF NOT EXISTS Foo (id INT)")
     copy.catch_up()
     assert copy.differences("shop") == []
+
+
+def test_a_server_that_has_all_names_in_lower_case() -> None:
+    with mariadb_in_memory((*MariaDb.source_options(), "--lower-case-table-names=1")) as server:
+        execute(server, "CREATE DATABASE shop")
+        copy = LoggedCopy(server)
+        try:
+            copy.adopt()
+            run(server, "CREATE DATABASE Other", "CREATE TABLE Other.Foo (Id INT PRIMARY KEY)")
+            run(server, "INSERT INTO other.foo VALUES (1)")
+            run(server, "CREATE DATABASE IF NOT EXISTS OTHER", "CREATE TABLE IF NOT EXISTS OTHER.FOO (x INT)")
+            run(server, "ALTER TABLE OTHER.FOO ADD c INT", "RENAME TABLE Other.Foo TO Other.Bar")
+            run(server, "INSERT INTO Other.bar VALUES (2, 2)")
+            copy.catch_up()
+            assert copy.differences("other") == []
+            assert list(copy.contents("other")) == ["bar"]
+            run(server, "ALTER DATABASE Other COLLATE latin1_bin", "DROP DATABASE OTHER")
+            copy.catch_up()
+            assert copy.contents("copy_other") == {}
+        finally:
+            copy.close()
 
 
 @pytest.mark.parametrize(
