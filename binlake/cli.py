@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import atexit
 import os
+import select
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TextIO
 
 from binlake.base.lightimport import import_lightly
 from binlake.errors import BinlakeError
@@ -32,7 +33,6 @@ def main() -> NoReturn:
     """The process `binlake`: run and leave with the command's status."""
     import_lightly()
     status = run(sys.argv[1:])
-    sys.stdout.flush()
     sys.stderr.flush()
     # Thread pools of native libraries (Arrow, delta-rs) now and then abort while the interpreter is taken down: all
     # that must be ended has been ended, so the process leaves without that.
@@ -43,21 +43,60 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run `binlake ARGUMENTS`; the exit status.
 
-    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = not found, 130 = interrupted.
+    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = not found, 130 = interrupted, 141 = nobody reads
+    the output any more.
     """
+    try:
+        return _run(arguments)
+    except BinlakeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
+            # What is still to be written goes nowhere: a flush would fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        in_words = _storage_error(error)
+        if in_words is None:
+            raise
+        print(f"error: {in_words}", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
     # Behind `import_lightly`: it loads structlog.
     from binlake.base.logs import write_events_to
 
     command, args = prepare(arguments)
     # Events go to stderr: stdout is what the command prints, `--output json` among it.
     write_events_to(sys.stderr)
-    try:
-        return command.run(args)
-    except BinlakeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    status = command.run(args)
+    sys.stdout.flush()
+    return status
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """True for a pipe whose reader has gone, as of `binlake ... | head`."""
+    pipe = select.poll()
+    pipe.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in pipe.poll(0))
+
+
+def _storage_error(error: Exception) -> BinlakeError | None:
+    """What a disk or the lake's storage refused, in words; None for any other error: a fault of the program."""
+    # Not imported here: most commands need no Delta.
+    delta = sys.modules.get("deltalake.exceptions")
+    if delta is not None and isinstance(error, delta.DeltaError):
+        text, where = f"the lake's storage fails: {error}", {}
+    elif isinstance(error, OSError):
+        text = error.strerror or str(error)
+        where = {"path": error.filename} if error.filename else {}
+    else:
+        return None
+    hint = "check that the path is there, that this user may write to it, and that its disk has room; then run it again"
+    return BinlakeError(text, where=where, hint=hint)
 
 
 def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:

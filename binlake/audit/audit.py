@@ -320,7 +320,11 @@ class Audit:
         found = (definitions.at(db, table, ts) for ts in (after, *(ddl.since for ddl in ddls)))
         tables = list(dict.fromkeys(table for table in found if table is not None))
         if not tables:
-            raise SchemaError("the schema history does not know this table", where={"table": f"{db}.{table}"})
+            raise SchemaError(
+                "the schema history does not know this table",
+                where={"table": f"{db}.{table}"},
+                hint="use its name at the source, db.table; a table that is made later is known from its window on",
+            )
         return tables
 
 

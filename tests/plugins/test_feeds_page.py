@@ -101,6 +101,8 @@ def test_a_feed_in_error_is_named_and_stops_nothing_else(
     page = server.get(PAGE, headers=bearer).text
     assert "409 incompatible &lt;b&gt;" in page
     assert PASSWORD not in page + str(view)
+    # Neither feed has a dispatcher: no rule is announced and then missing.
+    assert "<dt>Topics</dt><dd>the protocol&#39;s own; lately <code>shop_item</code></dd>" in page.replace("'", "&#39;")
     run = server.get("/binlake/api/dags/shop/runs/r1", headers=bearer).json()
     assert [row["task"] for row in run["stages"]][2:] == [
         "encode-orders",
