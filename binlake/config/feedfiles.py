@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from binlake.base.tomlfile import read_toml, readable_error
 from binlake.base.tomltext import to_toml
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
-from binlake.config.reading import read_toml, readable_error
 from binlake.errors import ConfigError
 
 FOLDER = "feeds"

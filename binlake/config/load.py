@@ -9,10 +9,10 @@ import structlog
 from pydantic import ValidationError
 
 from binlake.base.redaction import show_row_values
+from binlake.base.tomlfile import read_toml, readable_error
 from binlake.config.feedfiles import merge_feed_files
 from binlake.config.model import Replication
 from binlake.config.problems import find_notifier_problems, find_problems
-from binlake.config.reading import read_toml, readable_error
 from binlake.config.sinkuri import mask_sink_uri
 from binlake.errors import ConfigError
 

@@ -16,9 +16,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from binlake.base.sections.rules import BlockAllowList
 from binlake.base.sections.values import NameList, Section
+from binlake.base.tomlfile import read_toml, readable_error
 from binlake.config.load import resolve_secret
 from binlake.config.model import Security
-from binlake.config.reading import read_toml, readable_error
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
 from binlake.rules.tables import BlockAllow

@@ -19,7 +19,6 @@ import structlog
 
 from binlake import tso
 from binlake.cluster.placement import PdClient, open_placement
-from binlake.config import load_replication
 from binlake.errors import ConfigError
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, build_commands
@@ -101,7 +100,8 @@ class PumpCommand:
 
 
 def _forget_pump(args: argparse.Namespace) -> int:
-    # A pump has no lake of its own: this is imported only when the command is called.
+    # A pump has no lake and reads no replication: this is imported only when the command is called.
+    from binlake.config import load_replication
     from binlake.lake.forget import forget
     from binlake.lake.paths import LakePaths
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from binlake.config.reading import read_toml, readable_error
-from binlake.config.reference import model_text
+from binlake.base.tomlfile import read_toml, readable_error
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_place, parse_size
@@ -201,6 +200,9 @@ _SECTION_FLAGS = {
 
 def settings_text() -> str:
     """The configuration reference of the pump."""
+    # Made with the page of the replications' model, which no pump that serves needs.
+    from binlake.config.reference import model_text
+
     return model_text(_HEAD, PumpFile)
 
 

@@ -252,8 +252,8 @@ from binlake_airflow.dags.factory import build_all
 import binlake_airflow.plugin
 built = build_all()
 print(time.process_time() - began, len(built.dags))
-print(*[name for name in ("pyspark", "delta", "deltalake", "grpc", "pyarrow", "pandas", "spark_jobs", "fastapi")
-        if name in sys.modules])
+print(*[name for name in ("pyspark", "delta", "deltalake", "grpc", "pyarrow", "pandas", "numpy", "spark_jobs",
+                           "fastapi") if name in sys.modules])
 """
 
 

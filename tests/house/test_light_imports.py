@@ -1,4 +1,7 @@
-"""A program of Binlake loads no pandas for Arrow, no rich for logs, no click for HTTP; who asks for them gets them."""
+"""A program of Binlake loads no pandas for Arrow, no rich for logs, no click for HTTP; who asks for them gets them.
+
+Nor does one load what only another of its uses needs.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,23 @@ def test_a_process_that_has_loaded_them_is_left_as_it_is() -> None:
     before = list(sys.meta_path)
     import_lightly()
     assert sys.meta_path == before
+
+
+_PUMP = """
+import sys
+import pump_service.pump.command
+assert not [name for name in sys.modules if name.startswith(("binlake.config", "pymysql", "cryptography"))]
+import binlake.cluster.source.gchold
+from binlake.config import load_replication
+assert not [name for name in sys.modules if name.startswith(("pymysql", "cryptography"))]
+"""
+_CONFIGURATION = """
+import sys
+from binlake.config import load_replication
+assert "numpy" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("program", [_PUMP, _CONFIGURATION], ids=["a pump", "a configuration"])
+def test_what_only_another_use_needs_is_loaded_by_that(program: str) -> None:
+    run("-c", program)

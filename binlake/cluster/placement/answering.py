@@ -6,11 +6,15 @@ planned.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import structlog
 
 from binlake.cluster.placement.opening import open_placement
-from binlake.config.model import Source
 from binlake.errors import SourceUnavailable
+
+if TYPE_CHECKING:
+    from binlake.config.model import Source
 
 log = structlog.get_logger(__name__)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from binlake.cluster.placement.etcd import EtcdClient
 from binlake.cluster.placement.pd import PdClient
 from binlake.cluster.placement.registry import Registry
-from binlake.config.model import Source
 from binlake.rpc import Tls
+
+if TYPE_CHECKING:
+    from binlake.config.model import Source
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 
 from binlake.cluster.source.regions import RegionClient
-from binlake.config.model import Source
 from binlake.errors import LostRange, SourceUnavailable
 from binlake.rpc import Tls
+
+if TYPE_CHECKING:
+    from binlake.config.model import Source
 
 log = structlog.get_logger(__name__)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pymysql
-from pymysql import err
-
-from binlake.config.model import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
 from binlake.rpc import Tls
+
+if TYPE_CHECKING:
+    import pymysql
+
+    from binlake.config.model import SourceSql
 
 PAGE = 64
 
@@ -63,6 +64,9 @@ class SqlHistory:
         self._link = None
 
     def _jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
+        # The driver of MySQL, and with it ciphers, is loaded by who asks: every pump and window imports this module.
+        from pymysql import err
+
         try:
             with self._connected().cursor() as cursor:
                 cursor.execute(sql, tuple(arguments) or None)
@@ -79,6 +83,8 @@ class SqlHistory:
 
     def _connected(self) -> pymysql.Connection[Any]:
         if self._link is None:
+            import pymysql
+
             self._link = pymysql.connect(
                 host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,
                 charset="utf8mb4", autocommit=True, connect_timeout=max(1, round(self._timeout_s)),

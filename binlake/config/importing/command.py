@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from binlake.base.arguments import add_output
+from binlake.base.tomlfile import readable_error
 from binlake.base.tomltext import to_toml_sections
 from binlake.config.importing.dmtask import Choices, import_task
 from binlake.config.importing.document import read_toml_entries, read_yaml
@@ -22,7 +23,6 @@ from binlake.config.importing.drainer import import_drainer
 from binlake.config.importing.report import FATES, Outcome
 from binlake.config.model import Replication
 from binlake.config.problems import find_problems
-from binlake.config.reading import readable_error
 from binlake.errors import ConfigError
 
 _LAKE = "/var/lib/binlake/lake"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlake.config.reading import read_toml
+from binlake.base.tomlfile import read_toml
 from binlake.errors import ConfigError
 
 _KAFKA = "sink.kafka-config"

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import ValidationError
 
+from binlake.base.tomlfile import readable_error
 from binlake.config.feed import Feed
 from binlake.config.protocols import AvroOptions
-from binlake.config.reading import readable_error
 from binlake.config.sinkuri import parse_sink_uri
 from binlake.errors import ConfigError
 from binlake.feed.changefeed.document import Document, read_document

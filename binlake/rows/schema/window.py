@@ -8,16 +8,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from binlake.errors import SchemaError
 from binlake.rows.schema.actions import DELETE_ONLY
 from binlake.rows.schema.ahead import effective_from
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _END = (1 << 63) - 1
 _SETVAL = "select setval("
@@ -126,6 +127,9 @@ class WindowSchemas:
 
     def schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
         """`schema_at` of many: the states of the window, and which of them each commit_ts has."""
+        # Who loads a configuration loads this package, and most of them, pumps and DAG files among them, read no rows.
+        import numpy as np
+
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 
