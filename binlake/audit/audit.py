@@ -147,7 +147,7 @@ class Audit:
         self.clip_range(-1, ts)
         definition = self.tables_at(ts).find(db, table)
         if definition is None or definition.kind != "table":
-            raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
+            raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
         # Names are compared as the source does: without case.
         db, table = definition.db, definition.name
         base = self.base_version(db, table, ts)

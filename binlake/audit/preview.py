@@ -66,7 +66,7 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
     audit.clip_range(-1, ts)
     definition = audit.tables_at(ts).find(*name)
     if definition is None or definition.kind != "table":
-        raise SchemaError("there is no such table at that time", where={"table": ".".join(name), "ts": ts})
+        raise SchemaError("the table did not exist at that time", where={"table": ".".join(name), "ts": ts})
     base = audit.base_version(definition.db, definition.name, ts)
     net, changes = _net_changes_since(audit, log, definition, base, ts, budget)
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))

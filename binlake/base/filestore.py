@@ -21,7 +21,7 @@ from binlake.errors import ConfigError, Permanent, Transient
 
 _REFUSED = ("NO_SUCH_BUCKET", "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "HTTP status 403",
             "ContainerNotFound")  # fmt: skip
-"""What errors of the stores hold that no waiting mends."""
+"""What the stores' errors contain when waiting does not help."""
 _PIECE = 4 << 20
 _BEING_WRITTEN = ".part"
 """Ending of a local file that is not whole yet; nobody reads it."""

@@ -98,7 +98,7 @@ def _verify_file(store: Store, file: BinlogFile, indexed: IndexedFile | None, se
 
 def _add(report: FileReport, item: Item, in_order: bool) -> None:
     if in_order and report.last is not None and item.commit_ts < report.last:
-        report.problems.append(f"commit_ts {item.commit_ts} stands behind {report.last} at byte {item.place.offset}")
+        report.problems.append(f"commit_ts {item.commit_ts} comes after {report.last} at byte {item.place.offset}")
     report.first = item.commit_ts if report.first is None else report.first
     # A drainer that was killed writes again what it had written.
     report.last = max(item.commit_ts, report.last or 0)
@@ -142,7 +142,7 @@ def _gaps(files: Sequence[BinlogFile]) -> list[str]:
         if file.index == before.index:
             problems.append(f"{before.name} and {file.name} have one index")
         elif file.index > before.index + 1:
-            problems.append(f"files {before.index + 1} to {file.index - 1} are missing, behind {before.name}")
+            problems.append(f"files {before.index + 1} to {file.index - 1} are missing, after {before.name}")
     return problems
 
 

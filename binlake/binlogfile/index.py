@@ -36,7 +36,7 @@ class IndexedFile:
         """What the name says. Raises Permanent."""
         file = parse_name(self.name)
         if file is None:
-            raise _damaged(f"{self.name!r} is no binlog file")
+            raise _damaged(f"{self.name!r} is not a binlog file")
         return file
 
 

@@ -158,7 +158,9 @@ def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
 def require_files(store: Store, index: Index | None, there: Sequence[BinlogFile]) -> None:
     """Raises Permanent for a folder that no writer of binlog files has used."""
     if index is None and not there:
-        raise Permanent("there are no binlog files", where={"folder": store.shown}, hint="is it the right folder?")
+        raise Permanent(
+            "there are no binlog files", where={"folder": store.shown}, hint="check that it is the right folder"
+        )
 
 
 def parse_item(record: Record, name: str) -> Item:
@@ -167,7 +169,7 @@ def parse_item(record: Record, name: str) -> Item:
     try:
         message = pb.Binlog.FromString(record.payload)
     except DecodeError as error:
-        raise damage("a record is no binlog", name, record.offset) from error
+        raise damage("a record is not a binlog", name, record.offset) from error
     if message.tp == pb.DML:
         return Transaction(message.commit_ts, place, message)
     text = message.ddl_query.decode("utf-8", "surrogateescape")
@@ -227,7 +229,7 @@ class _Reader:
         """The original writes again what it had written when it was killed."""
         behind = item.commit_ts < before[0]
         if behind and self._ours:
-            raise damage(f"commit_ts {item.commit_ts} stands behind {before[0]}", item.place.file, record.offset)
+            raise damage(f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset)
         if behind or (item.commit_ts == before[0] and record.payload == before[1]):
             log.debug("binlog_repeated", file=item.place.file, offset=record.offset, commit_ts=str(item.commit_ts))
             return True

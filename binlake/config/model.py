@@ -300,7 +300,7 @@ class Replication(Section):
         "",
         description="DDL of tables that share a target: empty = the target has the widest of their definitions, and"
         " where none of them is that the pipeline stops; `optimistic`: it has their joined definition, which none of"
-        " them need have; `pessimistic`: a DDL waits until all of them have it, and so do the rows behind it",
+        " them need have; `pessimistic`: a DDL waits until all of them have it, and so do the rows after it",
     )
     shard_lock_alert_s: int = Field(
         3600, ge=0, description="pessimistic: an alert when rows wait for longer, in seconds of commit time; 0 = none"
@@ -342,7 +342,9 @@ class Replication(Section):
         if self.shard_mode != "pessimistic":
             return self
         if self.target is not None and self.target.mode == "ordered":
-            raise ValueError("shard-mode = pessimistic with target.mode = ordered: held rows come behind later ones")
+            raise ValueError(
+                "shard-mode = pessimistic with target.mode = ordered: held rows would arrive after later ones"
+            )
         if self.feed:
             raise ValueError(
                 "shard-mode = pessimistic with [[feed]]: a feed publishes in commit order and waits for no table; give"

@@ -78,7 +78,7 @@ def _timestamps(replication: Replication) -> Iterator[str]:
 def _addresses(replication: Replication) -> Iterator[str]:
     source = replication.source
     if not source.pd_urls:
-        yield "`source.pd-urls`: there is no address"
+        yield "`source.pd-urls`: no address is given"
     urls = [("source.pd-urls", url) for url in source.pd_urls]
     urls += [("source.status-url", url.strip()) for url in source.status_url.split(",")]
     for key, url in urls:

@@ -46,7 +46,7 @@ class FeedCommand:
             "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
         )
         read.add_argument("--to", dest="hi", type=read_moment, metavar="TS", help="only changes with commit_ts <= TS")
-        read.add_argument("--limit", type=_count, metavar="N", help="stop behind so many messages")
+        read.add_argument("--limit", type=_count, metavar="N", help="stop after so many messages")
         add_output(read)
 
     def run(self, args: argparse.Namespace) -> int:

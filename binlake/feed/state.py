@@ -76,7 +76,7 @@ class FeedState:
     def why_skipped(self, feed: str) -> str:
         """Why its stages do nothing, in a line for people."""
         why = str(self.error) if self.error is not None else self.reason
-        done = "" if self.state == "finished" else f"; `binlake changefeed resume -c {feed}` lets it go on"
+        done = "" if self.state == "finished" else f"; `binlake changefeed resume -c {feed}` lets it continue"
         return f"the feed is in state {self.state}{f': {why}' if why else ''}{done}"
 
 
@@ -182,8 +182,8 @@ def _record(
     new = replace(before, state=state, number=before.number + 1, reason=reason, error=None)
     place = read_progress(windows, feed).checkpoint or windows.landed_ts() or 0
     numbers = {"number": new.number, "life": new.life + (state == "removed"), "life_ms": new.life_ms}
-    told = {"feed": feed, "reason": reason, **numbers, **(detail or {})}
-    windows.record(WindowEvent(STAGE, place, place, state, run_id=run_id, sink=feed_sink(feed), detail=told))
+    body = {"feed": feed, "reason": reason, **numbers, **(detail or {})}
+    windows.record(WindowEvent(STAGE, place, place, state, run_id=run_id, sink=feed_sink(feed), detail=body))
     return read_state(windows, feed)
 
 

@@ -51,8 +51,8 @@ class Failure:
     def of(cls, event: EventRow) -> Failure:
         """From an event of stage FAILURE."""
         detail = json.loads(event["detail"] or "{}")
-        told = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}
-        return cls(**told, run_id=event["run_id"], at_ms=event["at_ms"], sink=event["sink"] or "")
+        fields = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}
+        return cls(**fields, run_id=event["run_id"], at_ms=event["at_ms"], sink=event["sink"] or "")
 
     @property
     def task(self) -> str:
@@ -128,8 +128,8 @@ def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: 
     if file is None:
         log.warning("failure_not_recorded", stage=stage, failure=str(error), reason="there is no lake yet")
         return
-    told = {name: value for name, value in describe(error).items() if name != "where"}
-    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **told)
+    fields = {name: value for name, value in describe(error).items() if name != "where"}
+    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **fields)
     lines = [*_early_lines(windows), json.dumps(asdict(one))][-_EARLY:]
     file.parent.mkdir(parents=True, exist_ok=True)
     whole = file.with_suffix(f".{os.getpid()}")

@@ -49,7 +49,7 @@ def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_lo
 
 def _check(node_id: str, known: RememberedMember | None, status: NodeStatus | None) -> None:
     if status is None and (known is None or known.state == FORGOTTEN):
-        raise Permanent("neither the registry nor this lake knows such a pump", where={"pump": node_id})
+        raise Permanent("neither the registry nor this lake knows this pump", where={"pump": node_id})
     if status is not None and status.state != "offline":
         raise Permanent(
             "only a pump that is offline can be forgotten",

@@ -22,7 +22,7 @@ from binlake.window.remembered import RememberedMember
 
 
 @dataclass(frozen=True)
-class Known:
+class LandedState:
     """What the lake knows at `lo` (commit_ts): the remembered members, and the manifest of the last landed window."""
 
     lo: int
@@ -32,7 +32,7 @@ class Known:
 
 def plan_next_window(
     replication: Replication,
-    known: Known,
+    known: LandedState,
     clock: Clock,
     registry: Registry,
     probe: Callable[[str], Probe],
@@ -63,7 +63,7 @@ def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = Non
     timeout_s, paths = replication.source.timeout_s, LakePaths.of(replication)
     with open_placement(replication.source) as placement:
         cluster = placement.pd.cluster_id()
-        known = Known(lo, MemberTable(paths).known(), WindowLog(paths).last_landed())
+        known = LandedState(lo, MemberTable(paths).known(), WindowLog(paths).last_landed())
         plan = plan_next_window(
             replication,
             known,

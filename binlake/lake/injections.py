@@ -33,11 +33,11 @@ def record_late_injections(
     moments = sorted({injection.commit_ts for injection in passed})
     known = injections_at(paths, moments)
     late = [injection for injection in passed if (injection.commit_ts, injection.sql) not in known]
-    told = [json.loads(event["detail"]) for event in windows.events_at(moments, (STAGE,))] if late else []
+    recorded = [json.loads(event["detail"]) for event in windows.events_at(moments, (STAGE,))] if late else []
     for injection in late:
         detail = {"commit_ts": str(injection.commit_ts), "sql": injection.sql[:200], "db": injection.db,
-                  "reason": "not run: its place is merged already, or lies before the lake"}  # fmt: skip
-        if detail in told:
+                  "reason": "not run: its place is merged already, or is before the start of the lake"}  # fmt: skip
+        if detail in recorded:
             continue
         at = injection.commit_ts
         windows.record(WindowEvent(STAGE, at - 1, at, "late", run_id=run_id, detail=detail))

@@ -1,4 +1,4 @@
-"""Delta tables that this process has opened: what it replayed of a log once is kept, and only newer commits are read.
+"""Delta tables that this process has opened: what it replayed of a log once is cached, and only newer commits are read.
 
 Opening a table costs by its files and by the commits behind its last checkpoint, and asking delta-rs for newer commits
 costs milliseconds even where there are none: a small window asked sixty times. On a disk a look at the log says it.
@@ -14,7 +14,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 _MOST_TABLES = 256
-"""Tables that are kept, those asked for last: a process may see many lakes."""
+"""Tables that are cached, those asked for last: a process may see many lakes."""
 _FRESH_NS = 3_600_000_000_000
 """A commit younger than this (an hour) is far from leaving the log, and so are those behind it."""
 
@@ -29,40 +29,40 @@ class _Commit:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedTable:
     table: DeltaTable
     commit: _Commit
 
 
 _lock = threading.Lock()
-_tables: dict[str, _Kept] = {}
+_tables: dict[str, _CachedTable] = {}
 
 
 def open_table(path: str) -> DeltaTable:
     """The table at `path` as it is now; to read it several times, make one dataset of it. Raises TableNotFoundError."""
     with _lock:
-        kept = _tables.pop(path, None)
-    table = None if kept is None else _newest_of(path, kept)
+        cached = _tables.pop(path, None)
+    table = None if cached is None else _newest_of(path, cached)
     if table is None:
         table = DeltaTable(path)
     commit = _find_commit(path, table.version())
     if commit is not None:
         with _lock:
-            _tables[path] = _Kept(table, commit)
+            _tables[path] = _CachedTable(table, commit)
             if len(_tables) > _MOST_TABLES:
                 del _tables[next(iter(_tables))]
     return table
 
 
-def _newest_of(path: str, kept: _Kept) -> DeltaTable | None:
-    """The table that was kept, at its newest version; None where another one is in its place, or its log was cut."""
-    if _find_commit(path, kept.commit.version) != kept.commit:
+def _newest_of(path: str, cached: _CachedTable) -> DeltaTable | None:
+    """The table that was cached, at its newest version; None where another one is in its place, or its log was cut."""
+    if _find_commit(path, cached.commit.version) != cached.commit:
         return None
     # A log that is being cleaned up could have lost the next commit but not yet an old one.
-    is_old = time.time_ns() - kept.commit.written_ns > _FRESH_NS
-    if is_old or _commit_file(path, kept.table.version() + 1).exists():
-        kept.table.update_incremental()
-    return kept.table
+    is_old = time.time_ns() - cached.commit.written_ns > _FRESH_NS
+    if is_old or _commit_file(path, cached.table.version() + 1).exists():
+        cached.table.update_incremental()
+    return cached.table
 
 
 def _find_commit(path: str, version: int) -> _Commit | None:

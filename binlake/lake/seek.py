@@ -99,7 +99,7 @@ class _File:
     fragment: ds.Fragment
 
 
-class _Kept:
+class _TableCache:
     """The files of the tables asked last: the ends that Arrow read of them need not be read by the next question."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class _Kept:
         return known[1], known[2]
 
 
-_KEPT = _Kept()
+_CACHE = _TableCache()
 
 
 class _Question:
@@ -139,7 +139,7 @@ class _Question:
         self._wanted = wanted
         self.files: list[_File] = []
         try:
-            data, most = _KEPT.of(paths.table(MUTATION.name))
+            data, most = _CACHE.of(paths.table(MUTATION.name))
         except TableNotFoundError:
             return
         self._schema = data.schema

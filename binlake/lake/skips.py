@@ -41,9 +41,9 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
     transactions = sorted(
         {(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()}
     )
-    told = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
+    recorded = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
     for commit_ts, start_ts, kind in transactions:
-        if commit_ts in told:
+        if commit_ts in recorded:
             continue
         detail = {"commit_ts": str(commit_ts), "start_ts": str(start_ts), "kind": kind, "rule": RULE}
         windows.record(WindowEvent(STAGE, commit_ts - 1, commit_ts, "done", run_id=run_id, detail=detail))

@@ -449,7 +449,7 @@ VALIDATION = _control(
     Column(Validation.DIFFERING, "ARRAY<STRING>", "columns that differ"),
     Column(Validation.EXPECTED, "STRING", "JSON: the row as it must be; empty: there must be none, or it is pending"),
     Column(Validation.FOUND, "STRING", "JSON: the row that the target had; empty: none, or it is pending"),
-    Column(Validation.WINDOW, "STRING", "lo-hi of the window behind which it was found"),
+    Column(Validation.WINDOW, "STRING", "lo-hi of the window after which it was found"),
     Column(Validation.SINCE, "BIGINT", "commit_ts after which the lake has the last change of the row"),
     Column(Validation.TIMES, "BIGINT", "runs that saw it"),
     Column(Validation.FIRST_MS, "BIGINT", "Unix ms of the first of them"),

@@ -110,7 +110,7 @@ class Transaction:
         if skips.STAGE in stages:
             return f"left out by {skips.RULE}"
         return (
-            "the filters let none of its row changes pass"
+            "the filters drop all of its row changes"
             if "merge" in stages
             else "its window is landed and not merged yet"
         )

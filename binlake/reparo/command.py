@@ -16,7 +16,7 @@ from binlake.reparo.settings import ReparoSettings, read_settings
 
 _FLAGS = {
     "data-dir": "folder of the binlog files, or the URI of an object store",
-    "base": "folder of a dump of dumpling or mydumper, loaded first; the files then go on behind its commit_ts",
+    "base": "folder of a dump of dumpling or mydumper, loaded first; the files then continue after its commit_ts",
     "base-ts": "the dump's commit_ts, where its metadata does not say it",
     "start-datetime": "begin with this local time, as 2026-11-23 15:00:00",
     "stop-datetime": "end with this local time",

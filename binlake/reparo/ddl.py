@@ -34,7 +34,7 @@ _DROPS = {Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE}
 _YEARS = ("'1", "'2", '"1', '"2')
 _CLOCK = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP", "CURRENT_DATE", "CURDATE")
 _HINT = (
-    "make this change at the target by hand, then go on behind it: start-tso above its commit_ts and a --name of its"
+    "make this change at the target by hand, then continue after it: start-tso above its commit_ts and a --name of its"
     " own; or leave its table out (replicate-ignore-table)"
 )
 

@@ -121,8 +121,8 @@ def _begin(settings: ReparoSettings, index: Index | None, position: Position) ->
         raise CheckpointConflict(
             "an earlier run of this name ended before the start of this one",
             where={"name": settings.name, "ended": position.commit_ts, "start": settings.start},
-            hint="leave the start out: the run goes on behind the earlier one; or, for another base at the target, give"
-            " it a --name of its own",
+            hint="leave the start out: it continues where the earlier run ended; or, for another base at the target,"
+            " give it a --name of its own",
         )
     return position.commit_ts
 

@@ -172,7 +172,7 @@ class _TableReader:
             raise SchemaError(
                 "a row lacks a column whose default is another one for each row",
                 where={"table": self._where, "column": column.name, "commit_ts": commit_ts},
-                hint="set the column's values by hand behind this commit_ts, or restore up to it",
+                hint="set the column's values by hand after this commit_ts, or restore up to it",
             )
         return filled_text(column)
 

@@ -158,9 +158,7 @@ def read_settings(file: str, flags: Mapping[str, object]) -> ReparoSettings:
         ) from None  # fmt: skip
     start, stop = settings.start, settings.stop
     if stop and start > stop:
-        raise ConfigError(
-            "the range is empty", where={"start": start, "stop": stop}, hint="stop at or behind the start"
-        )
+        raise ConfigError("the range is empty", where={"start": start, "stop": stop}, hint="stop at or after the start")
     return settings
 
 

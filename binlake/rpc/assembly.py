@@ -24,7 +24,7 @@ class Holder(Protocol):
         """Release it, and notify the peer: others wait for it."""
 
 
-class _Held:
+class _HolderUse:
     """The bytes that one holder has, and had one and two trials ago."""
 
     __slots__ = ("after", "before", "size")
@@ -52,7 +52,7 @@ class Share:
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._held: dict[Holder, _Held] = {}
+        self._held: dict[Holder, _HolderUse] = {}
         self._looked_at = float("-inf")
         self.used = 0
 
@@ -61,7 +61,7 @@ class Share:
         now = self._clock()
         held = self._held.get(holder)
         if held is None:
-            held = _Held(now)
+            held = _HolderUse(now)
         while not self._fits(held.size, size):
             if not self._evict_slowest(holder, now):
                 return False

@@ -17,17 +17,17 @@ def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
     """The tables that are set aside by `events` of this stage, in order of time: what each event says."""
     found: dict[str, dict[str, str]] = {}
     for event in events:
-        told = json.loads(event["detail"])
-        found.pop(fold_name(told["table"]), None)
+        detail = json.loads(event["detail"])
+        found.pop(fold_name(detail["table"]), None)
         if event["state"] == SET_ASIDE:
-            found[fold_name(told["table"])] = told
+            found[fold_name(detail["table"])] = detail
     return list(found.values())
 
 
 def list_unrecorded(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
     """Those of `tables` (of `AsideTable.to_dict`) that none of `events` is about."""
-    told = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
-    return [table for table in tables if _place(table) not in told]
+    recorded = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
+    return [table for table in tables if _place(table) not in recorded]
 
 
 def _place(table: Mapping[str, str]) -> tuple[str, str, str]:

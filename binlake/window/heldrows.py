@@ -22,7 +22,7 @@ from binlake.window.shardlocks import Hold, Name
 Bools = NDArray[np.bool_]
 
 
-class Earlier(NamedTuple):
+class ReleasedRange(NamedTuple):
     """Rows of the source's table `source` with lo < commit_ts <= hi, which a later window releases."""
 
     source: Name
@@ -30,10 +30,10 @@ class Earlier(NamedTuple):
     hi: int
 
 
-def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[Earlier]:
+def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[ReleasedRange]:
     """What a window (lo, hi] has to read of what lies before it."""
     return [
-        Earlier(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
+        ReleasedRange(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
         for hold in holds
         if lo < hold.released <= hi and hold.since <= lo
     ]
@@ -42,11 +42,11 @@ def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[Earlie
 def apply_holds(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     """`rows` as they count in a window that ends at `hi`."""
     return pa.Table.from_batches(
-        [placed for batch in rows.to_batches() for placed in _placed(batch, holds, hi)], rows.schema
+        [placed for batch in rows.to_batches() for placed in _apply_holds_to(batch, holds, hi)], rows.schema
     )
 
 
-def _placed(batch: pa.RecordBatch, holds: Sequence[Hold], hi: int) -> Iterator[pa.RecordBatch]:
+def _apply_holds_to(batch: pa.RecordBatch, holds: Sequence[Hold], hi: int) -> Iterator[pa.RecordBatch]:
     commits, starts = (np.array(batch.column(name)) for name in (Mutation.COMMIT_TS, Mutation.START_TS))
     own = [(hold, _rows_of(batch, commits, hold, hi)) for hold in holds]
     own = [(hold, rows) for hold, rows in own if rows.any()]

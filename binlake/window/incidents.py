@@ -18,7 +18,7 @@ def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) ->
 
     `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
     """
-    told = _recorded_counters(events)
+    recorded = _recorded_counters(events)
     return {
         member.node_id: {
             "store_uuid": member.store_uuid,
@@ -28,7 +28,7 @@ def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) ->
             "lost_commit_ts": [str(ts) for ts in member.counters.lost_commit_ts],
         }
         for member in members
-        if _count_more(member.counters, told.get((member.node_id, member.store_uuid), Counters()))
+        if _count_more(member.counters, recorded.get((member.node_id, member.store_uuid), Counters()))
     }
 
 
@@ -47,12 +47,12 @@ def _describe_lost(found: Mapping[str, Any]) -> str:
 
 
 def _recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
-    told = {}
+    recorded = {}
     for event in events:
         for node, found in json.loads(event["detail"])["pumps"].items():
             lost = tuple(map(int, found.get("lost_commit_ts", ())))
-            told[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"], 0, lost)
-    return told
+            recorded[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"], 0, lost)
+    return recorded
 
 
 def _count_more(now: Counters, before: Counters) -> bool:

@@ -61,7 +61,7 @@ class LineageTable:
         )
 
     def named(self) -> LineageTable:
-        """The names alone, without columns."""
+        """The same without columns."""
         bare = [Table(source.db, source.table) for source in self.sources]
         return LineageTable(Table(self.table.db, self.table.table), (), bare)
 
@@ -70,31 +70,31 @@ class LineageTable:
         return LineageTable(self.table)
 
 
-class Room:
-    """What is left of one event."""
+class LineageBudget:
+    """How many tables and columns still fit into one event."""
 
     def __init__(self, sources: int = MOST_TABLES, columns: int = MOST_COLUMNS) -> None:
         self._sources = sources
         self._columns = columns
 
     def takes_sources(self, count: int) -> bool:
-        """Whether `count` tables of the source have room; then it is theirs."""
+        """Whether `count` tables of the source fit; then they count."""
         fits = count <= self._sources
         self._sources -= count if fits else 0
         return fits
 
     def takes_columns(self, columns: int, sources: int) -> bool:
-        """Whether so many columns from so many tables have room; then it is theirs."""
+        """Whether so many columns from so many tables fit; then they count."""
         size = columns * max(sources, 1)
         fits = size <= self._columns
         self._columns -= size if fits else 0
         return fits
 
 
-def limit_tables(told: Sequence[LineageTable]) -> list[LineageTable]:
-    """`told` in one event: a table's columns and its sources whole or not at all, in the order given."""
-    room = Room()
-    return [_fit_into(one, room) for one in told] if len(told) <= MOST_TABLES else []
+def limit_tables(tables: Sequence[LineageTable]) -> list[LineageTable]:
+    """`tables` in one event: a table's columns and its sources whole or not at all, in the order given."""
+    budget = LineageBudget()
+    return [_fit_into(one, budget) for one in tables] if len(tables) <= MOST_TABLES else []
 
 
 def lineage_of(*, wrote: Iterable[LineageTable] = (), read: Iterable[LineageTable] = ()) -> dict[str, Any]:
@@ -120,10 +120,10 @@ def drop_lineage(detail: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in detail.items() if key != LINEAGE}
 
 
-def _fit_into(one: LineageTable, room: Room) -> LineageTable:
-    if not room.takes_sources(len(one.sources)):
+def _fit_into(one: LineageTable, budget: LineageBudget) -> LineageTable:
+    if not budget.takes_sources(len(one.sources)):
         one = one.alone()
-    return one if room.takes_columns(len(one.table.columns), len(one.sources)) else one.named()
+    return one if budget.takes_columns(len(one.table.columns), len(one.sources)) else one.named()
 
 
 def _table_to_dict(table: Table) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from binlake import tso as oracle
 from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.window.plan import Begun, Counters, Member
+from binlake.window.plan import Counters, Member, OpenTransactions
 from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 
@@ -66,7 +66,7 @@ def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
 def _from_future(watermark: int, now: int) -> str:
     ahead_s = (oracle.physical(watermark) - oracle.physical(now)) // 1000
     return (
-        f"its watermark {watermark} lies {ahead_s} s above PD's clock: it has stored a binlog from the future"
+        f"its watermark {watermark} is {ahead_s} s above PD's clock: it has stored a binlog from the future"
         " (`binlake pump set-aside`)"
     )
 
@@ -93,8 +93,10 @@ def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Ca
     watermark = max(pump.max_commit_ts, answer.max_commit_ts)
     problem = _describe_other_pump(pump, answer) or _find_problem(uuid, answer, lo)
     counters = Counters(answer.late_commits, answer.early_commits, answer.status_queries, answer.lost_commit_ts)
-    begun = Begun(answer.unmatched, answer.oldest_start_ts, answer.last_error)
-    return Member(pump.node_id, pump.host, pump.state, watermark, answer.store_uuid or uuid, problem, counters, begun)
+    undecided = OpenTransactions(answer.unmatched, answer.oldest_start_ts, answer.last_error)
+    return Member(
+        pump.node_id, pump.host, pump.state, watermark, answer.store_uuid or uuid, problem, counters, undecided
+    )
 
 
 def _describe_other_pump(pump: NodeStatus, answer: Probe) -> str:

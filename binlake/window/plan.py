@@ -31,23 +31,23 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """Transactions of which a pump has the prewrite and not the end: its watermark stays below them.
+class OpenTransactions:
+    """Transactions of which a pump has the prewrite but neither commit nor rollback: its watermark stays below them.
 
-    How many, the least `start_ts` (0: none), and what the pump `told` of what blocks it.
+    How many, the least `start_ts` (0: none), and what the pump `reported` as blocking it.
     """
 
     count: int = 0
     start_ts: int = 0
-    told: str = ""
+    reported: str = ""
 
     def __str__(self) -> str:
-        told = f"; the pump reports: {self.told}" if self.told else ""
+        reported = f"; the pump reports: {self.reported}" if self.reported else ""
         if not self.start_ts:
-            return told
+            return reported
         since = oracle.to_datetime(self.start_ts).isoformat(timespec="seconds")
         others = f" and {self.count - 1} more" if self.count > 1 else ""
-        return f", held by the transaction of start_ts {self.start_ts} ({since}){others}{told}"
+        return f", held by the transaction of start_ts {self.start_ts} ({since}){others}{reported}"
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Member:
     store_uuid: str = ""
     problem: str = ""
     counters: Counters = Counters()
-    begun: Begun = Begun()
+    open_transactions: OpenTransactions = OpenTransactions()
 
     def drained(self, landed_ts: int) -> bool:
         """Nothing of this member is left to land: it is offline and all it has is at or below `landed_ts`."""
@@ -137,7 +137,7 @@ def _find_blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
             found.append(Blocker(member.node_id, lo, f"offline with unread binlogs up to {member.watermark}"))
         elif member.watermark <= lo:
             reason = "no watermark yet" if member.watermark == 0 else f"{member.state}, watermark {member.watermark}"
-            found.append(Blocker(member.node_id, lo, f"{reason}{member.begun}"))
+            found.append(Blocker(member.node_id, lo, f"{reason}{member.open_transactions}"))
     return found
 
 

@@ -161,7 +161,9 @@ class SharedJudge(Decider):
         group = self._tables.sources_of(*target)
         if not group:
             held = self.keeper.abandon(target)
-            what = f"rows of {named(held)} that waited never come to {'.'.join(target)}: none of its tables is left"
+            what = (
+                f"rows of {named(held)} that waited never come to {'.'.join(target)}: none of its tables exist any more"
+            )
             return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if held else []
         release = self._find_release(case, group, target)
         alert = f"{gone} is not waited for any more: its rows stay there"
@@ -197,7 +199,7 @@ class SharedJudge(Decider):
                 raise SchemaError(
                     f"rows that wait cannot follow their DDL: {conflict}",
                     where={"table": ".".join(target), "window_from": lo},
-                    hint="go on without one of the tables: `binlake ddl lock resolve --without`",
+                    hint="continue without one of the tables: `binlake ddl lock resolve --without`",
                 ) from None
             if release is not None:
                 found.append(self._row_in_front(release, lo, version, release.alert))
@@ -220,7 +222,7 @@ class SharedJudge(Decider):
             raise ConfigError(
                 f"the shard lock cannot be resolved: {conflict}",
                 where={"table": ".".join(target), "without": named(sorted(names))},
-                hint="go on without other tables, or bring them to one definition at the source",
+                hint="continue without other tables, or bring them to one definition at the source",
             ) from None
         if release is None:
             return None
@@ -296,7 +298,7 @@ class SharedJudge(Decider):
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if caught_up is False:
-            what = f"{table_name(new)} was passed over and now has another shape than the target"
+            what = f"{table_name(new)} was skipped and now has another shape than the target"
             return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
         made, target = self._apply(case, kept), self._target(new)
         if made.decision != "apply":

@@ -117,10 +117,10 @@ class Airflow:
     def _healthy(self, client: httpx.Client) -> bool:
         self.check()
         try:
-            told = client.get("/api/v2/monitor/health").json()
+            health = client.get("/api/v2/monitor/health").json()
         except (httpx.HTTPError, ValueError):
             return False
-        return all(told.get(name, {}).get("status") == "healthy" for name in self._healthy_when)
+        return all(health.get(name, {}).get("status") == "healthy" for name in self._healthy_when)
 
 
 def _program() -> str:

@@ -34,8 +34,8 @@ class AirflowClient:
         while self.http.get(f"/api/v2/dags/{dag_id}").status_code != httpx.codes.OK:
             if time.monotonic() > until:
                 errors = self.get("/api/v2/importErrors")["import_errors"]
-                told = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
-                raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {told or 'none'}")
+                found = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
+                raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {found or 'none'}")
             time.sleep(0.5)
 
     def set_paused(self, dag_id: str, paused: bool) -> None:

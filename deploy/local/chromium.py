@@ -52,8 +52,8 @@ class Chromium:
     def page(self) -> Page:
         """A new page; the caller closes it."""
         port = self._ends.read_text(encoding="utf-8").splitlines()[0]
-        told = httpx.put(f"http://{HOST}:{port}/json/new?about:blank", timeout=WAIT_S).raise_for_status().json()
-        return Page(told["webSocketDebuggerUrl"])
+        message = httpx.put(f"http://{HOST}:{port}/json/new?about:blank", timeout=WAIT_S).raise_for_status().json()
+        return Page(message["webSocketDebuggerUrl"])
 
 
 class Page:
@@ -81,13 +81,13 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            told = json.loads(self._socket.recv(timeout=WAIT_S))
-            if told.get("id") == self._number:
-                if "error" in told:
-                    raise ProcessError(f"{method}: {told['error'].get('message')}")
-                result: dict[str, Any] = told["result"]
+            message = json.loads(self._socket.recv(timeout=WAIT_S))
+            if message.get("id") == self._number:
+                if "error" in message:
+                    raise ProcessError(f"{method}: {message['error'].get('message')}")
+                result: dict[str, Any] = message["result"]
                 return result
-            self._note(told)
+            self._note(message)
 
     def size(self, width: int, height: int) -> None:
         """The size of the window, in CSS pixels."""
@@ -141,10 +141,10 @@ class Page:
 
     def evaluate(self, script: str) -> Any:
         """The value of a JavaScript expression (a promise is awaited). Raises ProcessError."""
-        told = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise ProcessError(str(told["exceptionDetails"].get("exception", told["exceptionDetails"]))[:2000])
-        return told["result"].get("value")
+        message = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in message:
+            raise ProcessError(str(message["exceptionDetails"].get("exception", message["exceptionDetails"]))[:2000])
+        return message["result"].get("value")
 
     def wait(self, script: str) -> Any:
         """The value of `script` once it is true. Raises ProcessError after WAIT_S."""
@@ -172,8 +172,8 @@ class Page:
                 raise ProcessError("the page does not load")
             self._note(json.loads(self._socket.recv(timeout=WAIT_S)))
 
-    def _note(self, told: Mapping[str, Any]) -> None:
-        method, parameters = told.get("method"), told.get("params", {})
+    def _note(self, message: Mapping[str, Any]) -> None:
+        method, parameters = message.get("method"), message.get("params", {})
         if method == "Page.loadEventFired":
             self._loads += 1
         elif method == "Network.requestWillBeSent":

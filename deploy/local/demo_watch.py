@@ -172,10 +172,10 @@ class Watch:
         for part in self._source.parts:
             if part.pid is None:
                 raise ProcessError(f"{part.name} has ended: {part.log_end()}")
-        told = self._source.fed()
-        if told and not self._fed:
+        fed = self._source.fed()
+        if fed and not self._fed:
             self._fed = True
-            self._report.say(f"the capture is replayed: {told['transactions']} transactions in {told['seconds']} s")
+            self._report.say(f"the capture is replayed: {fed['transactions']} transactions in {fed['seconds']} s")
         failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
         if failed:
             raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")

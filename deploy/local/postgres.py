@@ -108,13 +108,13 @@ class Postgres:
             self._programs, self._tree = copy / self._programs.relative_to(self._tree), copy
 
     def _initialise(self) -> None:
-        told = self.folder / "password"
-        told.write_text(self.password, encoding="utf-8")
+        password_file = self.folder / "password"
+        password_file.write_text(self.password, encoding="utf-8")
         if self._account:
-            os.chown(told, *self._account)
-        access = [f"--username={self.user}", "--auth=scram-sha-256", f"--pwfile={told}"]
+            os.chown(password_file, *self._account)
+        access = [f"--username={self.user}", "--auth=scram-sha-256", f"--pwfile={password_file}"]
         self._run("initdb", f"--pgdata={self._data}", "--encoding=UTF8", "--no-locale", "--no-sync", *access)
-        told.unlink()
+        password_file.unlink()
 
     def _run(self, program: str, *words: str) -> None:
         done = subprocess.run(
@@ -144,7 +144,7 @@ class Postgres:
         ]
 
     def _environment(self) -> dict[str, str]:
-        # The programs find their files by where they are; only the loader has to be told.
+        # The programs find their files by where they are; only the loader has to be password_file.
         found = library_path(self._tree) if self._tree else ""
         return {"LD_LIBRARY_PATH": found} if found else {}
 

@@ -156,9 +156,9 @@ def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
     """Stop every server that left its record in `folder`, the youngest first; their names."""
     stopped = []
     for record in sorted(folder.glob("**/*.process"), key=lambda path: path.stat().st_mtime, reverse=True):
-        told = _read(record)
-        if told is not None:
-            end_session(told["pid"], record.stem, grace_s)
+        recorded = _read(record)
+        if recorded is not None:
+            end_session(recorded["pid"], record.stem, grace_s)
             stopped.append(record.stem)
         record.unlink()
     return stopped
@@ -167,11 +167,11 @@ def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
 def _read(record: Path) -> dict[str, int] | None:
     """The record, if the process it names is still that one and not another that got its number."""
     try:
-        told: dict[str, int] = json.loads(record.read_text(encoding="utf-8"))
+        recorded: dict[str, int] = json.loads(record.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    start = told.get("start")
-    return told if start is not None and start_of(told["pid"]) == start else None
+    start = recorded.get("start")
+    return recorded if start is not None and start_of(recorded["pid"]) == start else None
 
 
 def _send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:

@@ -68,12 +68,12 @@ class Source:
         self._writer = self._child(name, *words, *address, "--keep-serving", "--output", "json")
         self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
 
-    def _told(self, begin: str) -> dict[str, Any] | None:
+    def _last_printed(self, begin: str) -> dict[str, Any] | None:
         if self._writer is None:
             return None
         lines = self._writer.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line for line in lines if line.startswith(begin)]
-        return dict(json.loads(told[-1])) if told else None
+        printed = [line for line in lines if line.startswith(begin)]
+        return dict(json.loads(printed[-1])) if printed else None
 
     def _pump(self, number: int, port: int) -> Child:
         name = f"pump-{number}"
@@ -104,7 +104,7 @@ class CaptureSource(Source):
 
     def fed(self) -> dict[str, Any] | None:
         """What the replay printed at its end (binlogs, transactions, seconds, ...); None while it runs."""
-        return self._told('{"capture"')
+        return self._last_printed('{"capture"')
 
 
 class WorkloadSource(Source):
@@ -119,7 +119,7 @@ class WorkloadSource(Source):
 
     def fed(self) -> dict[str, Any] | None:
         """What the load printed at its end (committed, rows, last_commit_ts, ...); None while it runs."""
-        return self._told("{")
+        return self._last_printed("{")
 
 
 class FeederSource(Source):

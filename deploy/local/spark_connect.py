@@ -52,11 +52,11 @@ class SparkConnect:
 
     def as_airflow_connection(self, name: str) -> dict[str, str]:
         """The environment that makes it the connection `name` of an Airflow."""
-        told = {"conn_type": "spark_connect", "host": f"sc://{HOST}", "port": self.port}
-        return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(told)}
+        connection = {"conn_type": "spark_connect", "host": f"sc://{HOST}", "port": self.port}
+        return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(connection)}
 
     def start(self, *, warm: bool = True) -> SparkConnect:
-        """Start it and return when it answers, warm unless told otherwise. Raises ProcessError."""
+        """Start it and return when it answers, warm by default. Raises ProcessError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.server.start().wait_until(lambda: is_open(self.port), START_S)
         if warm:

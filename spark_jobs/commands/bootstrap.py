@@ -1,7 +1,7 @@
 """`binlake bootstrap`: the full load of a replication's source, until the lake and the target have the base.
 
 A feeder loads its sources by itself: then this follows it and writes nothing. The tables of a TiDB source are read by
-SQL and become the first windows of the lake. Run again, it goes on where it was.
+SQL and become the first windows of the lake. A second run continues where it was.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
     ts = audit.merged_range()[1] if ts is None else ts
     definition = audit.tables_at(ts).find(db, table)
     if definition is None or definition.kind != "table":
-        raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
+        raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
     if definition.identity().kind == "row":
         raise ConfigError(
             "equal rows of a table without a key cannot be listed as a view",

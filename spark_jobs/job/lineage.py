@@ -18,8 +18,8 @@ from binlake.window.lineage import (
     LINEAGE,
     MOST_TABLES,
     Columns,
+    LineageBudget,
     LineageTable,
-    Room,
     Table,
     drop_lineage,
     limit_tables,
@@ -50,18 +50,18 @@ class Written:
         return lineage_detail(lambda: {"wrote": self._all(sorted(set(names)))})
 
     def _all(self, names: Sequence[Name]) -> list[LineageTable]:
-        room = Room()
-        return [self._one(name, room) for name in names] if len(names) <= MOST_TABLES else []
+        budget = LineageBudget()
+        return [self._one(name, budget) for name in names] if len(names) <= MOST_TABLES else []
 
-    def _one(self, name: Name, room: Room) -> LineageTable:
+    def _one(self, name: Name, budget: LineageBudget) -> LineageTable:
         table = self.definitions.at(*name, self.hi)
         if table is None or table.kind != "table":
             return LineageTable(Table(*name))
         sources = self.sources.of(table)
-        if not room.takes_sources(len(sources)):
+        if not budget.takes_sources(len(sources)):
             sources = []
-        # Texts of types are made for what has room only.
-        if not room.takes_columns(len(table.columns), len(sources)):
+        # Texts of types are made for what fits only.
+        if not budget.takes_columns(len(table.columns), len(sources)):
             return LineageTable(Table(*name), (), [Table(source.db, source.name) for source in sources])
         columns, copied = self.shown(table)
         known = {column.name for source in sources for column in source.columns}

@@ -15,7 +15,7 @@ from binlake import tso
 from binlake.cluster.placement import Registry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.baseload import BaseTable
-from binlake.lake.holdups import Known, plan_next_window
+from binlake.lake.holdups import LandedState, plan_next_window
 from binlake.lake.windowlog import WindowEvent
 from binlake.target import read_checkpoint_ts
 from binlake.window.eventrow import EventRow
@@ -146,7 +146,7 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
 
 
 def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest | None) -> Plan:
-    known = Known(lo, ctx.members.known(), last)
+    known = LandedState(lo, ctx.members.known(), last)
     return plan_next_window(ctx.replication, known, cluster.pd, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
 
 

@@ -20,7 +20,7 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.tables import MUTATION, schema_text
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.heldrows import Earlier, apply_holds, find_released_ranges
+from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.window.shardlocks import Hold
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, commit_ts_predicate, map_rows, read_table
@@ -57,7 +57,7 @@ def _place(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     return apply_holds(rows, holds, hi)
 
 
-def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> tuple[Rows, int]:
+def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[ReleasedRange]) -> tuple[Rows, int]:
     """The rows of the window and those before it, and how many the latter are."""
     if isinstance(rows, pa.Table):
         parts = [read_rows(ctx.paths, MUTATION, one.lo, one.hi, _NAMES, _of_source(one)) for one in earlier]
@@ -72,6 +72,6 @@ def _with_earlier(ctx: StageContext, rows: Rows, earlier: Sequence[Earlier]) -> 
     return every, sum(part.count() for part in parts)
 
 
-def _of_source(one: Earlier) -> ds.Expression:
+def _of_source(one: ReleasedRange) -> ds.Expression:
     names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), one.source, strict=True)
     return functools.reduce(operator.and_, [ds.field(column) == value for column, value in names])

@@ -86,7 +86,7 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     store.put(NAMES[1], data)
     store.put(PATH, index.to_json())
     assert problems(store) == [
-        "1: commit_ts 9 stands behind 11 at byte 20",
+        "1: commit_ts 9 comes after 11 at byte 20",
         "1: the number of its records is 2, the index says 3",
         "1: it begins at 11, the file before it ends at 12",
     ]
@@ -115,7 +115,7 @@ def test_files_of_a_drainer_may_repeat_and_lack(tmp_path: Path) -> None:
     assert problems(store) == []
     store.delete(NAMES[1])
     (tmp_path / NAMES[0]).write_bytes(content([10])[:-2])
-    gap = f"files 1 to 1 are missing, behind {NAMES[0]}"
+    gap = f"files 1 to 1 are missing, after {NAMES[0]}"
     assert problems(store) == [gap, "0: a binlog file is damaged: a record is cut short at byte 0"]
     report = list_files(folder(tmp_path, indexed=False))
     assert [(file.first, file.records, file.problems) for file in report.files] == [

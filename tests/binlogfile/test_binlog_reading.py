@@ -140,7 +140,7 @@ def test_a_range_reads_the_files_that_it_needs(tmp_path: Path) -> None:
         (lambda data: b"\0" + data[1:], "no record begins"),
         (lambda data: data[:4] + b"\xff" * 8 + data[12:], "a record of 18446744073709551615 bytes"),
         (lambda data: data[:4] + b"\xff\xff\xff\0\0\0\0\0" + data[12:], "cut short"),
-        (lambda _: record(b"\xff"), "no binlog"),
+        (lambda _: record(b"\xff"), "not a binlog"),
     ],
 )
 def test_damage_is_named_with_its_place(tmp_path: Path, damage: object, message: str) -> None:
@@ -255,7 +255,7 @@ def test_order_is_proven_where_there_is_an_index(tmp_path: Path) -> None:
     data = (tmp_path / NAMES[0]).read_bytes()
     file = IndexedFile(NAMES[0], 20, 10, len(data), 2, zlib.crc32(data))
     store.put(PATH, Index("r.f", 0, 30, (file,)).to_json())
-    with pytest.raises(DamagedFile, match="commit_ts 10 stands behind 20"):
+    with pytest.raises(DamagedFile, match="commit_ts 10 comes after 20"):
         stamps(store)
 
 

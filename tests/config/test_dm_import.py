@@ -186,7 +186,7 @@ def test_a_regular_expression_with_alternatives_at_its_beginning_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = changed(block_allow_list={"lists": {"do-dbs": ["~^a|^b"]}})
-    assert "cannot be put behind the source's name" in refusal(tmp_path, capsys, task)
+    assert "cannot be put after the source's name" in refusal(tmp_path, capsys, task)
     assert imported(tmp_path, task, "--keep-schema-names")[0].block_allow_list is not None
 
 

@@ -80,10 +80,10 @@ def test_only_a_pump_that_is_offline_or_gone_can_be_forgotten(paths: LakePaths, 
 
 
 def test_nobody_is_forgotten_by_a_typing_error(paths: LakePaths) -> None:
-    with pytest.raises(Permanent, match="knows such a pump"):
+    with pytest.raises(Permanent, match="knows this pump"):
         forget(paths, "p7", None, accept_loss=True)
     forget(paths, "p1", None, accept_loss=True)
-    with pytest.raises(BinlakeError, match="knows such a pump"):
+    with pytest.raises(BinlakeError, match="knows this pump"):
         forget(paths, "p1", None, accept_loss=True)
 
 

@@ -1,4 +1,4 @@
-"""An injection that can run no more is told, once: it was configured behind its place, or lies before the lake."""
+"""An injection that cannot run any more is reported once: its place has passed, or is before the lake."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from binlake.cluster.placement import Registry
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.pumpclient.reader import Pulled
 from binlake.errors import BinlakeError
-from binlake.lake.holdups import Known, plan_next_window
+from binlake.lake.holdups import LandedState, plan_next_window
 from binlake.window.plan import Member, Plan
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import FORGOTTEN, RememberedMember
@@ -71,7 +71,7 @@ class Consumer:
         if self._told < self.landed:
             registry.publish_drainer(self.name, self.landed)
             self._told = self.landed
-        known = Known(self.landed, self._known, None)
+        known = LandedState(self.landed, self._known, None)
         plan = plan_next_window(_RULES, known, pd, registry, lambda host: ask_pump(host, CLUSTER, 2.0), stop_ts=None)
         self.blocked = plan.reason
         if plan.state != "ready":

@@ -139,7 +139,7 @@ def test_feed_read_shows_the_same_of_topic_and_files(world: World, capsys: pytes
 def test_feed_read_says_what_is_missing(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     address, registry = world.kafka.address, ["--schema-registry", world.registry.url]
     for words, error in (
-        ([f"kafka://{address}/nowhere?protocol=avro", *registry], "there is no such topic"),
+        ([f"kafka://{address}/nowhere?protocol=avro", *registry], "the topic does not exist"),
         ([f"kafka://{address}/nowhere?protocol=avro"], "need their schema registry"),
         ([f"kafka://{address}?protocol=avro", *registry], "the URI names no topic"),
         ([f"file://{world.files}/shop?protocol=avro"], "no window of a feed is whole in it"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from binlake import tso
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
-from binlake.lake.holdups import Known, plan_next_window
+from binlake.lake.holdups import LandedState, plan_next_window
 from binlake.window.membership import Probe, flag_future_watermarks, gather_members
 from binlake.window.plan import Member
 from binlake.window.remembered import RememberedMember
@@ -114,6 +114,6 @@ def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
     )
     for later, state in ((now + 61 * SECOND, "ready"), (now + SECOND, "blocked")):
         plan = plan_next_window(
-            replication, Known(5, {}, None), Clock(now, later), Pumps(), lambda _: Probe(), stop_ts=None
+            replication, LandedState(5, {}, None), Clock(now, later), Pumps(), lambda _: Probe(), stop_ts=None
         )  # fmt: skip
         assert plan.state == state, plan

@@ -83,7 +83,7 @@ def test_a_table_that_is_passed_over_and_takes_another_shape_says_so() -> None:
     window = without_the_second(two_shards())
     window.w.add_column("s2", "t_2", integer("other"))
     ddls, locks = window.plan()
-    assert ddls[1].reason == "shard lock: s2.t_2 was passed over and now has another shape than the target"
+    assert ddls[1].reason == "shard lock: s2.t_2 was skipped and now has another shape than the target"
     assert ddls[1].alert
     assert [one.until for one in locks.passed] == [OPEN]
     # The target goes on with what it has: the next step of the other runs.

@@ -91,7 +91,7 @@ def test_rows_of_a_target_whose_tables_are_all_gone_never_come() -> None:
     w.drop_table("s2", "t_2")
     drop_database(w, "s1")
     found, locks = planned(w)
-    assert found[-1].alert == "rows of s1.t_1 that waited never come to all.t: none of its tables is left"
+    assert found[-1].alert == "rows of s1.t_1 that waited never come to all.t: none of its tables exist any more"
     (hold,) = locks.holds
     assert (hold.released, hold.waits, bool(locks.still_open)) == (NEVER, False, False)
     assert Locks.from_dict(locks.to_dict()).to_dict() == locks.to_dict()

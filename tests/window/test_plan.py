@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlake.window.manifest import WindowManifest
-from binlake.window.plan import Begun, Member, propose_window, reach_after
+from binlake.window.plan import Member, OpenTransactions, propose_window, reach_after
 
 
 def pump(name: str, watermark: int, state: str = "online", problem: str = "") -> Member:
@@ -46,7 +46,7 @@ def test_a_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: st
 
 def test_a_transaction_without_an_end_is_named_with_its_begin() -> None:  # U-01
     start_ts = 470583292723200001
-    held = Member("p2", "h:1", "online", 5, begun=Begun(3, start_ts))
+    held = Member("p2", "h:1", "online", 5, open_transactions=OpenTransactions(3, start_ts))
     plan = propose_window(lo=5, tso=100, members=[pump("p1", 60), held])
     assert plan.reason.endswith(
         f"watermark 5, held by the transaction of start_ts {start_ts} (2026-11-20T00:00:00+00:00) and 2 more)"
@@ -112,21 +112,25 @@ def test_a_ready_window_is_never_empty_and_never_passes_anything(
         assert plan.reason
 
 
-def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
-    told = "blocked: prewrite start_ts=7 waits for its commit or rollback, 900 s old: its lock still exists"
-    held = Member("p1", "h:1", "online", 90, begun=Begun(1, 7, told))
+def test_a_blocked_pump_is_named_with_the_reason_that_it_reports() -> None:
+    reported = "blocked: prewrite start_ts=7 waits for its commit or rollback, 900 s old: its lock still exists"
+    held = Member("p1", "h:1", "online", 90, open_transactions=OpenTransactions(1, 7, reported))
     found = propose_window(lo=90, tso=200, members=[held])
     assert found.state == "blocked"
-    assert found.reason.endswith(f"; the pump reports: {told})")
-    mute = Member("p1", "h:1", "online", 90, begun=Begun(told="registry: PD does not answer"))
+    assert found.reason.endswith(f"; the pump reports: {reported})")
+    mute = Member(
+        "p1", "h:1", "online", 90, open_transactions=OpenTransactions(reported="registry: PD does not answer")
+    )
     assert "the pump reports: registry" in propose_window(lo=90, tso=200, members=[mute]).reason
 
 
 @pytest.mark.parametrize(("count", "others"), [(1, ""), (2, " and 1 more"), (3, " and 2 more")])
-def test_the_first_transaction_without_an_end_stands_for_the_others(count: int, others: str) -> None:
+def test_of_several_open_transactions_the_oldest_is_named_and_the_others_are_counted(count: int, others: str) -> None:
     start_ts = 470583292723200001
     moment = "2026-11-20T00:00:00+00:00"
-    assert str(Begun(count, start_ts)) == f", held by the transaction of start_ts {start_ts} ({moment}){others}"
+    assert (
+        str(OpenTransactions(count, start_ts)) == f", held by the transaction of start_ts {start_ts} ({moment}){others}"
+    )
 
 
 def test_a_requested_stop_that_is_landed_already_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.tabledefs import col, table
 
 from binlake.rows.codec import MUTATION_SCHEMA
-from binlake.window.heldrows import Earlier, apply_holds, find_released_ranges
+from binlake.window.heldrows import ReleasedRange, apply_holds, find_released_ranges
 from binlake.window.shardlocks import OPEN, Hold
 
 DEFINITION = table("t", col("i"))
@@ -35,10 +35,10 @@ def test_what_is_read_of_the_windows_before() -> None:
         hold("waits", 10, 20),
     ]
     assert find_released_ranges(holds, 30, 40) == [
-        Earlier(("d", "a"), 9, 19),
-        Earlier(("d", "b"), 9, 30),
-        Earlier(("d", "c"), 29, 30),
-        Earlier(("d", "d"), 29, 30),
+        ReleasedRange(("d", "a"), 9, 19),
+        ReleasedRange(("d", "b"), 9, 30),
+        ReleasedRange(("d", "c"), 29, 30),
+        ReleasedRange(("d", "d"), 29, 30),
     ]
 
 

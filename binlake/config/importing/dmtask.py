@@ -143,7 +143,7 @@ def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list
             raise rules.error("column mappings are not supported (nor by DM since 2.0)", "remove the key")
         source = keys["source-id"].text()
         if not _SOURCE.fullmatch(source):
-            raise keys["source-id"].error(f"the source-id {source!r} is no name of a feeder's source",
+            raise keys["source-id"].error(f"the source-id {source!r} is not a name for a feeder's source",
                                           "letters, digits, - _ and . only")  # fmt: skip
         if any(other.source == source for other in found):
             raise keys["source-id"].error(f"two instances have the source-id {source!r}")
@@ -263,7 +263,7 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
 _MODES = {
     "all": 'source.start.mode = "snapshot" of the feeder',
     "incremental": "no snapshot is read",
-    "full": "a snapshot, and what happens behind it, too: stop the feeder after `binlake bootstrap`",
+    "full": "a snapshot, and what happens after it, too: stop the feeder after `binlake bootstrap`",
 }
 
 

@@ -211,7 +211,7 @@ def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
     """Binlog files, in a folder of their own: those of the drainer are not gone on with."""
     if "dir" not in to or not to["dir"].text().startswith("/"):
         raise (to.get("dir") or keys.get("to") or keys["db-type"]).error(
-            "`syncer.to.dir` is no absolute folder", "the drainer's default, data.drainer, is where it was started"
+            "`syncer.to.dir` is not an absolute folder", "the drainer's default, data.drainer, is where it was started"
         )
     uri = f"file://{quote(to['dir'].text().rstrip('/'))}/binlake?protocol=pb"
     for name in ("retention-time", "compression"):

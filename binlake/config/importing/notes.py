@@ -67,9 +67,9 @@ SYNCERS: Mapping[str, Note] = {
 }
 
 VALIDATORS: Mapping[str, Note] = {
-    "worker-count": ("none", "one session reads each side, behind each window"),
-    "validate-interval": ("differs", "behind each window: airflow.schedule"),
-    "check-interval": ("differs", "rows that wait are looked at again behind each window"),
+    "worker-count": ("none", "one session reads each side, after each window"),
+    "validate-interval": ("differs", "after each window: airflow.schedule"),
+    "check-interval": ("differs", "rows that wait are compared again after each window"),
     "row-error-delay": ("differs", "a row is an error when places of the log prove it, not after a time"),
     "meta-flush-interval": ("none", "the ledger is written by each run"),
     "batch-query-size": ("none", "a query has 1000 keys"),

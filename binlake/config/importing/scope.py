@@ -70,6 +70,6 @@ def _rest_of_regex(entry: Entry, regex: str) -> str:
     if "^" not in outside:
         return f".*?(?:{regex})"
     raise entry.error(
-        f"`{entry.key}` cannot be put behind the source's name",
+        f"`{entry.key}` cannot be put after the source's name",
         "write one ^ at its beginning and no | beside it, or pass --keep-schema-names",
     )

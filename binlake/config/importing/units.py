@@ -104,7 +104,7 @@ def take_validated_sources(outcome: Outcome) -> None:
 
 def _take_most_pending(outcome: Outcome, entry: Entry) -> None:
     if entry.number() >= _UNBOUNDED:
-        outcome.say(entry, "differs", "it is no bound in DM: validation.max-pending-rows has its default")
+        outcome.say(entry, "differs", "it is not a limit in DM: validation.max-pending-rows has its default")
     else:
         outcome.take(entry, "validation.max-pending-rows", entry.number())
 

@@ -86,7 +86,7 @@ def store_new(place: Place, feed: Feed) -> Path:
     """Write the file of a new feed; what a former one of its name has left is no part of it. Raises ConfigError."""
     if any(feed.name == one.name for one in place.replication.feed):
         raise ConfigError(
-            "there is such a changefeed already", where={"id": feed.name, "replication": place.replication.name},
+            "a changefeed with this id exists already", where={"id": feed.name, "replication": place.replication.name},
             hint="choose another --changefeed-id, or `binlake changefeed update`",
         )  # fmt: skip
     windows = windows_of(place.replication)
@@ -122,7 +122,7 @@ def move_feed(place: Place, feed: Feed, path: Path, ts: str) -> Feed:
     state = read_state(windows, feed.name)
     if state.works:
         raise ConfigError(
-            "only a changefeed that stands can be moved", where={"id": feed.name, "state": state.state},
+            "only a stopped changefeed can be moved", where={"id": feed.name, "state": state.state},
             hint=f"`binlake changefeed pause -c {feed.name}` first",
         )  # fmt: skip
     moved = make_section({"start-ts": ts}, "", keys_of(feed))

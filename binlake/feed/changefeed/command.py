@@ -44,13 +44,13 @@ class ChangefeedCommand:
                 own.add_argument("--no-confirm", action="store_true", help="ask nothing")
             if name in ("create", "update", "resume"):
                 own.add_argument(
-                    "--unreachable-ok", action="store_true", help="go on where brokers or registry do not answer"
+                    "--unreachable-ok", action="store_true", help="continue even if brokers or registry do not answer"
                 )
             if name in ("pause", "resume"):
                 own.add_argument("--reason", default="", help="why, for those who see its state")
             if name == "resume":
                 own.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
-                                 help="go on behind this commit_ts, or `now`, whatever was sent")  # fmt: skip
+                                 help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
             if name == "query":
                 own.add_argument("-s", "--simple", action="store_true", help="its state and checkpoint alone")
             if name == "remove":
@@ -71,7 +71,7 @@ _ACTIONS = {
     "list": "the feeds of a replication: state, checkpoint, lag, error",
     "query": "one feed: its section, how far it is, its state",
     "pause": "stop a feed until it is resumed",
-    "resume": "let a feed go on behind its checkpoint",
+    "resume": "let a feed continue from its checkpoint",
     "update": "change a feed that is stopped",
     "remove": "end a feed",
 }
@@ -152,7 +152,7 @@ def _resume(place: Place, args: argparse.Namespace) -> None:
     _show_warnings(actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok))
     if not state.works or args.overwrite_checkpoint_ts is not None:
         record_resume(windows, feed.name, reason=args.reason or "resumed by command")
-    _say(args, place, feed, "is normal and goes on with the next window")
+    _say(args, place, feed, "is normal and continues with the next window")
 
 
 def _is_past_target(place: Place, feed: Feed) -> bool:
@@ -175,7 +175,7 @@ def _update(place: Place, args: argparse.Namespace) -> None:
         _confirm("\n".join(changes or ["a password changes"]), feed.name)
     write_feed_file(path, changed)
     _show_warnings(report)
-    _say(args, place, changed, "is updated; `resume` lets it go on")
+    _say(args, place, changed, "is updated; `resume` lets it continue")
 
 
 def _remove(place: Place, args: argparse.Namespace) -> None:

@@ -62,7 +62,7 @@ _ELSEWHERE: Mapping[str, str] = {
     "sql-mode": "a definition is read as its TableInfo says: leave it out",
     "sink.column-selectors": "a message has all columns of its row",
     "sink.mysql-config": "a SQL target is [target] of the replication",
-    "sink.pulsar-config": "Pulsar is no sink of a feed",
+    "sink.pulsar-config": "a feed cannot send to Pulsar",
     "sink.safe-mode": "it is [target] safe-mode of the replication",
     f"{_KAFKA}.glue-schema-registry-config": "only Confluent's protocol is spoken",
     f"{_KAFKA}.kafka-version": "the client agrees on a version with the brokers by itself: leave it out",

@@ -18,7 +18,7 @@ def decode_slave_binlog(record: Record) -> Iterator[Event]:
     try:
         binlog = pb.Binlog.FromString(record.value or b"")
     except DecodeError as error:
-        raise unfit(record, f"it is no slave.binlog: {error}") from error
+        raise unfit(record, f"it is not a slave.binlog: {error}") from error
     if binlog.type == pb.DDL:
         data = binlog.ddl_data
         query = {"sql": data.ddl_query.decode("utf-8", "replace")}

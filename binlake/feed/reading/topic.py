@@ -45,7 +45,9 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
 def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int]:
     there = consumer.list_topics(timeout=TIMEOUT_S).topics
     if topic not in there:
-        raise Permanent("there is no such topic", where=where, hint="`binlake changefeed query` shows a feed's topics")
+        raise Permanent(
+            "the topic does not exist", where=where, hint="`binlake changefeed query` shows a feed's topics"
+        )
     return set(there[topic].partitions)
 
 

@@ -72,8 +72,10 @@ def record_due_tables(
 
 def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
     """The commit_ts of the DDL by table of `target` that is to be compared (a replay has another target)."""
-    told = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
-    last: dict[str, str] = next((detail["due"] for detail in told if detail["target"] == _target_address(target)), {})
+    details = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
+    last: dict[str, str] = next(
+        (detail["due"] for detail in details if detail["target"] == _target_address(target)), {}
+    )
     return {name: int(ts) for name, ts in last.items()}
 
 
@@ -169,8 +171,8 @@ class _Checker:
             return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)
         if result.equal:
             return Outcome(name, ts, "equal", against)
-        told = [*result.tables[0].structure, *map(_describe_difference, result.differences)]
-        return Outcome(name, ts, "different", against, "; ".join(told[:_SHOWN]))
+        lines = [*result.tables[0].structure, *map(_describe_difference, result.differences)]
+        return Outcome(name, ts, "different", against, "; ".join(lines[:_SHOWN]))
 
 
 def _describe_difference(one: Difference) -> str:

@@ -45,14 +45,14 @@ class Difference:
         if self.kind != "different" or self.expected is None or self.found is None:
             count = f" ({self.copies} rows)" if self.copies > 1 else ""
             return f"{place}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
-        told = (f"{c}: {_short(self.found[c])} instead of {_short(self.expected[c])}" for c in self.columns)
-        return f"{place}: {', '.join(told)}"
+        values = (f"{c}: {_short(self.found[c])} instead of {_short(self.expected[c])}" for c in self.columns)
+        return f"{place}: {', '.join(values)}"
 
     def without_values(self) -> str:
         """As text for a log."""
         place, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
-        told = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
-        return f"{place}: {told}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
+        what = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
+        return f"{place}: {what}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; the rows' values are in the fix file."""

@@ -56,7 +56,7 @@ def _bootstrap_dag(file: ReplicationFile) -> DAG:
         doc="A TiDB source is read by SQL as of one commit_ts, and its rows become the first windows; "
         f"`{file.replication.name}` waits until they are sealed. The feeder loads its MySQL and MariaDB sources by "
         f"itself at its first start: then this follows it, and `{file.replication.name}`, which must be unpaused, "
-        "carries the rows on. Its log shows the rows and tables read so far. Run again, it goes on where it was.",
+        "carries the rows on. Its log shows the rows and tables read so far. A second run continues where it was.",
         params={
             "until": Param(
                 reached[-1], type="string", enum=reached, title="until",

@@ -136,7 +136,7 @@ def test_the_pd_finds_the_replication_or_says_why_not(
     assert call(f"{create} -c c --replication {file} --pd pd-1:2379") == 1
     assert "has another PD" in capsys.readouterr().err
     assert call(f"{create} -c b --replication {file}") == 1
-    assert "there is such a changefeed already" in capsys.readouterr().err
+    assert "a changefeed with this id exists already" in capsys.readouterr().err
     assert call(f"{create} --replication {file} --output json") == 0
     made = json.loads(capsys.readouterr().out)
     assert made["id"].count("-") == 4

@@ -120,7 +120,7 @@ VERSION = (1).to_bytes(8, "big")
         ("open-protocol", VERSION + (2).to_bytes(8, "big") + b"{}", b"", "1 keys and 0 values"),
         ("debezium", None, b"{}", "no payload with a source"),
         ("debezium", None, b'{"payload":{"source":{},"op":"x"}}', "its op is 'x'"),
-        ("slave-binlog", None, b"\xff\xff", "no slave.binlog"),
+        ("slave-binlog", None, b"\xff\xff", "not a slave.binlog"),
     ],
 )
 def test_what_is_none_of_the_protocol_is_refused(protocol: str, key: bytes | None, value: bytes, error: str) -> None:
