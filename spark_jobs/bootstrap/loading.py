@@ -76,7 +76,7 @@ class Loader:
             with open_cluster(ctx.replication) as cluster:
                 if known is None:
                     self._require_new(cluster)
-                    cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.tso())
+                    cluster.registry.publish_drainer(ctx.drainer_id, cluster.pd.tso() if at_ts is None else at_ts)
                 load, structures = self._opened(cluster, known, at_ts)
                 with hold_gc(ctx.replication.source, f"binlake-load-{ctx.replication.name}", load.base_ts):
                     done = self._read_all(table, cluster, load, structures)

@@ -20,8 +20,8 @@ _SETTINGS = (
     "SET NAMES utf8mb4",
     "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 3600, wait_timeout = 86400",
 )
-_GC_TOO_EARLY = 8055
-"""TiDB: the snapshot is older than the GC safe point."""
+_GC_TOO_EARLY = (8055, 9006)
+"""TiDB: the snapshot is older than the GC safe point, when a session is to see it, and when one that does reads on."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _NO_ACCESS = frozenset(
     {
@@ -91,7 +91,7 @@ class SnapshotSource:
                 where=where,
                 hint="name a TiDB server of the source cluster; a MySQL or MariaDB source is loaded by its feeder",
             )
-        if code == _GC_TOO_EARLY:
+        if code in _GC_TOO_EARLY:
             return LostRange(
                 f"the snapshot can no longer be read: {text}",
                 where=where,

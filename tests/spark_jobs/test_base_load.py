@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +23,8 @@ from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG
 from binlake.target.commands.bootstrap import Bootstrap
 from deploy.local.ports import free_port
+from spark_jobs.bootstrap import loading
+from spark_jobs.bootstrap.loading import Loader
 from spark_jobs.bootstrap.ranges import WHOLE_ROOM, Ranges
 from spark_jobs.bootstrap.reading import binlog_table
 from spark_jobs.bootstrap.sealing import Sealer
@@ -122,6 +126,7 @@ def test_more_ranges_than_there_is_room_for_are_refused() -> None:
     [
         (1193, SourceRefused, "it is no TiDB"),
         (8055, LostRange, "tidb_gc_life_time"),
+        (9006, LostRange, "tidb_gc_life_time"),
         (1142, SourceRefused, "needs SELECT"),
         (2013, SourceUnavailable, "broke the load off"),
     ],
@@ -136,6 +141,27 @@ def test_what_the_server_refuses_is_told_by_name(
     raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
     with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).session():
         raise AssertionError("there is no session")
+
+
+@pytest.mark.parametrize(("at_ts", "kept_from"), [(None, 900), (400, 400)])
+def test_pumps_keep_what_comes_behind_the_snapshot_before_anything_is_read(
+    at_ts: int | None, kept_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # S4-24
+    published: list[int] = []
+
+    def opened(*_: object) -> object:
+        raise SourceUnavailable("the load goes no further here")
+
+    registry = SimpleNamespace(publish_drainer=lambda _name, ts: published.append(ts))
+    cluster = nullcontext(SimpleNamespace(registry=registry, pd=SimpleNamespace(tso=lambda: 900)))
+    monkeypatch.setattr(loading, "open_cluster", lambda _: cluster)
+    monkeypatch.setattr(Loader, "_require_new", lambda *_: None)
+    monkeypatch.setattr(Loader, "_opened", opened)
+    raw = {"name": "a", "lake": {"path": str(tmp_path)}, "source": {"sql": {"host": "h"}}}
+    ctx = StageContext(Replication.model_validate(raw), "run", lambda: pytest.fail("no Spark is needed"))
+    with pytest.raises(SourceUnavailable, match="no further"):
+        Loader(ctx, lambda _: None).load(at_ts)
+    assert published == [kept_from]
 
 
 def test_a_source_without_sql_is_told_where_to_say_it() -> None:

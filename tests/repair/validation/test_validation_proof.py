@@ -210,16 +210,3 @@ def test_entries_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.settle(("source", "d", "t", "a")) is False
     assert again.settle(("lake", "d", "t", "a")) is True
     assert [again.count(status) for status in ("pending", "new", "resolved")] == [1, 0, 1]
-
-
-def test_an_error_that_is_over_stays_on_the_list_whatever_is_asked_about_its_row_later(tmp_path: Path) -> None:
-    ledger = Ledger(LakePaths(str(tmp_path / "lake")))
-    error = Entry("new", "source", "d", "t", "a", "different", ("x",))
-    ledger.put(error)
-    assert ledger.settle(error.place) is True
-    # A change of the row is on its way, and arrives.
-    ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
-    assert ledger.settle(error.place) is False
-    assert [(one.status, one.number) for one in ledger.entries()] == [("resolved", 1)]
-    assert ledger.clear(None)
-    assert ledger.entries() == []

@@ -1,0 +1,146 @@
+"""The ledger of validation: what an entry becomes by each word about its row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlake.errors import ConfigError
+from binlake.lake.paths import LakePaths
+from binlake.repair.validation import ledger as ledger_module
+from binlake.repair.validation.ledger import Entry, Ledger, Status
+
+A = Entry("new", "lake", "d", "t", "a", "missing")
+B = Entry("new", "lake", "d", "t", "b", "different", ("x",), "1", "2", "w", 5)
+WAITS = Entry(
+    "pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1, "digest": "x", "is_fresh": true}'
+)
+
+
+class Kept:
+    """A control table in memory: `test_entries_come_back_as_they_were` has a real one."""
+
+    def __init__(self) -> None:
+        self.kept: list[dict[str, Any]] = []
+        self.written = 0
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [dict(row) for row in self.kept]
+
+    def replace(self, rows: list[dict[str, Any]]) -> None:
+        self.kept, self.written = rows, self.written + 1
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Kept:
+    made = Kept()
+    monkeypatch.setattr(ledger_module, "ControlTable", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def paths(tmp_path: Path, table: Kept) -> LakePaths:
+    assert table.rows() == []
+    return LakePaths(str(tmp_path / "lake"))
+
+
+def told(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
+    return [(one.status, one.against, one.key, one.number, one.times) for one in ledger.entries()]
+
+
+def counts(ledger: Ledger) -> list[int]:
+    statuses: list[Status] = ["pending", "new", "ignored", "resolved"]
+    assert [len(ledger.entries((one,))) for one in statuses] == [ledger.count(one) for one in statuses]
+    return [ledger.count(one) for one in statuses]
+
+
+def test_errors_have_numbers_which_none_gets_again_while_it_is_listed(paths: LakePaths) -> None:
+    ledger = Ledger(paths)
+    for entry in (WAITS, A, B, A):
+        ledger.put(entry)
+    assert told(ledger) == [("new", "lake", "a", 1, 2), ("new", "lake", "b", 2, 1), ("pending", "source", "a", 0, 1)]
+    assert [one.key for one in ledger.new_errors()] == ["a", "b"]
+    ledger.save()
+    again = Ledger(paths)
+    again.put(replace(A, key="c"))
+    assert [one.number for one in again.new_errors()] == [1, 2, 3]
+    found = again.get(WAITS.place)
+    assert found is not None
+    assert found.known_proof is not None
+    assert (found.known_proof.digest, again.get(A.place) is None) == ("x", False)
+    assert A.known_proof is None
+
+
+def test_when_it_was_seen_first_and_last(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    for now in (5, 9):
+        monkeypatch.setattr(ledger_module.time, "time_ns", lambda: now * 1_000_000)  # noqa: B023
+        ledger = Ledger(paths)
+        ledger.put(A)
+        ledger.save()
+    (entry,) = Ledger(paths).entries()
+    assert (entry.first_ms, entry.last_ms, entry.times) == (5, 9, 2)
+    monkeypatch.setattr(ledger_module.time, "time_ns", lambda: 12_000_000)
+    ledger = Ledger(paths)
+    assert ledger.settle(A.place)
+    assert (ledger.entries()[0].first_ms, ledger.entries()[0].last_ms) == (5, 12)
+
+
+def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePaths) -> None:
+    ledger = Ledger(paths)
+    ledger.put(A)
+    ledger.put(B)
+    assert [one.key for one in ledger.mark([1], "ignored")] == ["a"]
+    ledger.put(A)
+    assert counts(ledger) == [0, 1, 1, 0]
+    # Of all only what is new.
+    assert [one.key for one in ledger.mark(None, "resolved")] == ["b"]
+    assert counts(ledger) == [0, 0, 1, 1]
+    assert ledger.settle(A.place) is False
+    assert ledger.settle(A.place) is False
+    assert counts(ledger) == [0, 0, 0, 2]
+    assert ledger.put(B).status == "new"
+    assert counts(ledger) == [0, 1, 0, 1]
+    # All that is not new; by number anything.
+    assert [one.key for one in ledger.clear(None)] == ["a"]
+    assert [one.key for one in ledger.clear([2])] == ["b"]
+    assert counts(ledger) == [0, 0, 0, 0]
+    with pytest.raises(ConfigError, match="no error 2 in the ledger"):
+        ledger.clear([2])
+
+
+def test_what_waits_is_over_when_it_is_right(paths: LakePaths) -> None:
+    ledger = Ledger(paths)
+    ledger.put(WAITS)
+    assert ledger.clear(None) == []
+    assert counts(ledger) == [1, 0, 0, 0]
+    assert ledger.settle(WAITS.place) is False
+    assert ledger.settle(WAITS.place) is False
+    assert counts(ledger) == [0, 0, 0, 0]
+
+
+def test_only_what_changed_is_written(paths: LakePaths, table: Kept) -> None:
+    ledger = Ledger(paths)
+    ledger.save()
+    ledger.put(A)
+    ledger.save()
+    ledger.save()
+    assert (table.written, len(table.kept)) == (1, 1)
+    # What is null in the table is no column.
+    assert Entry.of_row({**table.kept[0], "differing": None}).differing == ()
+    assert Entry.of_row(B.to_row()) == B
+
+
+def test_an_error_that_is_over_stays_on_the_list_whatever_is_asked_about_its_row_later(paths: LakePaths) -> None:
+    ledger = Ledger(paths)
+    error = Entry("new", "source", "d", "t", "a", "different", ("x",))
+    ledger.put(error)
+    assert ledger.settle(error.place) is True
+    # A change of the row is on its way, and arrives.
+    ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
+    assert ledger.settle(error.place) is False
+    assert [(one.status, one.number) for one in ledger.entries()] == [("resolved", 1)]
+    assert ledger.clear(None)
+    assert ledger.entries() == []
