@@ -1,7 +1,7 @@
 """Rows of a SELECT as TiDB's rows: what is asked of each column, and the datum of its text.
 
 Texts are the server's own in a session of `opening`: UTF-8 whatever the column's charset, UTC, numbers in full. ENUM,
-SET and BIT are asked for as numbers, and FLOAT as the DOUBLE that it is: its own text has six digits.
+SET and BIT are asked for as numbers, FLOAT and DOUBLE(10,3) as the DOUBLE that is stored: their own texts are rounded.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def _expression(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     if column.tp in AS_NUMBER:
         return f"CAST({name} AS UNSIGNED)"
-    return f"{name} + 0e0" if column.tp == t.FLOAT else name
+    is_rounded = column.tp == t.FLOAT or (column.tp == t.DOUBLE and column.decimal >= 0)
+    return f"{name} + 0e0" if is_rounded else name
 
 
 def row_text_writer(column: ColumnInfo) -> Write:

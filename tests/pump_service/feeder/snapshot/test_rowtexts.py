@@ -120,6 +120,18 @@ def test_floats_are_exact(source: MariaDb) -> None:
     assert read == {(16777215.0, 0.1), (1.1, 1.7976931348623157e308), (-3.4028235e38, -2e-308)}
 
 
+@pytest.mark.mariadb
+@pytest.mark.usefixtures("way")
+def test_a_double_with_digits_is_what_the_log_has_of_it(source: MariaDb) -> None:
+    """The server shows -0.001 of what it stores, and logs, as -0.0010000000000000009."""
+    table = d.table("t", d.col("g", t.DOUBLE, flen=10, decimal=3), db=DB)
+    execute(source, f"CREATE TABLE {DB}.t (g DOUBLE(10,3))", f"INSERT INTO {DB}.t VALUES (-0.001), (1.234), (NULL)")
+    with opened(source, 1) as snapshot:
+        reader, _ = reader_of(source, snapshot, table)
+        read = [row["g"] and float(row["g"]) for row in images(reader, table)]
+    assert read == [-0.0010000000000000009, 1.234, None]
+
+
 @given(st.data())
 def test_a_decimal_is_written_as_the_reference_does(data: st.DataObject) -> None:
     precision = data.draw(st.integers(1, 65))
