@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from binlake.dialect.tokens import Token, TokenKind, find_closing, split_list, tokenize
@@ -132,9 +133,13 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
     for column in columns:
         columns, create = _with_elements(query, name, column, columns, create)
+    whole = list[ColumnRow]()
+    for column in columns:
+        known, create = _with_default(query, flavor, name, column, create)
+        whole.append(known)
     row = found[0]
     return TableDescription(
-        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], columns, indexes,
+        flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], tuple(whole), indexes,
         without_next_number(create),
     )  # fmt: skip
 
@@ -214,6 +219,54 @@ def _with_elements(
     whole = f"{kind}({quoted}{rest[rest.rindex(')') :]}"
     own = tuple(replace(one, type=whole) if one is column else one for one in columns)
     return own, create.replace(f"{name} {column.type}", f"{name} {whole}", 1)
+
+
+def _with_default(
+    query: Query, flavor: Flavor, table: tuple[str, str], column: ColumnRow, create: str
+) -> tuple[ColumnRow, str]:
+    """`column` and `create` with the default of a text as it is: a row of a column like it has it."""
+    shown = _default_text(column, flavor)
+    if not column.charset or "?" not in shown:
+        return column, create
+    name = quote_name(column.name)
+    value = _filled(query, table, name)
+    if value == shown:
+        return column, create
+    default = value if flavor is Flavor.MYSQL else quote(value)
+    return replace(column, default=default), _put_default(create, name, quote(value))
+
+
+def _filled(query: Query, table: tuple[str, str], name: str) -> str:
+    """The default of a column of `table`. No other place tells that of a column NOT NULL where there is no row."""
+    there, copy = qualified(*table), qualified(table[0], "binlake_default")
+    for rows in (f"(SELECT 1 AS one) AS x LEFT JOIN {there} AS t ON FALSE", f"{there} AS t LIMIT 1"):
+        for row in query(f"SELECT DEFAULT(t.{name}) AS FILLED FROM {rows}", ()):
+            if row["FILLED"] is not None:
+                return str(row["FILLED"])
+    query(f"CREATE TEMPORARY TABLE {copy} SELECT {name} FROM {there} LIMIT 0", ())
+    try:
+        query(f"INSERT INTO {copy} VALUES (DEFAULT)", ())
+        return str(next(iter(query(f"SELECT {name} AS FILLED FROM {copy}", ())))["FILLED"])
+    finally:
+        query(f"DROP TEMPORARY TABLE {copy}", ())
+
+
+def _put_default(create: str, name: str, literal: str) -> str:
+    lines = create.split("\n")
+    at = next(at for at, line in enumerate(lines) if line.startswith(f"  {name} "))
+    tokens = tokenize(lines[at])
+    written = next(value.text for word, value in pairwise(tokens) if word.is_word("DEFAULT"))
+    lines[at] = lines[at].replace(f"DEFAULT {written}", f"DEFAULT {literal}", 1)
+    return "\n".join(lines)
+
+
+def _default_text(column: ColumnRow, flavor: Flavor) -> str:
+    """The default where it is a literal: MySQL has its text, MariaDB the literal; "" where it is none."""
+    default = column.default or ""
+    if flavor is Flavor.MYSQL:
+        return "" if "DEFAULT_GENERATED" in column.extra.upper() else default
+    tokens = tokenize(default)
+    return tokens[0].value if len(tokens) == 1 and tokens[0].kind is TokenKind.STRING else ""
 
 
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")

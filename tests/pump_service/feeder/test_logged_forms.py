@@ -49,6 +49,12 @@ BOTH = (
     "ALTER TABLE clock ADD a DATETIME DEFAULT CURRENT_TIMESTAMP, ADD b TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP",
     "ALTER TABLE clock MODIFY at TIMESTAMP(3) NULL",
     "SET time_zone = DEFAULT, timestamp = DEFAULT",
+    # Servers show these characters as `?`.
+    "CREATE TABLE four (id INT PRIMARY KEY, v VARCHAR(9) CHARACTER SET utf8mb4 DEFAULT '🐬?')",
+    "INSERT INTO four (id) VALUES (1)",
+    r"ALTER TABLE four ADD w VARCHAR(9) CHARACTER SET utf8mb4 NOT NULL DEFAULT 'it''s \\ ?😀' COMMENT 'DEFAULT 🐬'",
+    "ALTER TABLE four ADD x VARCHAR(9) DEFAULT '?', ADD e ENUM('🐬', '?') CHARACTER SET utf8mb4 DEFAULT '🐬'",
+    "ALTER TABLE four MODIFY v VARCHAR(20) CHARACTER SET utf8mb4 DEFAULT '🐬' FIRST",
     # Names.
     "CREATE TABLE `t``q` (`x.y` INT, `select` INT)",
     "INSERT INTO `t``q` VALUES (1, 2)",
