@@ -58,6 +58,11 @@ class Ceiling:
         self._learn(now)
         return now
 
+    def estimate_now(self) -> int:
+        """PD's clock as last read, and the real time since."""
+        with self._lock:
+            return self._known + tso.compose(int((self._monotonic() - self._known_at) * 1000))
+
     def admits(self, ts: int) -> bool:
         """Whether `ts` may be stored, by what is known; False: call `ask`. Never blocks."""
         return ts <= self._calm or self._admits_near(ts)

@@ -72,7 +72,8 @@ class Claim(Protocol):
 class Membership:
     """The registry entry of one pump. `claim`: exclusive use of its node id.
 
-    `started_ts`: TSO of the start; updateTS = started_ts + wall time since (tidb-binlog 3.1).
+    `clock`: PD's time as far as it is known, also while PD does not answer. It is updateTS; the original's is a TSO of
+    its start and the time since (tidb-binlog 3.1), which a PD whose clock is led or set leaves behind.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Membership:
         members: Members,
         node_id: str,
         host: str,
-        started_ts: int,
+        clock: Callable[[], int],
         *,
         label: Mapping[str, str],
         score: Callable[[], int],
@@ -90,8 +91,7 @@ class Membership:
         self._members = members
         self._node_id = node_id
         self._host = host
-        self._started_ts = started_ts
-        self._started = time.monotonic()
+        self._clock = clock
         self._label = dict(label) or None
         self._score = score
         self._revision = 0
@@ -143,7 +143,6 @@ class Membership:
             raise
 
     def _write(self, state: str, max_commit_ts: int) -> str:
-        elapsed_ms = int((time.monotonic() - self._started) * 1000)
         status = NodeStatus(
             node_id=self._node_id,
             host=self._host,
@@ -152,7 +151,7 @@ class Membership:
             score=self._score(),
             label=self._label,
             max_commit_ts=max_commit_ts,
-            update_ts=self._started_ts + tso.compose(elapsed_ms),
+            update_ts=self._clock(),
         )
         for _ in range(_RACES):
             written = self._members.write_pump(status, self._revision)

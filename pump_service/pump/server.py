@@ -120,11 +120,11 @@ class PumpServer:
             undo.callback(self._storage.close)
             if regions is not None:
                 self._clients.ask_tikv(regions, self._storage.directory.store_uuid)
-            started_ts = self._check_source()
+            self._check_source()
             self._listen(metrics)
             undo.callback(self._end_calls)
             self._storage.recover()  # the port is open: /status and Info show the progress
-            self._join(started_ts)
+            self._join()
             undo.pop_all()
 
     def request_leave(self, action: str) -> None:
@@ -221,7 +221,7 @@ class PumpServer:
             self._clients.close()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
-    def _check_source(self) -> int:
+    def _check_source(self) -> None:
         directory, cluster = self._storage.directory, self._oracle.cluster_id()
         known = directory.remember("cluster", str(cluster))
         if known != str(cluster):
@@ -239,7 +239,6 @@ class PumpServer:
                 hint="`binlake pump set-aside` lists binlogs from the future and moves them out; if the cluster was "
                 "rebuilt or PD lost its state: start with an empty data directory",
             )
-        return now
 
     def _listen(self, metrics: PumpMetrics) -> None:
         config = self._config
@@ -280,12 +279,12 @@ class PumpServer:
         socket = Path(config.socket) if config.socket else None
         return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.rpc(), socket=socket)
 
-    def _join(self, started_ts: int) -> None:
+    def _join(self) -> None:
         self._membership = Membership(
             self._members,
             self.node_id,
             self._host,
-            started_ts,
+            self._ceiling.estimate_now,
             label=self._config.label,
             score=self._renew_score,
             claim=self._clients.claim(self.node_id, self._storage.directory.store_uuid, self._host),

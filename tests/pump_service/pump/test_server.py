@@ -16,6 +16,7 @@ from pump_helpers import VALUE, commit, prewrite, rollback, until
 from support.grpcio_pump import GrpcioPumpServer
 
 from binlake import tso
+from binlake.cluster.control.nodes import is_stale
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.pumpclient import PumpReader
 from binlake.cluster.source import Committed, RolledBack, Status, Unknown
@@ -268,6 +269,14 @@ def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryClus
     reached = pump.service.info().max_commit_ts
     until(lambda: cluster.nodes["pump1"].max_commit_ts > reached, "a heartbeat")
     assert abs(tso.physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 60_000
+
+
+def test_heartbeats_follow_the_clock_of_pd(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # A recorded source leads PD's clock: the pumps started before it, and were shown as stale for ever.
+    cluster.clock_ms, cluster._last = 1000, 0
+    make_pump()
+    cluster.clock_ms = int(time.time() * 1000)
+    until(lambda: not is_stale(cluster.nodes["pump1"], cluster.tso(), 2.0), "a heartbeat of PD's time")
 
 
 def test_a_second_process_on_the_directory_fails_at_once(make_pump: MakePump) -> None:
