@@ -32,7 +32,8 @@ class Effect:
     `adopt`: the table is new here, and rows that it has were never seen.
 
     `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
-    column id too, and nothing else shows whose values it holds. `moment`: where and when the source converted values.
+    column id too, and nothing else shows whose values it holds. Empty for one that it adds under a name that another
+    column gives up. `moment`: where and when the source converted values.
     """
 
     kind: Kind
@@ -49,7 +50,7 @@ def derive_effects(ddl: LandedDdl) -> list[Effect]:
     named = {_written(table) for table in after}
     effects = [effect for table in after for effect in _writes(ddl.action, before, table)]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
-    renamed, readable = _renamed(ddl)
+    renamed, readable = _former_names(ddl)
     effects = [replace(effect, renamed=renamed, moment=moment) for effect in effects]
     if not readable:
         effects += [Effect("inexact", effect.table) for effect in effects if effect.kind == "alter"]
@@ -77,18 +78,26 @@ def _effect_of_new_table(action: int) -> Kind:
     return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"
 
 
-def _renamed(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
-    """(former name by new name of each `CHANGE [COLUMN] former new …`, whether the text can be read)."""
+def _former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
+    """(former name by new name of each `CHANGE [COLUMN] former new …`, empty where a column is added under a name that
+    another gives up in the same statement; whether the text can be read)."""
     try:
         tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
     except SchemaError:
         return {}, False
-    starts = [
-        past_exists(tokens, at + 1 + tokens[at + 1].is_word("COLUMN"))
-        for at in range(len(tokens) - 3)
-        if tokens[at].is_word("CHANGE")
-    ]
-    named = {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
+    named: dict[str, str] = {}
+    added, given_up = set[str](), set[str]()
+    for place in range(len(tokens) - 1):
+        at = past_exists(tokens, place + 1 + tokens[place + 1].is_word("COLUMN"))
+        names = [fold_name(token.value) for token in tokens[at : at + 2]]
+        if tokens[place].is_word("CHANGE") and len(names) == 2:
+            named[names[1]] = names[0]
+        if tokens[place].is_word("ADD"):
+            added.update(names[:1])
+        elif tokens[place].is_word("CHANGE", "DROP", "RENAME"):
+            given_up.update(names[:1])
+    # Of shards whose columns are joined, the second one adds a column that is there already.
+    named.update(dict.fromkeys(added & given_up, ""))
     return named, ddl.decision != "refused"
 
 

@@ -69,7 +69,7 @@ def _column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list
 class Reshaper:
     """Rows of the mirror of `before` as rows of the mirror of `after`: columns by id, else by name (R-19).
 
-    `renamed`: former name by new name, of columns that a CHANGE gave a new id as well.
+    `renamed`: former name by new name, of columns that a CHANGE gave a new id as well (`Effect.renamed`).
 
     New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
     `moment`: where and when the source converted; `unknown`: the first value that cannot be converted, and why.
@@ -108,7 +108,7 @@ class Reshaper:
                 return None
             new.append(pa.field(column.name, arrow_type(column)))
         same = len(known) == len(self._before.row_columns) and all(
-            s is not None and cast_form(s) == cast_form(c) for c, s in self._pairs()[: len(known)]
+            s is not None and s.name == c.name and cast_form(s) == cast_form(c) for c, s in self._pairs()[: len(known)]
         )
         return new if same and self._before.identity() == self._after.identity() else None
 
