@@ -200,7 +200,7 @@ class Mutant:
 
 MUTANTS = {
     "1 far future": Mutant(future_admitted, "far future", "is above every timestamp given"),
-    "2 forged bytes": Mutant(old_framing, "forged bytes", r"which was not committed so|passed the open P", 1),
+    "2 forged bytes": Mutant(old_framing, "forged bytes", r"which was not committed so|passed the open P", 2),
     "3 taken timestamps": Mutant(second_replaces_first, "taken timestamps", r"\d+ are missing up to"),
     "4 unsaved bounds": Mutant(bound_counts_at_once, "unsaved bounds", "TSO repeats"),
     "4 cut journal": Mutant(cut_at_damage, "flipped bits of PD", r"PD answered revision \d+ and knows"),
@@ -208,7 +208,7 @@ MUTANTS = {
     "6 page cache": Mutant(log_from_cache, "failed syncs", "no record starts here|stored binlogs are lost"),
     "6 page cache of PD": Mutant(journal_from_cache, "page cache of PD", "pd refuses to start|PD answered revision"),
     "7 absence": Mutant(absence_passes_for_rollback, "regions and GC", "passed the open P", 8),
-    "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to", 1),
+    "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to"),
     "GC and consumers": Mutant(collected_for_nobody, "collection", "has lost the range after"),
     "GC and pullers": Mutant(
         collected_in_silence,

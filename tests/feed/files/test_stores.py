@@ -77,10 +77,13 @@ class Interrupting(io.BytesIO):
         return found
 
 
-@pytest.mark.parametrize("reading", [1, 2])
-def test_a_file_whose_writing_is_interrupted_is_whole_or_as_it_was(store: Store, reading: int) -> None:
-    if isinstance(store, LocalStore) and reading == 2:
-        pytest.skip("a file of a disk is read once")
+def test_a_file_whose_writing_is_interrupted_is_whole_or_as_it_was(store: Store) -> None:
+    # an object store reads it twice: once before anything is sent
+    for reading in (1,) if isinstance(store, LocalStore) else (1, 2):
+        interrupt_writing(store, reading)
+
+
+def interrupt_writing(store: Store, reading: int) -> None:
     # a stream of an object store shows what it has when it is closed, and has no other end
     old, new = b"old" * 9, os.urandom(4 * PIECE)
     store.put("one", old)

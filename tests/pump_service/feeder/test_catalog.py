@@ -152,16 +152,6 @@ def test_rows_that_were_there_have_the_time_of_the_sessions_zone(followed: Follo
     assert table.columns[2].origin_default == "2023-11-14 22:13:20"
 
 
-def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
-    quiet: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quiet.follow("CREATE OR REPLACE TABLE zoned (id INT PRIMARY KEY)")
-    monkeypatch.setattr("pump_service.feeder.following.read_zone", lambda _: None)
-    there = Session(time_zone="+01:00", timestamp_us=1)
-    with pytest.raises(SchemaError, match="time of a zone that this machine does not know"):
-        quiet.follow("ALTER TABLE zoned ADD d DATETIME DEFAULT NOW()", session=there)
-
-
 def test_dropped_truncated_renamed_and_swapped_tables(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", "CREATE DATABASE other", db="")
     followed.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b LIKE a", "CREATE TABLE c (x INT)")
@@ -285,6 +275,16 @@ def quiet(mariadb: MariaDb) -> Iterator[Followed]:
     found.follow("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))")
     yield found
     found.close()
+
+
+def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
+    quiet: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet.follow("CREATE OR REPLACE TABLE zoned (id INT PRIMARY KEY)")
+    monkeypatch.setattr("pump_service.feeder.following.read_zone", lambda _: None)
+    there = Session(time_zone="+01:00", timestamp_us=1)
+    with pytest.raises(SchemaError, match="time of a zone that this machine does not know"):
+        quiet.follow("ALTER TABLE zoned ADD d DATETIME DEFAULT NOW()", session=there)
 
 
 @pytest.mark.parametrize(
