@@ -267,7 +267,7 @@ def test_a_statement_that_changes_no_definition_is_passed_over(quiet: Followed, 
     assert quiet.follow(text) == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def quiet(mariadb: MariaDb) -> Iterator[Followed]:
     mariadb.wipe()
     found = Followed(mariadb, Flavor.MARIADB, published=False, source="quiet")
