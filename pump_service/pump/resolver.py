@@ -84,6 +84,7 @@ class Resolver:
     overdue: int = 0
     counters: Resolutions = field(default_factory=Resolutions)
     _seen: set[int] = field(default_factory=set)
+    _ended: set[int] = field(default_factory=set)  # stored, and still listed until the sorter has read it
     _doubts: dict[int, _Doubt] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -103,6 +104,8 @@ class Resolver:
         doubted = {entry.start_ts for entry in self.storage.doubted_prewrites()}
         patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
         self._seen = {entry.start_ts for entry in waiting}
+        with self._lock:
+            self._ended &= self._seen | doubted
         self._asking.hold_gc(self.storage.count_unmatched()[1] if patient or doubted else 0)
         self._resolve(patient)
         self._describe_blocked(waiting)
@@ -149,6 +152,8 @@ class Resolver:
 
     def _resolve(self, prewrites: Sequence[Entry]) -> None:
         """Ask about all at once, and store the proved outcomes with few waits for the disk."""
+        with self._lock:
+            prewrites = [entry for entry in prewrites if entry.start_ts not in self._ended]
         if not prewrites or self._stopped.is_set():
             return
         answers = self._asking.ask(prewrites, self._doubts)
@@ -163,6 +168,7 @@ class Resolver:
         with self._lock:
             for entry, status, reason in zip(prewrites, statuses, reasons, strict=True):
                 self._count(entry.start_ts, status, reason)
+            self._ended |= {entry.start_ts for entry, reason in zip(prewrites, reasons, strict=True) if not reason}
         rolled_back = [prewrites[place].start_ts for place in proved if isinstance(statuses[place], RolledBack)]
         if rolled_back:
             log.info("prewrites_proved_rolled_back", count=len(rolled_back), first=rolled_back[0], last=rolled_back[-1])

@@ -330,6 +330,27 @@ def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
     resolver.close()
 
 
+def test_what_is_proved_is_not_asked_about_while_the_sorter_has_not_read_it(
+    doubting: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was stored, and counted, again with each round.
+    resolver = Resolver(doubting, Answers({100: RolledBack()}))
+    store(doubting, prewrite(100), rollback(100))
+    until(lambda: len(doubting.doubted_prewrites()) == 1, "it waits")
+    listed = doubting.doubted_prewrites()
+    monkeypatch.setattr(doubting, "doubted_prewrites", lambda *_: listed)
+    for _ in range(2):
+        resolver._doubts.clear()
+        resolver.verify_rollbacks()
+        resolver.resolve_waiting()
+    assert (resolver.queries, resolver.counters.rolled_back) == (1, 1)
+    monkeypatch.setattr(doubting, "doubted_prewrites", lambda *_: [])
+    until(lambda: not doubting.waiting_prewrites(), "the sorter has read it")
+    resolver.resolve_waiting()
+    assert resolver._ended == set()
+    resolver.close()
+
+
 def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
     # where no source can tell, also about a P whose R nobody can prove.
     verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
