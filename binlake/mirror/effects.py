@@ -7,11 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.dialect import tokenize_restored
-from binlake.dialect.tokens import past_exists, tokenize
+from binlake.dialect.columnnames import (
+    added_columns,
+    changed_columns,
+    clauses_of_alter,
+    dropped_columns,
+    renamed_columns,
+)
+from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
 from binlake.rows.codec.casts import Moment
 from binlake.rows.schema import Action, TableDef
-from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import LandedDdl
 
 Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]
@@ -85,19 +92,10 @@ def _former_names(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
         tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
     except SchemaError:
         return {}, False
-    named: dict[str, str] = {}
-    added, given_up = set[str](), set[str]()
-    for place in range(len(tokens) - 1):
-        at = past_exists(tokens, place + 1 + tokens[place + 1].is_word("COLUMN"))
-        names = [fold_name(token.value) for token in tokens[at : at + 2]]
-        if tokens[place].is_word("CHANGE") and len(names) == 2:
-            named[names[1]] = names[0]
-        if tokens[place].is_word("ADD"):
-            added.update(names[:1])
-        elif tokens[place].is_word("CHANGE", "DROP", "RENAME"):
-            given_up.update(names[:1])
+    clauses = clauses_of_alter(tokens)
+    given_up = {*renamed_columns(clauses).values(), *dropped_columns(clauses)}
     # Of shards whose columns are joined, the second one adds a column that is there already.
-    named.update(dict.fromkeys(added & given_up, ""))
+    named = changed_columns(clauses) | dict.fromkeys(added_columns(clauses) & given_up, "")
     return named, ddl.decision != "refused"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlake.dialect import tokenize_restored
-from binlake.dialect.tokens import past_exists
+from binlake.dialect.columnnames import changed_columns, clauses_of_alter
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
@@ -96,13 +96,8 @@ def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
 
 def renames_column(query: str) -> bool:
     """True for `CHANGE [COLUMN] former new ...`: with another type, the column has another number too."""
-    tokens = tokenize_restored(query)
-    for at in range(len(tokens) - 3):
-        if tokens[at].is_word("CHANGE"):
-            at = past_exists(tokens, at + 1 + tokens[at + 1].is_word("COLUMN"))
-            if fold_name(tokens[at].value) != fold_name(tokens[at + 1].value):
-                return True
-    return False
+    changed = changed_columns(clauses_of_alter(tokenize_restored(query)))
+    return any(new != former for new, former in changed.items())
 
 
 def _delta(before: TableDef, after: TableDef) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, renamed_columns
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -28,7 +29,6 @@ from binlake.rows.schema import Action, TableDef
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import quote_name
 
-_KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
 _PARTITION_VERBS = (
     "ANALYZE", "CHECK", "COALESCE", "DROP", "OPTIMIZE", "REBUILD", "REORGANIZE", "REPAIR", "TRUNCATE",
 )  # fmt: skip
@@ -76,30 +76,10 @@ class Altered:
         return join_list([spec for _, spec in self.specs])
 
 
-def renamed_columns(specs: Sequence[Token]) -> dict[str, str]:
-    """Old names of the columns that the clauses rename, by their new ones; both folded."""
-    found = dict[str, str]()
-    for spec in split_list(specs):
-        if spec and spec[0].is_word("CHANGE"):
-            at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-            found[fold_name(spec[at + 1].value)] = fold_name(spec[at].value)
-        elif len(spec) > 4 and spec[0].is_word("RENAME") and spec[1].is_word("COLUMN"):
-            at = past_exists(spec, 2)
-            found[fold_name(spec[at + 2].value)] = fold_name(spec[at].value)
-    return {new: old for new, old in found.items() if new != old}
-
-
 def _former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
     """`Altered.former` of clauses about a table that had the columns `names`."""
     renamed = {new: old for new, old in renamed_columns(specs).items() if old in names}
-    dropped = (_dropped_column(spec) for spec in split_list(specs))
-    return {name: None for name in (*renamed.values(), *dropped) if name is not None} | renamed
-
-
-def _dropped_column(spec: Sequence[Token]) -> str | None:
-    if len(spec) < 2 or not spec[0].is_word("DROP") or spec[1].is_word("PARTITION", *_KEY_HEADS):
-        return None
-    return fold_name(spec[past_exists(spec, 1 + spec[1].is_word("COLUMN"))].value)
+    return dict.fromkeys((*renamed.values(), *dropped_columns(specs))) | renamed
 
 
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
@@ -136,7 +116,7 @@ def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
         start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
         if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
             for part in split_list(spec[start + 1 : find_closing(spec, start)]):
-                head = spaced_tokens("ADD" if part[0].is_word(*_KEY_HEADS) else "ADD COLUMN")
+                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else "ADD COLUMN")
                 yield [*head, *part]
         elif spec:
             yield from _options_apart(spec)
@@ -208,7 +188,7 @@ class _Specs:
     def _add(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("PARTITION"):
             return [(Action.ADD_PARTITION, spec)]
-        if spec[1].is_word(*_KEY_HEADS):
+        if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) in self.names and any(t.is_word("EXISTS") for t in spec[1:at]):
@@ -227,7 +207,7 @@ class _Specs:
             action = Action.ADD_FOREIGN_KEY
         elif any(token.is_word("CHECK") for token in head):
             action = Action.ADD_CHECK
-        words = (*_KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
+        words = (*KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
         named = [token if token.is_word(*words) else _named(token) for token in head]
         return [(action, [*named, *self._key_parts(spec[start:])])]
 
@@ -236,7 +216,7 @@ class _Specs:
         if any(token.is_word("PRIMARY") for token in head):
             return bool(self._before.primary_key)
         known = self._constraints if any(t.is_word("FOREIGN", "CHECK") for t in head) else self._keys
-        return any(fold_name(token.value) in known for token in head if not token.is_word(*_KEY_HEADS, "ADD"))
+        return any(fold_name(token.value) in known for token in head if not token.is_word(*KEY_HEADS, "ADD"))
 
     def _key_parts(self, tokens: Sequence[Token]) -> list[Token]:
         """Names of columns quoted in the parentheses of a key; what follows them stays (REFERENCES, USING)."""

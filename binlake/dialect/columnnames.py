@@ -1,0 +1,64 @@
+"""What the clauses of an ALTER TABLE do to the names of columns: ids of columns do not say it of every server.
+
+All names are folded. A statement of another kind has no clauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.tokens import Token, TokenKind, past_exists, split_list
+from binlake.rows.schema.names import fold_name
+
+KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
+"""What follows ADD or DROP where it is about a key or constraint."""
+
+
+def clauses_of_alter(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens behind the names of an ALTER TABLE, without comments; none of another statement."""
+    plain = [token for token in tokens if token.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)]
+    statement = classify_tokens(plain)
+    return plain[statement.rest :] if statement.kind is Kind.ALTER_TABLE else []
+
+
+def changed_columns(clauses: Sequence[Token]) -> dict[str, str]:
+    """The former name by the new one of each `CHANGE [COLUMN] former new ...`, which may be the same."""
+    found = dict[str, str]()
+    for clause in split_list(clauses):
+        if clause and clause[0].is_word("CHANGE"):
+            at = _place_of_name(clause)
+            found[fold_name(clause[at + 1].value)] = fold_name(clause[at].value)
+    return found
+
+
+def renamed_columns(clauses: Sequence[Token]) -> dict[str, str]:
+    """The former name by the new one of each column that a CHANGE or RENAME COLUMN gives another name."""
+    found = changed_columns(clauses)
+    for clause in split_list(clauses):
+        if len(clause) > 4 and clause[0].is_word("RENAME") and clause[1].is_word("COLUMN"):
+            at = _place_of_name(clause)
+            found[fold_name(clause[at + 2].value)] = fold_name(clause[at].value)
+    return {new: former for new, former in found.items() if new != former}
+
+
+def dropped_columns(clauses: Sequence[Token]) -> set[str]:
+    """The columns of each `DROP [COLUMN] name`."""
+    return _columns_behind("DROP", clauses)
+
+
+def added_columns(clauses: Sequence[Token]) -> set[str]:
+    """The columns of each `ADD [COLUMN] name ...`, not those in parentheses."""
+    return _columns_behind("ADD", clauses)
+
+
+def _columns_behind(verb: str, clauses: Sequence[Token]) -> set[str]:
+    return {
+        fold_name(clause[_place_of_name(clause)].value)
+        for clause in split_list(clauses)
+        if len(clause) > 1 and clause[0].is_word(verb) and not clause[1].is_word("PARTITION", *KEY_HEADS)
+    }
+
+
+def _place_of_name(clause: Sequence[Token]) -> int:
+    return past_exists(clause, 1 + clause[1].is_word("COLUMN"))

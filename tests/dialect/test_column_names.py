@@ -1,0 +1,40 @@
+"""Which names of columns an ALTER TABLE changes, adds and gives up."""
+
+from __future__ import annotations
+
+import pytest
+
+from binlake.dialect.columnnames import (
+    added_columns,
+    changed_columns,
+    clauses_of_alter,
+    dropped_columns,
+    renamed_columns,
+)
+from binlake.dialect.tokens import tokenize
+
+
+@pytest.mark.parametrize(
+    ("text", "changed", "renamed", "dropped", "added"),
+    [
+        ("CHANGE `A` B INT, CHANGE COLUMN IF EXISTS c C BIGINT", {"b": "a", "c": "c"}, {"b": "a"}, "", ""),
+        ("RENAME COLUMN a TO b, RENAME INDEX i TO k, RENAME TO t2", {}, {"b": "a"}, "", ""),
+        ("DROP a, DROP COLUMN IF EXISTS b, DROP INDEX i, DROP PRIMARY KEY, DROP PARTITION p", {}, {}, "ab", ""),
+        ("ADD a INT, ADD COLUMN IF NOT EXISTS b INT /* c */, ADD INDEX i (a), ADD PARTITION (p)", {}, {}, "", "ab"),
+        ("DROP `index`, ADD `check` INT", {}, {}, ["index"], ["check"]),
+        ("MODIFY a BIGINT, COMMENT = 'CHANGE a b'", {}, {}, "", ""),
+    ],
+)  # fmt: skip
+def test_names_of_columns_in_clauses(
+    text: str, changed: dict[str, str], renamed: dict[str, str], dropped: str, added: str
+) -> None:
+    clauses = clauses_of_alter(tokenize(f"ALTER TABLE /*T! x */ d.t {text}"))
+    assert changed_columns(clauses) == changed
+    assert renamed_columns(clauses) == renamed
+    assert dropped_columns(clauses) == set(dropped)
+    assert added_columns(clauses) == set(added)
+
+
+def test_another_statement_has_no_clauses() -> None:
+    assert clauses_of_alter(tokenize("CREATE TABLE t (a INT COMMENT 'CHANGE a b')")) == []
+    assert clauses_of_alter(tokenize("DROP TABLE a, b")) == []
