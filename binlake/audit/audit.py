@@ -145,9 +145,7 @@ class Audit:
         LostRange: `ts` is not landed yet, or lies before the first state that the lake has of this table.
         """
         self.clip_range(-1, ts)
-        definition = self.tables_at(ts).find(db, table)
-        if definition is None or definition.kind != "table":
-            raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
+        definition = self.definition_at(db, table, ts)
         # Names are compared as the source does: without case.
         db, table = definition.db, definition.name
         base = self.base_version(db, table, ts)
@@ -158,6 +156,13 @@ class Audit:
         changed = _apply_net(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
+
+    def definition_at(self, db: str, table: str, ts: int) -> TableDef:
+        """The table after the last DDL at or before `ts`. Raises SchemaError where there is none."""
+        definition = self.tables_at(ts).find(db, table)
+        if definition is None or definition.kind != "table":
+            raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
+        return definition
 
     def incomplete_tables(self, ts: int) -> dict[tuple[str, str], str]:
         """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from binlake.audit.audit import Audit, sort_key
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, net_changes
-from binlake.errors import LostRange, OutOfTime, SchemaError
+from binlake.errors import LostRange, OutOfTime
 from binlake.lake.rowhistory import Row, where_table
 from binlake.lake.seek import Budget, find_at_most
 from binlake.lake.windowlog import WindowLog
@@ -64,9 +64,7 @@ def preview_rows(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, c
     Raises as Audit.table_as_of, LostRange when too much changed since the mirror's state before `ts`, and OutOfTime.
     """
     audit.clip_range(-1, ts)
-    definition = audit.tables_at(ts).find(*name)
-    if definition is None or definition.kind != "table":
-        raise SchemaError("the table did not exist at that time", where={"table": ".".join(name), "ts": ts})
+    definition = audit.definition_at(*name, ts)
     base = audit.base_version(definition.db, definition.name, ts)
     net, changes = _net_changes_since(audit, log, definition, base, ts, budget)
     changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))

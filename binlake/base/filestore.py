@@ -170,15 +170,18 @@ class ObjectStore:
                 thread.submit(self._upload, path, content, size).result()
 
     def _upload(self, path: str, content: IO[bytes], size: int) -> None:
-        place, left, failure = f"{self._root}/{path}", size, None
+        place, left = f"{self._root}/{path}", size
+        failure: OSError | None = None
         with self._files.open_output_stream(place) as stream:
-            while left and failure is None:
+            while left:
                 try:
                     piece = content.read(min(left, _PIECE))
                 except OSError as error:
                     failure = error
                     break
-                failure = None if piece else OSError(f"a file is {left} bytes shorter than it was")
+                if not piece:
+                    failure = OSError(f"a file is {left} bytes shorter than it was")
+                    break
                 stream.write(piece)
                 left -= len(piece)
         if failure is not None:

@@ -129,7 +129,7 @@ class Alter:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
-        remade = self._recreated_columns(specs, [one.target.name for one in conversions])
+        remade = self._recreated_indexes(specs, [one.target.name for one in conversions])
         dropped: list[list[Token]] = [spaced_tokens(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
         for one in conversions:
             expression = one.expression or _plain_value(one, self.session)
@@ -151,7 +151,7 @@ class Alter:
         statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
 
-    def _recreated_columns(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
+    def _recreated_indexes(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
         """(former name, index) of those that the columns `names` would take with them, and of those that are renamed:
         a target finds neither by its new name. What the specs themselves add or drop is theirs."""
         renamed = {fold_name(new): old for old, new in filter(None, map(_renamed_index, specs))}

@@ -72,11 +72,11 @@ def landed_tables(replication: Replication) -> list[TableDef] | None:
 
 def require_servers_answer(feed: Feed) -> None:
     """Brokers and registry answer, and let the feed in. Raises Transient, Permanent."""
-    for error in find_connection_problem(feed):
+    for error in find_connection_problems(feed):
         raise error
 
 
-def find_connection_problem(feed: Feed) -> list[BinlakeError]:
+def find_connection_problems(feed: Feed) -> list[BinlakeError]:
     """What brokers and registry say when they do not let the feed in, or why they cannot be asked."""
     found: list[BinlakeError] = []
     for ask in (_ask_brokers, _ask_registry):

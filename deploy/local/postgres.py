@@ -144,7 +144,7 @@ class Postgres:
         ]
 
     def _environment(self) -> dict[str, str]:
-        # The programs find their files by where they are; only the loader has to be password_file.
+        # The programs find their files by where they are; only the loader has to be told.
         found = library_path(self._tree) if self._tree else ""
         return {"LD_LIBRARY_PATH": found} if found else {}
 

@@ -61,7 +61,7 @@ class Ceiling:
     def estimate_now(self) -> int:
         """PD's clock as last read, and the real time since."""
         with self._lock:
-            return self._known + tso.compose(int((self._monotonic() - self._known_at) * 1000))
+            return self._known + self._passed()
 
     def admits(self, ts: int) -> bool:
         """Whether `ts` may be stored, by what is known; False: call `ask`. Never blocks."""
@@ -81,8 +81,10 @@ class Ceiling:
             return self._highest_allowed()
 
     def _highest_allowed(self) -> int:
-        passed_ms = 0 if self._answers else int((self._monotonic() - self._known_at) * 1000)
-        return self._known + tso.compose(passed_ms) + self._slack
+        return self._known + (0 if self._answers else self._passed()) + self._slack
+
+    def _passed(self) -> int:
+        return tso.compose(int((self._monotonic() - self._known_at) * 1000))
 
     def _admits_near(self, ts: int) -> bool:
         with self._lock:

@@ -22,7 +22,7 @@ from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
 from binlake.dialect import bytewise_table
-from binlake.feed.checks import FeedReport, check_tables, find_connection_problem, landed_tables
+from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import target_tables_at
@@ -102,7 +102,7 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     if tables is None:
         tables = tables_of(replication.model_copy(update={"target": None}), _read_source_tables(replication))
     return [
-        replace(report, refused=(*report.refused, *find_connection_problem(feed)))
+        replace(report, refused=(*report.refused, *find_connection_problems(feed)))
         for feed in replication.feed
         for report in [check_tables(feed, tables, replication.feed)]
     ]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import sql
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
-from binlake.errors import ConfigError, SchemaError
+from binlake.errors import ConfigError
 from binlake.lake.columntypes import arrow_type
 from binlake.lake.paths import LakePaths
 from binlake.rows.schema import TableDef
@@ -59,9 +59,7 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
     """
     audit = Audit(paths, rules)
     ts = audit.merged_range()[1] if ts is None else ts
-    definition = audit.tables_at(ts).find(db, table)
-    if definition is None or definition.kind != "table":
-        raise SchemaError("the table did not exist at that time", where={"table": f"{db}.{table}", "ts": ts})
+    definition = audit.definition_at(db, table, ts)
     if definition.identity().kind == "row":
         raise ConfigError(
             "equal rows of a table without a key cannot be listed as a view",

@@ -6,7 +6,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -158,20 +158,25 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
         assert found == sorted(rows(server, "SELECT id, u, v FROM fed.t"))
 
 
+def _do_behind_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """`act` once some chunks of a full load, and then some more, are in the journal."""
+    keep, calls = Journal.keep_chunks, itertools.count(1)
+
+    def keep_and_act(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
+        keep(self, chunks)
+        if next(calls) == 2:
+            act()
+
+    monkeypatch.setattr(Journal, "keep_chunks", keep_and_act)
+    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+
+
 def test_a_source_that_dies_in_its_full_load_is_waited_for(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S4-24
     _make_base(server, mariadb)
-    keep, calls = Journal.keep_chunks, itertools.count(1)
-
-    def keep_and_die(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
-        keep(self, chunks)
-        if next(calls) == 2:
-            server.kill9()
-
-    monkeypatch.setattr(Journal, "keep_chunks", keep_and_die)
-    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+    _do_behind_second_chunks(monkeypatch, server.kill9)
     source = {"name": "shard-1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 50}}
     with FedCluster(tmp_path, server, [source]) as cluster, ThreadPoolExecutor(1) as pool:
         started = pool.submit(cluster.start_feeder)
@@ -188,16 +193,11 @@ def test_a_source_that_is_removed_in_its_full_load_holds_back_nobody(
     server: MariaDb, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # S4-24 R-34: windows of the other go on, and it is loaded whole when it comes back
+    def end_load() -> None:
+        raise Stopped
+
     _make_base(server, mariadb)
-    keep, calls = Journal.keep_chunks, itertools.count(1)
-
-    def keep_and_end(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
-        keep(self, chunks)
-        if next(calls) == 2:
-            raise Stopped
-
-    monkeypatch.setattr(Journal, "keep_chunks", keep_and_end)
-    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+    _do_behind_second_chunks(monkeypatch, end_load)
     monkeypatch.setattr("pump_service.pump.resolver._VERSIONS_LIVE_S", 0.0)  # no record at the feeder proves nothing
     at = {"host": server.host, "port": server.port, "rename-schema": "{source}_{schema}"}
     read = {"name": "read", "start": {"mode": "now"}, **at}

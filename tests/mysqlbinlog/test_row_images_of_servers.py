@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.examples import examples
 from support.loggedrows import definition_of, events_of
-from support.mariadb import MariaDb, MySql, execute, rows
+from support.mariadb import MariaDb, MySql, empty_database, execute, rows
 from support.sourcetypes import Kind, drawn_json, kinds, text_literal
 
 from binlake.errors import SchemaError, SourceRefused
@@ -48,10 +48,8 @@ class OneTable:
 @pytest.fixture(scope="module", params=["mariadb_source", "mysql"])
 def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """A server with an empty database `images`."""
-    server: MariaDb = request.getfixturevalue(request.param)
-    execute(server, "DROP DATABASE IF EXISTS images", "CREATE DATABASE images")
-    yield server
-    execute(server, "DROP DATABASE images")
+    with empty_database(request.getfixturevalue(request.param), "images") as server:
+        yield server
 
 
 def _changes(table: TableDef, events: list[RowsEvent]) -> list[RowChange]:

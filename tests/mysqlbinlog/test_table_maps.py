@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.loggedrows import definition_of, events_of
-from support.mariadb import MariaDb, execute
+from support.mariadb import MariaDb, empty_database, execute
 from support.sourcetypes import kinds
 
 from binlake.errors import SchemaError
@@ -22,10 +22,8 @@ _COLUMNS = (
 
 @pytest.fixture(scope="module", params=["mariadb_source", "mysql"])
 def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    server: MariaDb = request.getfixturevalue(request.param)
-    execute(server, "DROP DATABASE IF EXISTS maps", "CREATE DATABASE maps")
-    yield server
-    execute(server, "DROP DATABASE maps")
+    with empty_database(request.getfixturevalue(request.param), "maps") as server:
+        yield server
 
 
 def _logged(server: MariaDb, table: str, metadata: str) -> TableMap:

@@ -67,7 +67,7 @@ def test_a_feed_that_cannot_run_is_refused_with_what_is_in_its_way(
 def test_a_feed_that_fits_is_not_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(preflight, "find_connection_problem", lambda _: [])
+    monkeypatch.setattr(preflight, "find_connection_problems", lambda _: [])
     file = write_replication(tmp_path, "shop", target=None, feeds=[feed("items", "app.item", 1, 1)])
     assert main(["preflight", "--replication", str(file)]) == 0
     assert capsys.readouterr().out == "feed items: 1 tables\n"

@@ -15,7 +15,16 @@ from binlake.target.session.session import Session
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 
-__all__ = ["MariaDb", "MySql", "dialect_of", "execute", "mariadb_in_memory", "mysql_in_memory", "rows"]
+__all__ = [
+    "MariaDb",
+    "MySql",
+    "dialect_of",
+    "empty_database",
+    "execute",
+    "mariadb_in_memory",
+    "mysql_in_memory",
+    "rows",
+]
 
 # Of one server's files; several workers have two each.
 _ENOUGH = 2 << 30
@@ -55,6 +64,14 @@ def rows(server: MariaDb, query: str, arguments: Sequence[object] = ()) -> list[
 def dialect_of(session: Session) -> Dialect:
     """What the server of a session speaks."""
     return "mariadb" if "MariaDB" in session.value("SELECT VERSION()") else "mysql"
+
+
+@contextlib.contextmanager
+def empty_database(server: MariaDb, name: str) -> Iterator[MariaDb]:
+    """`server` with a new database `name`, which goes afterwards."""
+    execute(server, f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+    yield server
+    execute(server, f"DROP DATABASE {name}")
 
 
 def execute(server: MariaDb, *statements: str) -> None:

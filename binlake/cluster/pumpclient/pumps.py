@@ -95,7 +95,7 @@ class Pumps:
         """Pumps that could take a prewrite at all, those left alone among them, by node id."""
         return self._narrow([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
-    def is_avoided(self) -> Sequence[Pump]:
+    def list_avoided(self) -> Sequence[Pump]:
         """Online pumps that failed too often."""
         return [pump for pump in self._list_sorted() if pump.is_avoided]
 

@@ -318,7 +318,7 @@ class PumpClient:
         """An empty write to each online pump that is left alone (MISSION S0-40)."""
         request = WriteBinlogReq(clusterID=self._cluster_id)
         while not self._stopped.wait(self._times.probe_interval):
-            for pump in self._pumps.is_avoided():
+            for pump in self._pumps.list_avoided():
                 self._probes += 1
                 refused = pump.connection.write(request, self._times.write_timeout)
                 if refused is None:

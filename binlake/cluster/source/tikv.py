@@ -239,8 +239,8 @@ def _of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> 
             return Unknown("its lock is one of async commit, which a reader of its rows resolves")
         return locked
     # Removing only a pessimistic lock leaves no record: the next question gets the final answer.
-    is_avoided = answer.action in (pb.TTLExpirePessimisticRollback, pb.LockNotExistDoNothing)
-    return Absent() if is_avoided else RolledBack()
+    leaves_no_record = answer.action in (pb.TTLExpirePessimisticRollback, pb.LockNotExistDoNothing)
+    return Absent() if leaves_no_record else RolledBack()
 
 
 def _describe_error(error: pb.KeyError) -> str:
