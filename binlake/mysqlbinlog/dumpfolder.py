@@ -164,14 +164,14 @@ def _require_own_names(path: Path, metadata: str) -> None:
 
 
 def _said_rows(metadata: str) -> dict[Name, int]:
-    found: dict[Name, int] = {}
+    counts: dict[Name, int] = {}
     name: Name = ("", "")
     for match in _OF_TABLE.finditer(metadata):
         if match["shown"]:
             name = match["db"].replace("``", "`"), match["shown"].replace("``", "`")
         elif match["rows"]:
-            found[name] = int(match["rows"])
-    return found
+            counts[name] = int(match["rows"])
+    return counts
 
 
 def _read_metadata(path: Path) -> str:
@@ -180,20 +180,20 @@ def _read_metadata(path: Path) -> str:
 
 
 def _row_files(names: dict[str, Path], tables: dict[Name, Path]) -> dict[Name, tuple[Path, ...]]:
-    found: dict[Name, list[tuple[int, Path]]] = {name: [] for name in tables}
+    numbered: dict[Name, list[tuple[int, Path]]] = {name: [] for name in tables}
     for name, file in names.items():
         match = _ROWS.fullmatch(name)
         if match is None or name.endswith((_TABLE, _VIEW, _DATABASE, *_ROUTINES)):
             continue
         table = unquote(match["db"]), unquote(match["table"])
-        if table not in found:
+        if table not in numbered:
             raise ConfigError(
                 "a dump has rows of a table without its definition",
                 where={"file": file, "missing": f"{match['db']}.{match['table']}{_TABLE}.sql"},
                 hint="dump the definitions too, or remove the file",
             )
-        found[table].append((int(match["number"] or 0), file))
-    return {name: tuple(file for _, file in sorted(files)) for name, files in found.items()}
+        numbered[table].append((int(match["number"] or 0), file))
+    return {name: tuple(file for _, file in sorted(files)) for name, files in numbered.items()}
 
 
 def _table_of(name: str) -> Name:

@@ -43,8 +43,8 @@ def read_dump_place(folder: Path) -> DumpPlace:
 
 def parse_dump_place(folder: Path, metadata: str) -> DumpPlace:
     """What this `metadata` of the dump in `folder` says. Raises ConfigError."""
-    found = _entries(metadata.splitlines())
-    file, offset, gtids = (_first(found, names) for names in (_FILE, _OFFSET, _GTIDS))
+    entries = _entries(metadata.splitlines())
+    file, offset, gtids = (_first(entries, names) for names in (_FILE, _OFFSET, _GTIDS))
     if not file or not offset.isdecimal():
         raise ConfigError(
             "the dump's metadata names no place",
@@ -58,16 +58,16 @@ def parse_dump_place(folder: Path, metadata: str) -> DumpPlace:
 
 def _entries(lines: list[str]) -> list[tuple[str, str]]:
     """(name, value) of the lines up to the end of the place; a GTID set may take several lines."""
-    found: list[tuple[str, str]] = []
+    entries: list[tuple[str, str]] = []
     for line in lines:
-        if _NEXT_PART.match(line) and any(name in _FILE for name, _ in found):
+        if _NEXT_PART.match(line) and any(name in _FILE for name, _ in entries):
             break
         entry = _ENTRY.match(line)
-        if found and found[-1][1].endswith(","):
-            found[-1] = (found[-1][0], found[-1][1] + line.strip().strip("\"'"))
+        if entries and entries[-1][1].endswith(","):
+            entries[-1] = (entries[-1][0], entries[-1][1] + line.strip().strip("\"'"))
         elif entry is not None:
-            found.append((entry[1].lower(), entry[2].strip("\"'")))
-    return found
+            entries.append((entry[1].lower(), entry[2].strip("\"'")))
+    return entries
 
 
 def _first(entries: list[tuple[str, str]], names: frozenset[str]) -> str:

@@ -187,10 +187,10 @@ class MariaDbGtidSet:
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
 
 
-def _of_mysql(some: GtidSet) -> MySqlGtidSet:
-    if not isinstance(some, MySqlGtidSet):
+def _of_mysql(gtid_set: GtidSet) -> MySqlGtidSet:
+    if not isinstance(gtid_set, MySqlGtidSet):
         raise WireError("a GTID set of MariaDB is compared with one of MySQL")
-    return some
+    return gtid_set
 
 
 def _intervals_of(part: str) -> Iterator[tuple[str, int, int]]:
@@ -216,7 +216,7 @@ def _mariadb_gtids(text: str) -> Iterator[tuple[int, int, int]]:
     for part in re.sub(r"\s", "", text).split(","):
         if not part:
             continue
-        found = _MARIADB.fullmatch(part)
-        if found is None:
+        match = _MARIADB.fullmatch(part)
+        if match is None:
             raise WireError(f"not a GTID of MariaDB: {part!r}", hint="it looks like 0-1-17: domain, server, number")
-        yield int(found[1]), int(found[2]), int(found[3])
+        yield int(match[1]), int(match[2]), int(match[3])

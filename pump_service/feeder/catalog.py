@@ -71,9 +71,9 @@ class Catalog:
         columns = replace(event, table_id=0)
         if known is not None and known[0] == columns and known[1] == version:
             return known[2]
-        found = self._definition_of(source, event)
-        self._read[key] = (columns, version, found)
-        return found
+        definition = self._definition_of(source, event)
+        self._read[key] = (columns, version, definition)
+        return definition
 
     def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
         """The first definitions of a source.
@@ -142,9 +142,9 @@ class Catalog:
             return None
         if is_sequence(event) and self._writer.table(names, event.db, event.table) is None:
             return None
-        found = self._writer.known_table(names, event.db, event.table)
-        check_table_map(found, event)
-        return found
+        definition = self._writer.known_table(names, event.db, event.table)
+        check_table_map(definition, event)
+        return definition
 
 
 def _refuse_one_name(names: SourceNames, databases: Sequence[DatabaseDescription]) -> None:

@@ -42,10 +42,12 @@ class FeederCommand:
         check = actions.add_parser(
             "check", help="look at each source and the tracker: ok, warn or fail, and the remedy"
         )
-        for one in (status, check):
-            add_output(one)
-        for one in (run, status, check):
-            one.add_argument("--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml")
+        for subparser in (status, check):
+            add_output(subparser)
+        for subparser in (run, status, check):
+            subparser.add_argument(
+                "--config", type=Path, default=Path("feeder.toml"), metavar="FILE", help="feeder.toml"
+            )
 
     def run(self, args: argparse.Namespace) -> int:
         """0 after a clean end; of `check` 1 when something fails. Raises BinlakeError."""
@@ -106,14 +108,14 @@ def _read(settings: FeederFile) -> dict[str, Any]:
         )
     with closing(Journal(settings.data_dir)) as journal:
         places = journal.places()
-        loads = {one.name: load_record(journal, one.name) for one in settings.source}
+        loads = {source.name: load_record(journal, source.name) for source in settings.source}
         removed = describe_removed(journal, loads)
     return {
         "name": settings.name,
         "sources": [
-            {"source": one.name, "state": "not running", **describe_place(places.get(one.name))}
-            | ({"load": loads[one.name]} if loads[one.name] else {})
-            for one in settings.source
+            {"source": source.name, "state": "not running", **describe_place(places.get(source.name))}
+            | ({"load": loads[source.name]} if loads[source.name] else {})
+            for source in settings.source
         ],
         "removed": removed,
     }

@@ -94,24 +94,24 @@ class SourceLog:
         Raises Permanent where no retry helps; a server that is away is `trouble`, and tried again.
         """
         deadline = time.monotonic() + wait_s
-        taken: list[SourceTransaction] = []
+        transactions: list[SourceTransaction] = []
         size = 0
-        while not self._stopped.is_set() and len(taken) < max_transactions and size < max_bytes:
+        while not self._stopped.is_set() and len(transactions) < max_transactions and size < max_bytes:
             try:
-                transaction = self._next(0.0 if taken else deadline - time.monotonic())
+                transaction = self._next(0.0 if transactions else deadline - time.monotonic())
             except (SourceUnavailable, pymysql.err.Error) as error:
                 self._disconnect(error)
-                if taken or self._stopped.wait(min(self._pause(), max(0.0, deadline - time.monotonic()))):
+                if transactions or self._stopped.wait(min(self._pause(), max(0.0, deadline - time.monotonic()))):
                     break
             else:
-                if transaction is None and (taken or time.monotonic() >= deadline):
+                if transaction is None and (transactions or time.monotonic() >= deadline):
                     break
                 if transaction is not None:
-                    taken.append(transaction)
+                    transactions.append(transaction)
                     size += transaction.size
-            if not taken and time.monotonic() >= deadline:
+            if not transactions and time.monotonic() >= deadline:
                 break
-        return taken
+        return transactions
 
     def close(self) -> None:
         """End reading, also one that waits; from any thread."""
@@ -241,10 +241,10 @@ class SourceLog:
             link.close()
         behind = files.index(before.file) if before.file in files else len(files) - 1
         for file in reversed(files[: behind + 1]):
-            found = self._prepared_in(file, flavor, address, xid, before)
-            if found is not None:
+            rows = self._prepared_in(file, flavor, address, xid, before)
+            if rows is not None:
                 log.info("source_prepared_found", source=self._source.name, xid=str(xid), file=file)
-                return found
+                return rows
         raise LostRange(
             f"the log that prepared transaction {xid} is purged, and it is committed now",
             hint="load the source anew (`binlake bootstrap`)",

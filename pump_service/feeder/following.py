@@ -114,7 +114,7 @@ class Follower:
         return [self._gone_database(db, single.db)]
 
     def _gone_database(self, db: DbInfo, name: str) -> SchemaChange:
-        self.online = {key: one for key, one in self.online.items() if fold_name(one.db) != fold_name(name)}
+        self.online = {key: table for key, table in self.online.items() if fold_name(table.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
         return self._writer.change(self._names, Action.DROP_SCHEMA, text, db)
 
@@ -241,7 +241,9 @@ class Follower:
 
     def _has_shadow(self, db: str, base: str) -> bool:
         wanted = fold_pair((db, base))
-        return any(one.role == "shadow" and fold_pair((one.db, one.base)) == wanted for one in self.online.values())
+        return any(
+            table.role == "shadow" and fold_pair((table.db, table.base)) == wanted for table in self.online.values()
+        )
 
     def _base_of_copy(self, described: TableDescription) -> str | None:
         """The table of which a new one is the shadow: of that name, and with the same columns."""
@@ -266,16 +268,16 @@ class Follower:
     # What the tracker has.
 
     def _tracked(self, db: str, table: str) -> TableDescription:
-        found = self._tracker.table(db, table)
-        if found is None:
+        description = self._tracker.table(db, table)
+        if description is None:
             raise SchemaError("a statement left no table at the tracker", where={"table": f"{db}.{table}"})
-        return found
+        return description
 
     def _tracked_database(self, db: str) -> DatabaseDescription:
-        found = self._tracker.database(db)
-        if found is None:
+        description = self._tracker.database(db)
+        if description is None:
             raise SchemaError("a statement left no database at the tracker", where={"database": db})
-        return found
+        return description
 
 
 _FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[SchemaChange]]] = {
@@ -304,8 +306,8 @@ def _moments(session: Session) -> dict[str, str]:
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=session.timestamp_us or 0)
     name = session.time_zone or "UTC"
     zone = UTC if name.upper() == "SYSTEM" else read_zone(name)
-    found = {"timestamp": _text(at)}
-    return found if zone is None else {**found, "datetime": _text(at.astimezone(zone))}
+    moments = {"timestamp": _text(at)}
+    return moments if zone is None else {**moments, "datetime": _text(at.astimezone(zone))}
 
 
 def _text(at: datetime) -> str:

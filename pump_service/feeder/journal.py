@@ -169,7 +169,7 @@ class Journal:
     def left_open(self) -> list[range]:
         """The start_ts of what a process before this one prewrote and did not commit, as far as it is known."""
         ranges = [range(first, first + count) for first, count in self._open.left]
-        return [one for one in ranges if self.outcome(one[0]) == self.outcome(one[-1]) == 0]
+        return [batch for batch in ranges if self.outcome(batch[0]) == self.outcome(batch[-1]) == 0]
 
     def forget_left_open(self) -> None:
         """The pumps were told of them."""
@@ -196,15 +196,15 @@ class Journal:
             self._note_stored(db)
             db.executemany(
                 "INSERT INTO batch VALUES (?, ?, ?, ?)",
-                [(one.first_start, one.count, first_commit, one.to_json()) for one, first_commit in batches],
+                [(batch.first_start, batch.count, first_commit, batch.to_json()) for batch, first_commit in batches],
             )
             db.executemany("INSERT INTO job VALUES (?, ?)", [(job["id"], json.dumps(job)) for job in jobs])
             self._put_places(db, places)
             db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
             if loaded:
                 _delete_load(db, loaded)
-        for one, _ in batches:
-            self._open.remove(one.first_start)
+        for batch, _ in batches:
+            self._open.remove(batch.first_start)
 
     def move(self, source: str, place: Place) -> None:
         """The source is read on from `place`; nothing of what lies before it concerns the pumps."""
@@ -257,11 +257,14 @@ class Journal:
     def keep_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
         """Durable when it returns: the prewrites of `chunks` stay open over the end of this process."""
         with self._writing() as db:
-            for one in chunks:
-                db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*one.table, one.body))
+            for chunk in chunks:
+                db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*chunk.table, chunk.body))
                 db.executemany(
                     "INSERT INTO load_batch VALUES (?, ?, ?, ?, ?, ?, ?)",
-                    [(part.first_start, *one.table, one.snapshot, part.count, part.to_json()) for part in one.batches],
+                    [
+                        (part.first_start, *chunk.table, chunk.snapshot, part.count, part.to_json())
+                        for part in chunk.batches
+                    ],
                 )
 
     def load_tables(self, source: str) -> dict[tuple[str, str], str]:
@@ -283,8 +286,8 @@ class Journal:
             for name in names:
                 query = "SELECT first_start FROM load_batch WHERE source = ? AND db = ? AND name = ?"
                 dropped += [first for (first,) in db.execute(query, (source, *name))]
-                for kept in ("load_batch", "load_table"):
-                    db.execute(f"DELETE FROM {kept} WHERE source = ? AND db = ? AND name = ?", (source, *name))
+                for table in ("load_batch", "load_table"):
+                    db.execute(f"DELETE FROM {table} WHERE source = ? AND db = ? AND name = ?", (source, *name))
         for first in dropped:
             self._open.remove(first)
 
@@ -390,5 +393,5 @@ class Journal:
 
 
 def _delete_load(db: sqlite3.Connection, source: str) -> None:
-    for kept in ("load_batch", "load_table"):
-        db.execute(f"DELETE FROM {kept} WHERE source = ?", (source,))
+    for table in ("load_batch", "load_table"):
+        db.execute(f"DELETE FROM {table} WHERE source = ?", (source,))

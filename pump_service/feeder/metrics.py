@@ -38,16 +38,19 @@ def _by_source(workers: Sequence[Worker], read: Callable[[Worker], float]) -> Ca
 
 _READINGS: tuple[tuple[str, str, str, Callable[[Worker], float]], ...] = (
     ("lag_seconds", "Age of the oldest transaction that was read and is not published.", "gauge", Worker.lag_s),
-    ("up", "1 while nothing is in the way of this source.", "gauge", lambda one: float(not one.trouble)),
-    ("transactions_total", "Published transactions with rows.", "counter", lambda one: one.counts.transactions),
-    ("rows_total", "Rows of published transactions.", "counter", lambda one: one.counts.rows),
-    ("batches_total", "Groups of transactions published together.", "counter", lambda one: one.counts.batches),
+    ("up", "1 while nothing is in the way of this source.", "gauge", lambda worker: float(not worker.trouble)),
+    ("transactions_total", "Published transactions with rows.", "counter", lambda worker: worker.counts.transactions),
+    ("rows_total", "Rows of published transactions.", "counter", lambda worker: worker.counts.rows),
+    ("batches_total", "Groups of transactions published together.", "counter", lambda worker: worker.counts.batches),
     (
         "last_transaction_seconds", "When the source committed what was published last, in Unix seconds.", "gauge",
-        lambda one: one.counts.last_ms / 1000,
+        lambda worker: worker.counts.last_ms / 1000,
     ),
-    ("ddls_total", "Published changes of the schema.", "counter", lambda one: one.counts.ddls),
-    ("left_out_total", "Transactions without anything to publish.", "counter", lambda one: one.counts.left_out),
-    ("log_bytes_total", "Bytes of the source's log that were published.", "counter", lambda one: one.counts.log_bytes),
-    ("connections_total", "Connections made to the source.", "counter", lambda one: one.connections),
+    ("ddls_total", "Published changes of the schema.", "counter", lambda worker: worker.counts.ddls),
+    ("left_out_total", "Transactions without anything to publish.", "counter", lambda worker: worker.counts.left_out),
+    (
+        "log_bytes_total", "Bytes of the source's log that were published.", "counter",
+        lambda worker: worker.counts.log_bytes,
+    ),
+    ("connections_total", "Connections made to the source.", "counter", lambda worker: worker.connections),
 )  # fmt: skip

@@ -76,5 +76,5 @@ class OpenBatches:
 
     def _note_anew(self) -> None:
         os.ftruncate(self._notes, 0)
-        os.write(self._notes, b"".join(_NOTE.pack(*one) for one in self._counts.items()))
+        os.write(self._notes, b"".join(_NOTE.pack(*batch) for batch in self._counts.items()))
         self._noted = len(self._counts)

@@ -131,21 +131,21 @@ class Publisher:
 
     def publish(self, source: str, transactions: Sequence[Outgoing], end: Position) -> int:
         """Publish `transactions` in their order; the source is read on from `end`. The last commit_ts."""
-        held = Held(source)
-        self.hold(held, transactions)
-        return self.commit(held, end)
+        uncommitted = Held(source)
+        self.hold(uncommitted, transactions)
+        return self.commit(uncommitted, end)
 
-    def hold(self, held: Held, transactions: Sequence[Outgoing], counts: Sequence[int] = ()) -> list[Batch]:
+    def hold(self, uncommitted: Held, transactions: Sequence[Outgoing], counts: Sequence[int] = ()) -> list[Batch]:
         """Prewrite `transactions` and keep them open, behind what `held` has already.
 
         The batches that were added: one, or as many as `counts` says, each of so many transactions.
         """
         if not transactions:
             return []
-        count, source = len(transactions), held.source
+        count, source = len(transactions), uncommitted.source
         first = self._wait(source, lambda: self._fetch_ts(count)) - count + 1
-        keys = tuple(make_tail(source, one) for one in transactions)
-        prewrites = [_prewrite_of(first + n, keys[n], one) for n, one in enumerate(transactions)]
+        keys = tuple(make_tail(source, transaction) for transaction in transactions)
+        prewrites = [_prewrite_of(first + n, keys[n], transaction) for n, transaction in enumerate(transactions)]
         bounds = list(pairwise(accumulate(counts or [count], initial=0)))
         for low, high in bounds:
             self._journal.open(first + low, high - low)
@@ -155,7 +155,7 @@ class Publisher:
             for low, _ in bounds:
                 self._journal.abandon(first + low)
             raise
-        ddls = {first + n: one.ddl for n, one in enumerate(transactions) if one.ddl is not None}
+        ddls = {first + n: transaction.ddl for n, transaction in enumerate(transactions) if transaction.ddl is not None}
         named = {start_ts: (ddl.query, ddl.job_id, ddl.schema_state) for start_ts, ddl in ddls.items()}
         added = [
             Batch(
@@ -164,42 +164,42 @@ class Publisher:
             )
             for low, high in bounds
         ]  # fmt: skip
-        held.batches += added
-        held.jobs += [(start_ts, ddl.job) for start_ts, ddl in ddls.items()]
+        uncommitted.batches += added
+        uncommitted.jobs += [(start_ts, ddl.job) for start_ts, ddl in ddls.items()]
         return added
 
     def commit(
-        self, held: Held, end: Position, facts: Mapping[str, str] | None = None, *, is_load: bool = False
+        self, uncommitted: Held, end: Position, facts: Mapping[str, str] | None = None, *, is_load: bool = False
     ) -> int:
         """Commit all of `held` in its order, and `facts` with it; the last commit_ts. `is_load`: it is a full load."""
-        firsts, finished = self._commit_ts_of(held)
-        jobs = [job(start_ts, finished) for start_ts, job in held.jobs]
+        firsts, finished = self._commit_ts_of(uncommitted)
+        jobs = [job(start_ts, finished) for start_ts, job in uncommitted.jobs]
         if self._fenced:
             raise Stopped
-        place = Place(end, *_read_tail(held.batches[-1].keys[-1]), finished - 1)
+        place = Place(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
         self._journal.commit(
-            firsts, {held.source: place}, jobs=jobs, facts=facts, loaded=held.source if is_load else ""
+            firsts, {uncommitted.source: place}, jobs=jobs, facts=facts, loaded=uncommitted.source if is_load else ""
         )
         for batch, first_commit in firsts:
             self._send(batch, first_commit)
         return finished - 1
 
-    def _commit_ts_of(self, held: Held) -> tuple[list[tuple[Batch, int]], int]:
+    def _commit_ts_of(self, uncommitted: Held) -> tuple[list[tuple[Batch, int]], int]:
         """The first commit_ts of each batch, and a timestamp behind all: the jobs of its DDL are finished then."""
         firsts: list[tuple[Batch, int]] = []
-        for part in _split_batches(held.batches):
-            count = sum(one.count for one in part)
-            finished = self._wait(held.source, functools.partial(self._fetch_ts, count + 1))
+        for part in _split_batches(uncommitted.batches):
+            count = sum(batch.count for batch in part)
+            finished = self._wait(uncommitted.source, functools.partial(self._fetch_ts, count + 1))
             first = finished - count
-            for one in part:
-                firsts.append((one, first))
-                first += one.count
+            for batch in part:
+                firsts.append((batch, first))
+                first += batch.count
         return firsts, finished
 
-    def abandon(self, held: Held) -> None:
+    def abandon(self, uncommitted: Held) -> None:
         """Roll back all of `held`: the pumps ask, and are told so."""
-        for one in held.batches:
-            self._journal.abandon(one.first_start)
+        for batch in uncommitted.batches:
+            self._journal.abandon(batch.first_start)
 
     def fence(self) -> None:
         """Commit nothing from now on: another process has the name."""
@@ -286,12 +286,12 @@ class Publisher:
 def _split_batches(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
     """Runs of `batches` whose commits are asked for together."""
     part, count = list[Batch](), 0
-    for one in batches:
-        if part and count + one.count > _MOST_COMMITS:
+    for batch in batches:
+        if part and count + batch.count > _MOST_COMMITS:
             yield part
             part, count = [], 0
-        part.append(one)
-        count += one.count
+        part.append(batch)
+        count += batch.count
     yield part
 
 
@@ -308,8 +308,8 @@ def _prewrite(start_ts: int, tail: str, value: bytes, query: str = "", job_id: i
     return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
 
 
-def _prewrite_of(start_ts: int, tail: str, one: Outgoing) -> pb.Binlog:
-    ddl = one.ddl
+def _prewrite_of(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog:
+    ddl = transaction.ddl
     if ddl is None:
-        return _prewrite(start_ts, tail, one.value)
+        return _prewrite(start_ts, tail, transaction.value)
     return _prewrite(start_ts, tail, b"", ddl.query, ddl.job_id, ddl.schema_state)

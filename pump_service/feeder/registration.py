@@ -139,14 +139,14 @@ class Registration:
             )
 
     def _read(self) -> Entry | None:
-        found = self._etcd.get(self._key)
-        return Entry.from_json(found.value) if found else None
+        stored = self._etcd.get(self._key)
+        return Entry.from_json(stored.value) if stored else None
 
     def _put(self, entry: Entry, over: Entry | None) -> bool:
         """Whether `entry` is there now, in the place of `over`; a put whose answer was lost is found again."""
-        found = self._etcd.get(self._key)
-        known = Entry.from_json(found.value) if found else None
+        stored = self._etcd.get(self._key)
+        known = Entry.from_json(stored.value) if stored else None
         if known == entry:
             return True
-        revision = found.mod_revision if found else 0
+        revision = stored.mod_revision if stored else 0
         return known == over and self._etcd.put_if(self._key, entry.to_json(), mod_revision=revision)

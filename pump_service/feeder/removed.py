@@ -55,11 +55,11 @@ def end_removed_loads(journal: Journal, named: Collection[str]) -> None:
 def describe_removed(journal: Journal, named: Collection[str]) -> list[dict[str, Any]]:
     """The removed sources for the page `/feeder`: their places, their loads; `rolled back`: one that was ended here."""
     places, ended = journal.places(), journal.facts_like(_ENDED)
-    found = []
+    removed = []
     for source in removed_sources(journal, named):
         load = load_record(journal, source)
         if not load and source in ended:
             load = {"state": "rolled back", **json.loads(ended[source])}
-        one = {"source": source, "state": "removed", **describe_place(places.get(source))}
-        found.append(one | ({"load": load} if load else {}))
-    return found
+        description = {"source": source, "state": "removed", **describe_place(places.get(source))}
+        removed.append(description | ({"load": load} if load else {}))
+    return removed

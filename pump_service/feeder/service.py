@@ -62,7 +62,7 @@ class Feeder:
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._running = len(settings.source)
-        self._names = frozenset(one.name for one in settings.source)
+        self._names = frozenset(source.name for source in settings.source)
         self._lock = threading.Lock()
         self._loads: dict[str, Progress] = {}
         self._troubles: dict[str, str] = {}
@@ -129,18 +129,23 @@ class Feeder:
 
     def _start_workers(self, stack: ExitStack, journal: Journal, publisher: Publisher) -> None:
         settings = self._settings
-        flavors = {one.name: self._flavor_of(one, journal) for one in settings.source}
+        flavors = {source.name: self._flavor_of(source, journal) for source in settings.source}
         trackers = {
-            one.name: ScratchServer(one.name, flavors[one.name], tracker_arguments(settings.tracker_of(one)))
-            for one in settings.source
+            source.name: ScratchServer(
+                source.name, flavors[source.name], tracker_arguments(settings.tracker_of(source))
+            )
+            for source in settings.source
         }
         for scratch in trackers.values():
             stack.callback(scratch.close)
-        names = [SourceNames(one.name, flavors[one.name], one.database_name, one.ignores) for one in settings.source]
+        names = [
+            SourceNames(source.name, flavors[source.name], source.database_name, source.ignores)
+            for source in settings.source
+        ]
         catalog = Catalog(names, trackers, journal.jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
-        for one in settings.source:
-            self.workers.append(Worker(one, parts, self._beginning(one, parts, catalog), self._on_end))
+        for source in settings.source:
+            self.workers.append(Worker(source, parts, self._beginning(source, parts, catalog), self._on_end))
         for worker in self.workers:
             worker.start()
 
@@ -219,8 +224,10 @@ class Feeder:
             "cluster_id": str(cluster_id),
             "unsent_batches": publisher.unsent,
             "sources": [
-                _describe_worker(one) | describe_place(places.get(one.source.name)) | self._describe_load(one, journal)
-                for one in self.workers
+                _describe_worker(worker)
+                | describe_place(places.get(worker.source.name))
+                | self._describe_load(worker, journal)
+                for worker in self.workers
             ],
             "removed": describe_removed(journal, self._names),
         }

@@ -171,11 +171,11 @@ class SourceFile(Server):
         """True for a table that is left out, and for a database (`table` "") of which every table is."""
         name = f"{db}.{table or '*'}".lower()
         patterns = (pattern.lower() for pattern in self.ignore_tables)
-        return any(fnmatchcase(name, one) and (bool(table) or one.endswith(".*")) for one in patterns)
+        return any(fnmatchcase(name, pattern) and (bool(table) or pattern.endswith(".*")) for pattern in patterns)
 
     def replacement(self, transaction: str) -> Replacement | None:
         """What is followed instead of the statement of `transaction`; None = itself."""
-        return next((one for one in self.replace if one.id == transaction), None)
+        return next((replacement for replacement in self.replace if replacement.id == transaction), None)
 
     def database_name(self, schema: str) -> str:
         """The name that the source's database `schema` has for everything behind."""
@@ -203,21 +203,21 @@ class FeederFile(Section):
     @model_validator(mode="after")
     def _check_sources(self) -> FeederFile:
         for what, values in (
-            ("name", [one.name for one in self.source]),
-            ("server-id", [self.server_id_of(one) for one in self.source]),
+            ("name", [source.name for source in self.source]),
+            ("server-id", [self.server_id_of(source) for source in self.source]),
         ):
             for value, times in Counter(values).items():
                 if times > 1:
                     raise ValueError(f"two sources have the {what} {value}")
-        if self.tracker is None and (without := [one.name for one in self.source if one.tracker is None]):
+        if self.tracker is None and (without := [source.name for source in self.source if source.tracker is None]):
             raise ValueError(f"there is no `tracker`, and none of {', '.join(without)} alone")
         return self
 
     def tracker_of(self, source: SourceFile) -> Tracker:
         """The server that carries out the DDL of `source`."""
-        found = source.tracker or self.tracker
-        assert found is not None
-        return found
+        tracker = source.tracker or self.tracker
+        assert tracker is not None
+        return tracker
 
     def server_id_of(self, source: SourceFile) -> int:
         """The id under which this feeder registers at `source`."""
@@ -239,7 +239,9 @@ def read_settings(path: Path) -> FeederFile:
         settings = FeederFile.model_validate(values)
     except ValidationError as error:
         raise readable_error(error, FeederFile, path) from None
-    sources = tuple(_with_tracker(_with_password(one, f"source {one.name}", path), path) for one in settings.source)
+    sources = tuple(
+        _with_tracker(_with_password(source, f"source {source.name}", path), path) for source in settings.source
+    )
     tracker = settings.tracker and _with_password(settings.tracker, "tracker", path)
     return settings.model_copy(update={"source": sources, "tracker": tracker})
 

@@ -34,15 +34,15 @@ def describe_by_target(source: SourceFile, now: Iterable[DatabaseDescription], f
     server = Server(host=target.host, port=target.port, user=target.user, password=target.password)
     with closing(connect(server)) as link:
         there = {(db.name, table.name): table for db in describe_source(link) for table in db.tables}
-    found = []
+    databases = []
     for database in now:
         shown = source.database_name(database.name)
         tables = [
             _named(_at_target(there, rules, shown, own.name), own) if rules.keeps(shown, own.name) else own
             for own in database.tables
         ]
-        found.append(replace(database, tables=tuple(tables)))
-    return found
+        databases.append(replace(database, tables=tuple(tables)))
+    return databases
 
 
 def _at_target(there: dict[tuple[str, str], TableDescription], rules: Rules, db: str, table: str) -> TableDescription:

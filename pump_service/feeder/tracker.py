@@ -130,19 +130,19 @@ class ScratchServer:
         """As the protocol says."""
         self._link.execute(SESSION)
         there = self._scratch.database(db)
-        found = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
-        if found is None:
+        description = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
+        if description is None:
             return None
-        create = render(create_tokens(found.create, self._flavor))
-        return replace(found, db=db, create=put_target_names(create, there, self._back))
+        create = render(create_tokens(description.create, self._flavor))
+        return replace(description, db=db, create=put_target_names(create, there, self._back))
 
     def database(self, db: str) -> DatabaseDescription | None:
         """As the protocol says."""
         # With lower_case_table_names = 1 a server has another name than the statement said.
         for name in (db, db.lower()):
-            found = describe_database(self._link.query, self._scratch.database(name))
-            if found is not None:
-                return replace(found, name=name)
+            description = describe_database(self._link.query, self._scratch.database(name))
+            if description is not None:
+                return replace(description, name=name)
         return None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:

@@ -80,7 +80,7 @@ class TrackerLink:
     def _begin(self) -> None:
         self._take_lock()
         settings = ("foreign_key_checks = 0", "sql_log_bin = 0", f"lock_wait_timeout = {_TABLE_WAIT_S}")
-        self.execute(f"SET SESSION {one}" for one in settings)
+        self.execute(f"SET SESSION {setting}" for setting in settings)
         self.visible = visible_column(self.query)
 
     def _take_lock(self) -> None:

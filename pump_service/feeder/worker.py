@@ -217,7 +217,9 @@ class Worker:
                 self._publish_rows(group)
             counts = self.counts
             self.counts = replace(
-                counts, log_bytes=counts.log_bytes + sum(one.size for one in group), last_ms=group[-1].time_ms
+                counts,
+                log_bytes=counts.log_bytes + sum(transaction.size for transaction in group),
+                last_ms=group[-1].time_ms,
             )
         self._oldest_ms = 0
 
@@ -225,16 +227,22 @@ class Worker:
         parts, name = self._parts, self.source.name
         definition_of = functools.partial(parts.catalog.definition_of, name)
         rows: list[int] = []
-        values = encode_transactions([one.changes for one in group], definition_of, parts.version, rows.append)
-        found = [Outgoing(one.id, one.time_ms, value) for one, value in zip(group, values, strict=True) if value]
-        if found:
-            parts.publisher.publish(name, found, group[-1].end)
+        values = encode_transactions(
+            [transaction.changes for transaction in group], definition_of, parts.version, rows.append
+        )
+        outgoing = [
+            Outgoing(transaction.id, transaction.time_ms, value)
+            for transaction, value in zip(group, values, strict=True)
+            if value
+        ]
+        if outgoing:
+            parts.publisher.publish(name, outgoing, group[-1].end)
         else:
             self._move(group[-1])
-        counts, left_out = self.counts, len(group) - len(found)
+        counts, left_out = self.counts, len(group) - len(outgoing)
         self.counts = replace(
-            counts, transactions=counts.transactions + len(found), left_out=counts.left_out + left_out,
-            rows=counts.rows + sum(rows), batches=counts.batches + bool(found),
+            counts, transactions=counts.transactions + len(outgoing), left_out=counts.left_out + left_out,
+            rows=counts.rows + sum(rows), batches=counts.batches + bool(outgoing),
         )  # fmt: skip
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
@@ -282,14 +290,14 @@ class Worker:
 
     def _replaced(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
         """`statement`, or what the configuration has instead of it."""
-        found = self.source.replacement(transaction.id)
-        if found is None:
+        replacement = self.source.replacement(transaction.id)
+        if replacement is None:
             return [statement]
         log.warning(
             "source_statement_replaced", source=self.source.name, transaction=transaction.id,
-            statement=statement.text, by=list(found.statements),
+            statement=statement.text, by=list(replacement.statements),
         )  # fmt: skip
-        return [replace(statement, text=text) for text in found.statements]
+        return [replace(statement, text=text) for text in replacement.statements]
 
     def _follow(self, transaction: SourceTransaction, statements: Sequence[Statement]) -> list[SchemaChange]:
         try:
@@ -314,8 +322,8 @@ class Worker:
 
 def _split_at_statements(batch: Sequence[SourceTransaction]) -> Iterator[list[SourceTransaction]]:
     """Neighbours with rows together, each statement alone."""
-    for with_statement, group in groupby(batch, key=lambda one: one.statement is not None):
+    for with_statement, group in groupby(batch, key=lambda transaction: transaction.statement is not None):
         if with_statement:
-            yield from ([one] for one in group)
+            yield from ([transaction] for transaction in group)
         else:
             yield list(group)

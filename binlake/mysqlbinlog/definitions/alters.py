@@ -100,13 +100,15 @@ def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) 
     Raises SchemaError for one that is not known.
     """
     reader = _Specs(before, after)
-    found = Altered(former=_former_names(specs, reader.names))
+    altered = Altered(former=_former_names(specs, reader.names))
     for spec in _apart(specs):
         # CHARACTER SET and COLLATE are two options, and one clause here.
-        found.specs += [
-            one for one in reader.read(spec) if one[0] is not Action.TABLE_CHARSET or one not in found.specs
+        altered.specs += [
+            clause
+            for clause in reader.read(spec)
+            if clause[0] is not Action.TABLE_CHARSET or clause not in altered.specs
         ]
-    return found
+    return altered
 
 
 def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
@@ -332,11 +334,11 @@ class _Specs:
 
 def _constraints_in(create: str) -> dict[str, str]:
     """What each named constraint of a CREATE TABLE is, by its name folded: a foreign key or a check."""
-    found = dict[str, str]()
+    constraints = dict[str, str]()
     for head, name, kind in zip(tokens := tokenize(create), tokens[1:], tokens[2:], strict=False):
         if head.is_word("CONSTRAINT") and kind.is_word("FOREIGN", "CHECK"):
-            found[fold_name(name.value)] = _CHECK if kind.is_word("CHECK") else _FOREIGN_KEY
-    return found
+            constraints[fold_name(name.value)] = _CHECK if kind.is_word("CHECK") else _FOREIGN_KEY
+    return constraints
 
 
 def _named(token: Token) -> Token:

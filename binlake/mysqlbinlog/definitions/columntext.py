@@ -86,16 +86,16 @@ class CreateText:
 
     def _kept_options(self) -> list[Token]:
         partition = next((at for at, t in enumerate(self._options) if t.is_word("PARTITION")), len(self._options))
-        kept = list[Token]()
+        options = list[Token]()
         for at, token in enumerate(self._options[:partition]):
             if token.is_word(*_TABLE_OPTIONS) and self._options[at + 1].is_mark("="):
-                kept += self._options[at : at + 3]
-        return [*kept, *self._options[partition:]]
+                options += self._options[at : at + 3]
+        return [*options, *self._options[partition:]]
 
 
 def without_charset(definition: Sequence[Token]) -> list[Token]:
     """A column's definition without CHARACTER SET and COLLATE; those inside of parentheses are an expression's."""
-    kept, at, depth = list[Token](), 0, 0
+    tokens, at, depth = list[Token](), 0, 0
     while at < len(definition):
         token = definition[at]
         depth += token.is_mark("(") - token.is_mark(")")
@@ -104,9 +104,9 @@ def without_charset(definition: Sequence[Token]) -> list[Token]:
         elif depth == 0 and token.is_word("CHARACTER") and definition[at + 1].is_word("SET"):
             at += 3
         else:
-            kept.append(token)
+            tokens.append(token)
             at += 1
-    return kept
+    return tokens
 
 
 def create_database_text(name: str, charset: str, collate: str) -> str:

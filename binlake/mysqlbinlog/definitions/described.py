@@ -101,11 +101,11 @@ def describe_databases(query: Query) -> list[DatabaseDescription]:
         " ORDER BY SCHEMA_NAME",
         (),
     )
-    found = [
+    databases = [
         DatabaseDescription(row["SCHEMA_NAME"], row["DEFAULT_CHARACTER_SET_NAME"], row["DEFAULT_COLLATION_NAME"])
         for row in rows
     ]
-    return [database for database in found if database.name.lower() not in SYSTEM_DATABASES]
+    return [database for database in databases if database.name.lower() not in SYSTEM_DATABASES]
 
 
 def describe_database(query: Query, name: str) -> DatabaseDescription | None:
@@ -125,8 +125,8 @@ def list_tables(query: Query, db: str) -> list[str]:
 def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility: str) -> TableDescription | None:
     """One base table; None where there is none. `visibility`: the SQL of `visible_column`."""
     name = (db, table)
-    found = list(query(_TABLE, name))
-    if not found:
+    rows = list(query(_TABLE, name))
+    if not rows:
         return None
     indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
     create = next(iter(query(f"SHOW CREATE TABLE {qualified(*name)}", ())))["CREATE TABLE"]
@@ -137,7 +137,7 @@ def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility
     for column in columns:
         known, create = _with_default(query, flavor, name, column, create)
         whole.append(known)
-    row = found[0]
+    row = rows[0]
     return TableDescription(
         flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], tuple(whole), indexes,
         without_next_number(create),
@@ -151,13 +151,13 @@ def without_next_number(create: str) -> str:
 
 def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
     """All databases of users with their base tables; those of the server and of trackers are left out."""
-    visibility, found = visible_column(query), list[DatabaseDescription]()
+    visibility, databases = visible_column(query), list[DatabaseDescription]()
     for database in describe_databases(query):
         if is_of_users(database.name):
             names = list_tables(query, database.name)
             tables = [describe_table(query, flavor, database.name, name, visibility) for name in names]
-            found.append(replace(database, tables=tuple(table for table in tables if table is not None)))
-    return found
+            databases.append(replace(database, tables=tuple(table for table in tables if table is not None)))
+    return databases
 
 
 def visible_column(query: Query) -> str:
@@ -217,7 +217,7 @@ def _with_elements(
         query(f"DROP TEMPORARY TABLE {copy}", ())
     quoted = ",".join(quote(str(shown[number])) for number in numbers)
     whole = f"{kind}({quoted}{rest[rest.rindex(')') :]}"
-    own = tuple(replace(one, type=whole) if one is column else one for one in columns)
+    own = tuple(replace(other, type=whole) if other is column else other for other in columns)
     return own, create.replace(f"{name} {column.type}", f"{name} {whole}", 1)
 
 

@@ -25,14 +25,14 @@ KEY = "online"
 
 def shadow_base(table: str) -> str | None:
     """The table of which `table` would be the shadow; None for any other name."""
-    found = _SHADOW.match(table)
-    return found[1] if found else None
+    match = _SHADOW.match(table)
+    return match[1] if match else None
 
 
 def trash_base(table: str) -> str | None:
     """The table of whose tool `table` would be the trash; None for any other name."""
-    found = _TRASH.match(table)
-    return found[1] if found else None
+    match = _TRASH.match(table)
+    return match[1] if match else None
 
 
 def is_tool_log(table: str) -> bool:

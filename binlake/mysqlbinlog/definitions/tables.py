@@ -114,7 +114,7 @@ def _index_infos(described: TableDescription, former: TableDef | None, *, drop_p
     offsets = {row.name: offset for offset, row in enumerate(described.columns)}
     known = {fold_name(index.name): index.id for index in (former.indexes if former is not None else ())}
     next_id = max((former.raw.get("max_idx_id") or 0 if former is not None else 0, *known.values()), default=0)
-    found = []
+    infos = []
     for name, group in groupby(described.indexes, key=lambda row: row.index):
         rows = list(group)
         if (drop_primary and name == "PRIMARY") or any(row.column is None for row in rows):
@@ -123,8 +123,8 @@ def _index_infos(described: TableDescription, former: TableDef | None, *, drop_p
         if index_id is None:
             next_id += 1
             index_id = next_id
-        found.append(_index_info(index_id, name, rows, offsets))
-    return found
+        infos.append(_index_info(index_id, name, rows, offsets))
+    return infos
 
 
 def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Mapping[str, int]) -> Json:

@@ -88,10 +88,10 @@ class JobWriter:
     def database(self, names: SourceNames, db: str) -> DbInfo | None:
         """A database by its name at the source, None where there is none; raises SchemaError for another source's."""
         name = names.database(db)
-        taken = self.owners.get(fold_name(name))
-        if taken is not None and taken[0] != names.name:
+        owner = self.owners.get(fold_name(name))
+        if owner is not None and owner[0] != names.name:
             raise SchemaError(
-                f"two sources have a database that is {name} here: {taken[0]} and {names.name}",
+                f"two sources have a database that is {name} here: {owner[0]} and {names.name}",
                 hint='give one of them rename-schema = "{source}_{schema}" in feeder.toml, and route it from there',
                 where={"database": name},
             )
@@ -103,26 +103,26 @@ class JobWriter:
 
     def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
         """As `table`; raises SchemaError where there is none."""
-        found = self.table(names, db, table)
-        if found is None:
+        definition = self.table(names, db, table)
+        if definition is None:
             raise SchemaError(
                 "the log names a table that the catalog does not have",
                 hint="its definition was not read at the start, or its DDL did not reach the log (sql_log_bin = 0):"
                 " take a new snapshot of the source (binlake bootstrap), or leave the table out",
                 where={"source": names.name, "table": f"{db}.{table}"},
             )
-        return found
+        return definition
 
     def known_database(self, names: SourceNames, db: str) -> DbInfo:
         """A database by its name at the source; raises SchemaError where there is none."""
-        found = self.database(names, db)
-        if found is None:
+        info = self.database(names, db)
+        if info is None:
             raise SchemaError(
                 "the log names a database that the catalog does not have",
                 hint="take a new snapshot of the source (binlake bootstrap), or leave the database out",
                 where={"source": names.name, "database": db},
             )
-        return found
+        return info
 
     def home(self, table: TableDef) -> DbInfo:
         """The database of a table."""
@@ -188,7 +188,7 @@ class JobWriter:
 
     def described(self, names: SourceNames) -> list[DatabaseDescription]:
         """What a tracker is made of again: the databases of a source with the texts of their tables."""
-        found = []
+        databases = []
         for db in self.state.databases():
             source, own = self.owners.get(fold_name(db.name), ("", ""))
             if source == names.name:
@@ -196,8 +196,8 @@ class JobWriter:
                 tables = tuple(
                     TableDescription.of_text(names.flavor, own, table.name, table.raw[CREATE_KEY]) for table in mine
                 )
-                found.append(DatabaseDescription(own, db.charset, db.collate, tables))
-        return found
+                databases.append(DatabaseDescription(own, db.charset, db.collate, tables))
+        return databases
 
     def _note_owner(self, job: Json) -> None:
         if job["type"] == Action.CREATE_SCHEMA:

@@ -83,10 +83,10 @@ _WORDS = re.compile(r"(\w+|\()\s*(\w*)")
 
 def role_of(text: str) -> Role:
     """What the statement does to the transaction that it stands in."""
-    found = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
-    if found is None:
+    words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
+    if words is None:
         return Role.DEFINITION
-    first, second = found[1].upper(), found[2].upper()
+    first, second = words[1].upper(), words[2].upper()
     if first == "XA":
         return _XA_WORDS.get(second, Role.DEFINITION)
     if first == "ROLLBACK" and second == "TO":
@@ -96,8 +96,8 @@ def role_of(text: str) -> Role:
 
 def is_of_temporary_table(text: str) -> bool:
     """Whether the statement makes or drops a temporary table."""
-    found = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
-    return found is not None and found[2].upper() == "TEMPORARY"
+    words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
+    return words is not None and words[2].upper() == "TEMPORARY"
 
 
 _Reader = Callable[[bytes, int, dict[str, Any]], int]

@@ -120,32 +120,32 @@ def real_type(kind: int, metadata: int) -> int:
 def _read_optional(event: bytes, at: int, kinds: list[int], with_charset: Set[int]) -> _Optional:
     texts = [place for place, kind in enumerate(kinds) if kind in with_charset]
     choices = [place for place, kind in enumerate(kinds) if kind in _CHOICES]
-    found = _Optional()
+    optional = _Optional()
     while at < len(event):
         number, at = event[at], at + 1
         value, at = read_text(event, at)
         if number == _Field.SIGNEDNESS:
-            found.unsigned = _read_signs(value, kinds)
+            optional.unsigned = _read_signs(value, kinds)
         elif number in (_Field.DEFAULT_CHARSET, _Field.ENUM_AND_SET_DEFAULT_CHARSET):
             places = texts if number == _Field.DEFAULT_CHARSET else choices
-            found.charsets |= _default_charsets(value, places)
-            found.has_charsets = True
+            optional.charsets |= _default_charsets(value, places)
+            optional.has_charsets = True
         elif number in (_Field.COLUMN_CHARSET, _Field.ENUM_AND_SET_COLUMN_CHARSET):
             places = texts if number == _Field.COLUMN_CHARSET else choices
-            found.charsets |= dict(zip(places, _lengths(value), strict=True))
-            found.has_charsets = True
+            optional.charsets |= dict(zip(places, _lengths(value), strict=True))
+            optional.has_charsets = True
         elif number == _Field.COLUMN_NAME:
-            found.names = tuple(name.decode("utf-8") for name in _texts(value))
+            optional.names = tuple(name.decode("utf-8") for name in _texts(value))
         elif number in (_Field.SET_VALUES, _Field.ENUM_VALUES):
             kind = t.SET if number == _Field.SET_VALUES else t.ENUM
             places = [place for place in choices if kinds[place] == kind]
-            found.elements |= dict(zip(places, _element_lists(value), strict=True))
-            found.has_elements = True
+            optional.elements |= dict(zip(places, _element_lists(value), strict=True))
+            optional.has_elements = True
         elif number == _Field.PRIMARY_KEY:
-            found.primary_key = tuple(_lengths(value))
+            optional.primary_key = tuple(_lengths(value))
         elif number == _Field.PRIMARY_KEY_WITH_PREFIX:
-            found.primary_key = tuple(_lengths(value)[::2])
-    return found
+            optional.primary_key = tuple(_lengths(value)[::2])
+    return optional
 
 
 def _read_signs(value: bytes, kinds: list[int]) -> list[bool]:

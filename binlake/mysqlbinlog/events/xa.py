@@ -35,7 +35,7 @@ def read_prepare(event: bytes) -> tuple[Xid, bool]:
 
 def xid_of(text: str) -> Xid:
     """The transaction that `XA COMMIT X'61',X'',1` names; the servers log them in this form. Raises WireError."""
-    found = _XID.match(text)
-    if found is None:
+    match = _XID.match(text)
+    if match is None:
         raise WireError(f"no transaction is named by {text!r}")
-    return Xid(int(found[3]), bytes.fromhex(found[1]), bytes.fromhex(found[2]))
+    return Xid(int(match[3]), bytes.fromhex(match[1]), bytes.fromhex(match[2]))

@@ -50,8 +50,8 @@ def comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
         with np.errstate(invalid="ignore"):
             raw = single.astype(np.float64).view(np.uint64)
     sign = np.uint64(1 << 63)
-    found: Uints = np.where(raw >= sign, ~raw, raw | sign).byteswap()
-    return found
+    comparable: Uints = np.where(raw >= sign, ~raw, raw | sign).byteswap()
+    return comparable
 
 
 def _unsigned(bits: int) -> LaneReader:
@@ -154,8 +154,8 @@ def _old_datetimes(_layout: Layout) -> LaneReader:
         date, clock = np.divmod(words[at].view(np.int64), 1_000_000)
         months = date // 10_000 * 13 + date // 100 % 100
         packed = clock // 10_000 << 12 | clock // 100 % 100 << 6 | clock % 100
-        found: Ints = ((months << 5 | date % 100) << 17 | packed) << 24
-        return found
+        moments: Ints = ((months << 5 | date % 100) << 17 | packed) << 24
+        return moments
 
     return read
 

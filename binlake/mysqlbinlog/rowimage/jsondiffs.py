@@ -78,15 +78,15 @@ def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None
 
 def _real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
     """The legs without places in what is no array: there the only place is the value itself."""
-    found: list[Leg] = []
+    real: list[Leg] = []
     value: Any = root
     for number, leg in enumerate(legs):
         if isinstance(leg, int) and not isinstance(value, list):
             continue
-        found.append(leg)
+        real.append(leg)
         if number < len(legs) - 1:
             value = value[leg]
-    return found
+    return real
 
 
 def _sized(data: bytes, pos: int) -> tuple[bytes, int]:

@@ -40,8 +40,8 @@ class Rows:
     @classmethod
     def of(cls, data: bytes, starts: Ints, ends: Ints) -> Rows:
         """`data` ends with ROOM bytes of no row."""
-        held = np.frombuffer(data, np.uint8)
-        return cls(held, words_of(held), starts, ends)
+        array = np.frombuffer(data, np.uint8)
+        return cls(array, words_of(array), starts, ends)
 
     def between(self, first: int, last: int) -> Rows:
         """Some of the rows."""

@@ -75,9 +75,9 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
     out.begin(FRAME)
     if shape.kind is RowKind.INSERT:
         _put_handle(out, plan, values[0], numbers)
-    for columns, found in zip(plan.images, values, strict=True):
+    for columns, image_values in zip(plan.images, values, strict=True):
         for column in columns:
-            column.write(out, found[column.place])
+            column.write(out, image_values[column.place])
             if column.cuts:
                 out.begin(out.offset + column.room)
             else:
@@ -105,7 +105,7 @@ def _values(shape: Shape, rows: Rows) -> list[list[Values]]:
     for image in shape.images:
         nulls = _nulls(rows.data, at, len(image.columns))
         at = at + image.null_bytes
-        found: list[Values] = []
+        column_values: list[Values] = []
         for column, null in zip(image.columns, nulls, strict=True):
             layout, size = column.layout, None
             step: Any = layout.size
@@ -115,21 +115,21 @@ def _values(shape: Shape, rows: Rows) -> list[list[Values]]:
                 size = size if null is None else np.where(null, 0, size)
                 place = at + layout.prefix if null is None else np.where(null, at, at + layout.prefix)
                 step = size + layout.prefix
-            found.append(Values(place, size, null))
+            column_values.append(Values(place, size, null))
             at = at + (step if null is None else np.where(null, 0, step))
-        images.append(found)
+        images.append(column_values)
     if not np.array_equal(at, rows.ends):
         raise CutShort("rows do not end where their columns do")
     return images
 
 
 def _nulls(data: Bytes, at: Ints, columns: int) -> list[Bools | None]:
-    found: list[Bools | None] = []
+    masks: list[Bools | None] = []
     for byte in range(0, columns, 8):
         bits = data[at + byte // 8]
-        some = int(np.bitwise_or.reduce(bits))
-        found += [(bits & 1 << n) != 0 if some >> n & 1 else None for n in range(min(8, columns - byte))]
-    return found
+        any_null = int(np.bitwise_or.reduce(bits))
+        masks += [(bits & 1 << n) != 0 if any_null >> n & 1 else None for n in range(min(8, columns - byte))]
+    return masks
 
 
 @lru_cache(_KNOWN_PLANS)
@@ -172,10 +172,10 @@ def _numbers(head: bytes, read: LaneReader, signed: bool) -> _Writer:
     full, null_head = head + (b"\x08" if signed else b"\x09"), head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
-        found = read(out.rows.words, values.at)
+        numbers = read(out.rows.words, values.at)
         if values.null is not None:
-            found = np.where(values.null, 0, found)
-        out.sink.put_number(full, null_head, zigzag(found) if signed else found.view(np.uint64), values.null)
+            numbers = np.where(values.null, 0, numbers)
+        out.sink.put_number(full, null_head, zigzag(numbers) if signed else numbers.view(np.uint64), values.null)
 
     return write
 
@@ -236,12 +236,12 @@ def _made(head: bytes, column: LoggedColumn) -> _Writer:
 def _datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> list[bytes]:
     ends = values.at + (size if values.size is None else values.size)
     low = int(values.at[0])
-    held = data[low : int(ends[-1])].tobytes()
+    block = data[low : int(ends[-1])].tobytes()
     spans = zip((values.at - low).tolist(), (ends - low).tolist(), strict=True)
     if values.null is None:
-        return [write_datum(held[start:end]) for start, end in spans]
+        return [write_datum(block[start:end]) for start, end in spans]
     nulls = values.null.tolist()
-    return [b"\x00" if null else write_datum(held[start:end]) for null, (start, end) in zip(nulls, spans, strict=True)]
+    return [b"\x00" if null else write_datum(block[start:end]) for null, (start, end) in zip(nulls, spans, strict=True)]
 
 
 def _padded(width: int, direct: _Writer, made: _Writer) -> _Writer:

@@ -40,15 +40,15 @@ def encode_transactions(
     cannot be replicated, SourceRefused for rows that are not whole, WireError for damaged ones.
     """
     shape_by_event = _Shapes(definition_of).of
-    found: list[tuple[RowsEvent, Shape]] = []
+    shaped: list[tuple[RowsEvent, Shape]] = []
     bounds = [0]
     for events in batch:
         for event in events:
             shape = shape_by_event(event)
             if shape is not None:
-                found.append((event, shape))
-        bounds.append(len(found))
-    parts = _encoded(found, bounds, on_rows)
+                shaped.append((event, shape))
+        bounds.append(len(shaped))
+    parts = _encoded(shaped, bounds, on_rows)
     version = _VERSION + write_uvarint(schema_version)
     return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
@@ -88,13 +88,13 @@ class _Shapes:
         return self._shapes[key]
 
 
-def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]) -> list[Entries]:
+def _encoded(shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]) -> list[Entries]:
     """The rows of each event; `bounds`: of the transactions."""
     places: dict[Shape, list[int]] = {}
-    for place, (_, shape) in enumerate(found):
+    for place, (_, shape) in enumerate(shaped):
         places.setdefault(shape, []).append(place)
-    groups = {shape: Group(shape, [found[place][0] for place in own]) for shape, own in places.items()}
-    rows = np.zeros(len(found) + 1, np.int64)
+    groups = {shape: Group(shape, [shaped[place][0] for place in own]) for shape, own in places.items()}
+    rows = np.zeros(len(shaped) + 1, np.int64)
     for shape, own in places.items():
         rows[1:][own] = groups[shape].rows
     on_rows(int(rows.sum()))
@@ -105,7 +105,7 @@ def _encoded(found: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: C
     encoded: dict[int, Entries] = {}
     for shape, own in places.items():
         encoded.update(zip(own, groups[shape].encode(numbers[own]), strict=True))
-    return [encoded[place] for place in range(len(found))]
+    return [encoded[place] for place in range(len(shaped))]
 
 
 def _value(version: bytes, parts: list[Entries]) -> bytes:

@@ -59,8 +59,8 @@ class Chunks:
         left = self.ranges.next()
         if left is None:
             return None
-        given = self.ranges.give(left, self._bound(link, left))
-        return Chunk(given.low, given.high, self._condition(given.low, given.high))
+        part = self.ranges.give(left, self._bound(link, left))
+        return Chunk(part.low, part.high, self._condition(part.low, part.high))
 
     def pass_over(self, high: str) -> None:
         """Give the next range out as one that ends at `high`, without asking."""
@@ -78,8 +78,8 @@ class Chunks:
         condition = self._condition(left.low, left.high)
         where = f" WHERE {condition}" if condition else ""
         query = f"SELECT {self._shown} FROM {self._from}{where} ORDER BY {self._name} LIMIT {self._rows - 1}, 1"
-        found = ask(link, query)
-        return self._literal(str(found[0][0])) if found else left.high
+        rows = ask(link, query)
+        return self._literal(str(rows[0][0])) if rows else left.high
 
 
 def cut_column(table: TableDef) -> ColumnInfo | None:

@@ -40,7 +40,7 @@ class Ranges:
     def next(self) -> Range | None:
         """The first range that nobody reads yet; None when there is none."""
         with self._lock:
-            return next((one for one in self._all if one.snapshot == _TODO), None)
+            return next((part for part in self._all if part.snapshot == _TODO), None)
 
     def give(self, of: Range, high: str) -> Range:
         """`of` up to `high` is being read; what is above stays to be."""
@@ -60,8 +60,8 @@ class Ranges:
     def store(self) -> Stored:
         """For JSON: what is being read is not read."""
         with self._lock:
-            todo = [one if one.snapshot >= 0 else replace(one, snapshot=_TODO) for one in self._all]
-        return [(one.low, one.high, one.snapshot) for one in _joined(todo)]
+            todo = [part if part.snapshot >= 0 else replace(part, snapshot=_TODO) for part in self._all]
+        return [(part.low, part.high, part.snapshot) for part in _joined(todo)]
 
     @property
     def snapshots(self) -> list[int]:
@@ -77,9 +77,9 @@ class Ranges:
 def _joined(ranges: Sequence[Range]) -> list[Range]:
     """Neighbours that were read in one snapshot, or that nobody reads, as one."""
     joined: list[Range] = []
-    for one in ranges:
-        if joined and joined[-1].snapshot == one.snapshot != _GIVEN:
-            joined[-1] = replace(joined[-1], high=one.high)
+    for part in ranges:
+        if joined and joined[-1].snapshot == part.snapshot != _GIVEN:
+            joined[-1] = replace(joined[-1], high=part.high)
         else:
-            joined.append(one)
+            joined.append(part)
     return joined

@@ -63,9 +63,9 @@ class Entries(NamedTuple):
 def in_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
     """The same packets, as many at a time as are written together."""
     block, size = list[bytes](), 0
-    for some in packets:
-        block += some
-        size += sum(map(len, some))
+    for group in packets:
+        block += group
+        size += sum(map(len, group))
         if len(block) >= BLOCK_ROWS or size >= BLOCK_BYTES:
             yield block
             block, size = [], 0
@@ -156,10 +156,10 @@ def _numbers(head: bytes, column: ColumnInfo) -> _Write:
     full, null_head = head + (b"\x08" if is_signed else b"\x09"), head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
-        found = read(out.rows.words, values)
+        numbers = read(out.rows.words, values)
         if values.null is not None:
-            found = np.where(values.null, 0, found)
-        out.sink.put_number(full, null_head, zigzag(found) if is_signed else found.view(np.uint64), values.null)
+            numbers = np.where(values.null, 0, numbers)
+        out.sink.put_number(full, null_head, zigzag(numbers) if is_signed else numbers.view(np.uint64), values.null)
 
     return write
 

@@ -41,8 +41,8 @@ def digits(words: Words, first: Ints, end: Ints) -> Uints:
     word = word * np.uint64(10 << 8 | 1) >> np.uint64(8)
     word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 << 16 | 1) >> np.uint64(16)
     word = (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10_000 << 32 | 1) >> np.uint64(32)
-    found: Uints = word if int(size.min()) else np.where(size == 0, np.uint64(0), word)
-    return found
+    numbers: Uints = word if int(size.min()) else np.where(size == 0, np.uint64(0), word)
+    return numbers
 
 
 def integers(words: Words, values: Values) -> Ints:
@@ -52,12 +52,12 @@ def integers(words: Words, values: Values) -> Ints:
     longest = int((end - first).max())
     if longest > _MOST_DIGITS:
         raise CutShort("a whole number has too many digits")
-    found = digits(words, np.maximum(first, end - 8), end)
+    magnitudes = digits(words, np.maximum(first, end - 8), end)
     for power in (8, 16):
         if longest > power:
             high = np.maximum(first, end - power)
-            found = found + digits(words, np.maximum(first, end - power - 8), high) * np.uint64(10**power)
-    numbers: Ints = found.view(np.int64)
+            magnitudes = magnitudes + digits(words, np.maximum(first, end - power - 8), high) * np.uint64(10**power)
+    numbers: Ints = magnitudes.view(np.int64)
     return np.where(negative, -numbers, numbers) if negative.any() else numbers
 
 
@@ -122,8 +122,8 @@ def decimal_words(words: Words, values: Values, precision: int, scale: int) -> l
     if flipped.any():
         body[flipped, :size] ^= 0xFF
     body[:, 0] ^= 0x80
-    found = body.view("<u8")
-    return [np.ascontiguousarray(found[:, n]) for n in range(found.shape[1])]
+    body_words = body.view("<u8")
+    return [np.ascontiguousarray(body_words[:, n]) for n in range(body_words.shape[1])]
 
 
 def doubles(data: Bytes, values: Values) -> Uints:
@@ -132,18 +132,18 @@ def doubles(data: Bytes, values: Values) -> Uints:
     if values.null is not None:
         if values.null.all():
             return np.zeros(len(at), np.uint64)
-        some = int(np.argmin(values.null))
-        at, size = np.where(values.null, at[some], at), np.where(values.null, size[some], size)
+        present = int(np.argmin(values.null))
+        at, size = np.where(values.null, at[present], at), np.where(values.null, size[present], size)
     bounds = np.stack((at, at + size), 1).ravel()
     pieces = pa.Array.from_buffers(pa.large_utf8(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     texts = pieces.take(pa.array(np.arange(0, len(bounds), 2)))
-    found: Uints = texts.cast(pa.float64()).to_numpy().view(np.uint64)
-    return found
+    bits: Uints = texts.cast(pa.float64()).to_numpy().view(np.uint64)
+    return bits
 
 
 def text_values(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Values]:
     """The texts of rows as the protocol has them, column by column. Raises CutShort."""
-    at, found = starts, list[Values]()
+    at, column_texts = starts, list[Values]()
     for _ in range(columns):
         word = words[at]
         lead = word & np.uint64(0xFF)
@@ -155,11 +155,11 @@ def text_values(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Va
             prefix, size = _PREFIX[lead], (word >> np.uint64(8) & _MASK[lead]).view(np.int64)
             size = np.where(lead < _NULL, lead.view(np.int64), size)
             place, null = at + prefix, is_null if is_null.any() else None
-        found.append(Values(place, size, null))
+        column_texts.append(Values(place, size, null))
         at = place + size
     if not np.array_equal(at, ends):
         raise CutShort("rows do not end where their columns do")
-    return found
+    return column_texts
 
 
 _NULL = 0xFB

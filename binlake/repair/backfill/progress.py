@@ -49,10 +49,10 @@ class BackfillProgress:
         self._windows.record(WindowEvent(STAGE, self._lo, self._hi, _FINISHED, run_id=self.name, detail=detail))
 
     def _done(self) -> set[Bounds]:
-        found: set[Bounds] = set()
+        done: set[Bounds] = set()
         for event in self._windows.events(run_id=self.name, stage=STAGE):
             if event["state"] == _FINISHED:
-                found.clear()
+                done.clear()
             else:
-                found.add((event["lo"], event["hi"]))
-        return found
+                done.add((event["lo"], event["hi"]))
+        return done

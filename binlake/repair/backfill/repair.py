@@ -79,32 +79,32 @@ def _repair_window(replication: Replication, bounds: Bounds, target: SettledTarg
     merged = Audit(paths, Rules.of(replication)).merged_range()[1]
     if bounds[1] > merged:
         raise IncompleteWindow("a window of the range is not merged yet", where={"to": bounds[1], "merged": merged})
-    found = find_touched_keys(replication, *bounds, ts, tables_at(replication, paths, ts))
-    left = found.without(target.aside())
-    done = repair_keys(replication, found.sorted_keys(), target)
-    if found.whole:
-        done = _add_up(done, _repair_whole_tables(replication, found, target))
-    done.gone += [".".join(name) for name in sorted(found.gone)]
+    touched = find_touched_keys(replication, *bounds, ts, tables_at(replication, paths, ts))
+    left = touched.without(target.aside())
+    done = repair_keys(replication, touched.sorted_keys(), target)
+    if touched.whole:
+        done = _add_up(done, _repair_whole_tables(replication, touched, target))
+    done.gone += [".".join(name) for name in sorted(touched.gone)]
     done.aside += [".".join(name) for name in sorted(left)]
     return done
 
 
-def _repair_whole_tables(replication: Replication, found: TouchedKeys, target: SettledTarget) -> Repaired:
+def _repair_whole_tables(replication: Replication, touched: TouchedKeys, target: SettledTarget) -> Repaired:
     """Tables whose keys of the range say nothing today: every row is compared."""
-    names = tuple(".".join(name) for name in sorted(found.whole))
+    names = tuple(".".join(name) for name in sorted(touched.whole))
     compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))
     tables = tables_at(replication, LakePaths.of(replication), compared.commit_ts)
     done = repair_keys(replication, keys_of(compared.differences, tables), target)
     if not compared.listed_all or any(table.unlisted for table in compared.tables):
         raise Transient("more rows differ than one run repairs", where={"tables": names}, hint="run it again")
     unknown = [f"{table.db}.{table.table}" for table in compared.tables if table.inexact]
-    looked = {one.name: one.expected for one in compared.read} | done.looked
+    looked = {table.name: table.expected for table in compared.read} | done.looked
     return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown], looked=looked)
 
 
-def _add_up(one: Repaired, other: Repaired) -> Repaired:
+def _add_up(total: Repaired, other: Repaired) -> Repaired:
     return Repaired(
-        other.commit_ts, one.keys + other.keys, one.different + other.different, one.rows + other.rows,
-        [*one.gone, *other.gone], [*one.unknown, *other.unknown],
-        {**one.looked, **other.looked}, one.written | other.written, [*one.aside, *other.aside],
+        other.commit_ts, total.keys + other.keys, total.different + other.different, total.rows + other.rows,
+        [*total.gone, *other.gone], [*total.unknown, *other.unknown],
+        {**total.looked, **other.looked}, total.written | other.written, [*total.aside, *other.aside],
     )  # fmt: skip

@@ -117,18 +117,22 @@ def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> l
     With `force` they are set back whatever they are.
     """
     if undo.table.identity().kind == "row":
-        return [_keyless_differences(undo.table, one) for one in undo.undos]
+        return [_keyless_differences(undo.table, row_undo) for row_undo in undo.undos]
     columns = undo.table.identity().columns
-    keys: list[AnyKey] = [[image[name] for name in columns] for one in undo.undos for image in [_expected_image(one)]]
+    keys: list[AnyKey] = [
+        [image[name] for name in columns] for row_undo in undo.undos for image in [_expected_image(row_undo)]
+    ]
     there = current.rows_of_keys(keys)
     if not force:
         _require_unchanged_since(undo, there)
-    return RowsOfTable(undo.table, _complete_row(undo.table, (one.before for one in undo.undos)), there).differences()
+    return RowsOfTable(
+        undo.table, _complete_row(undo.table, (row_undo.before for row_undo in undo.undos)), there
+    ).differences()
 
 
 def _require_unchanged_since(undo: TableUndo, there: Sequence[Row]) -> None:
     strange = RowsOfTable(
-        undo.table, _complete_row(undo.table, (one.after for one in undo.undos)), list(there)
+        undo.table, _complete_row(undo.table, (row_undo.after for row_undo in undo.undos)), list(there)
     ).differences()
     if strange:
         raise Permanent(
@@ -155,17 +159,17 @@ def _keyless_differences(table: TableDef, undo: Undo) -> Difference:
 
 
 def _by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
-    found: dict[Name, list[RowVersion]] = {}
+    by_table: dict[Name, list[RowVersion]] = {}
     for row in rows:
-        found.setdefault((row.db, row.table), []).append(row)
-    return found
+        by_table.setdefault((row.db, row.table), []).append(row)
+    return by_table
 
 
 def _definition(base: Base, name: Name) -> TableDef:
-    found = base.find(*name)
-    if found is None:
+    table = base.find(*name)
+    if table is None:
         raise Permanent("a table of the range no longer exists", where={"table": ".".join(name)})
-    return found
+    return table
 
 
 def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], *, at_source: bool) -> None:
@@ -190,7 +194,7 @@ def _require_whole(replication: Replication) -> None:
         "expression-filter": replication.expression_filter,
         "filter.ignore-txn-commit-ts": replication.filter.ignore_txn_commit_ts,
     }
-    hidden = [key for key, found in rules.items() if found]
+    hidden = [key for key, value in rules.items() if value]
     if hidden:
         raise ConfigError(
             f"with {hidden[0]} the lake does not hold every change of a row, so none can be undone",

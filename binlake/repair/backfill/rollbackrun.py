@@ -37,14 +37,14 @@ from binlake.target.session.session import Session
 
 
 def rollback_target(
-    replication: Replication, lo: int, hi: int, held: SettledTarget, *, force: bool
+    replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
 ) -> tuple[Rollback, int]:
     """Undo (lo, hi] on the target that is `held`; the plan and the rows changed."""
     target = replication.sql_target()
-    ts = held.checkpoint().commit_ts
+    ts = settled.checkpoint().commit_ts
     plan = _plan(replication, lo, hi, ts, "target", force)
-    batches = _undo_batches(plan.tables, held.session, target.db_type, target.batch_rows, force=force)
-    return plan, held.apply(batches, ts, consistent=False)
+    batches = _undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
+    return plan, settled.apply(batches, ts, consistent=False)
 
 
 def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
@@ -98,11 +98,11 @@ def _plan(replication: Replication, lo: int, hi: int, known: int, side: str, for
 def _undo_batches(
     tables: Sequence[TableUndo], session: Session, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
 ) -> list[StatementBatch]:
-    found: list[Difference] = []
+    differences: list[Difference] = []
     require_no_own_columns(session, [undo.table for undo in tables], dialect)
     for undo in tables:
         place = (undo.table.db, undo.table.name)
         current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [place], lock=lock)
-        found += differences_to_undo(undo, current, force=force)
+        differences += differences_to_undo(undo, current, force=force)
     limits = BatchLimits.of(rows, session.max_packet())
-    return fix_batches([undo.table for undo in tables], found, dialect, limits)
+    return fix_batches([undo.table for undo in tables], differences, dialect, limits)

@@ -52,8 +52,8 @@ def bring_table_back(
     `repair_keys` raise.
     """
     with hold_target(replication, wait_s) as target:
-        found = target.aside().get(fold_pair(name))
-        if found is None:
+        aside = target.aside().get(fold_pair(name))
+        if aside is None:
             raise ConfigError(
                 f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` lists the tables that are"
             )
@@ -61,18 +61,18 @@ def bring_table_back(
         merged = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
         if ts > merged:
             raise IncompleteWindow("the checkpoint is not merged in this lake", where={"ts": ts, "merged": merged})
-        _require_definition(replication, found, ts, target)
-        done = _repair_rows(replication, found, ts, target, rows_are_there=rows_are_there)
-        target.bring_back(found, ts)
-    log.info("table_back", table=f"{found.db}.{found.table}", since=found.since, commit_ts=ts, rows=done.rows)
-    return found, done
+        _require_definition(replication, aside, ts, target)
+        done = _repair_rows(replication, aside, ts, target, rows_are_there=rows_are_there)
+        target.bring_back(aside, ts)
+    log.info("table_back", table=f"{aside.db}.{aside.table}", since=aside.since, commit_ts=ts, rows=done.rows)
+    return aside, done
 
 
-def _require_definition(replication: Replication, found: AsideTable, ts: int, target: SettledTarget) -> None:
+def _require_definition(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
     """The target has the table, or the view, as the source has it at `ts`, or neither has it. Raises Drift."""
     config = replication.sql_target()
-    definition = _definition_at(replication, found, ts)
-    absent = (found.db, found.table)
+    definition = _definition_at(replication, aside, ts)
+    absent = (aside.db, aside.table)
     expected = expect_tables([definition], config.db_type) if definition else Expected(tables={absent: None})
     differences = compare_definitions(expected, read_definitions(target.session, expected.names, config.db_type))
     if differences:
@@ -85,28 +85,28 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
         raise Drift(error.message, where=error.where, hint=f"{shown}; then run this again")
 
 
-def _definition_at(replication: Replication, found: AsideTable, ts: int) -> TableDef | None:
+def _definition_at(replication: Replication, aside: AsideTable, ts: int) -> TableDef | None:
     tables = target_tables_at(LakePaths.of(replication), Naming(Rules.of(replication)), ts)
-    definition = tables.find(found.db, found.table)
+    definition = tables.find(aside.db, aside.table)
     if definition is None or replication.source.new_collation:
         return definition
     return bytewise_table(definition, replication.sql_target().db_type)
 
 
 def _repair_rows(
-    replication: Replication, found: AsideTable, ts: int, target: SettledTarget, *, rows_are_there: bool
+    replication: Replication, aside: AsideTable, ts: int, target: SettledTarget, *, rows_are_there: bool
 ) -> Repaired:
-    tables = {fold_pair(one.name): one for one in tables_at(replication, LakePaths.of(replication), ts)}
-    one = tables.get(found.name)
-    if one is None:
+    tables = {fold_pair(table.name): table for table in tables_at(replication, LakePaths.of(replication), ts)}
+    table = tables.get(aside.name)
+    if table is None:
         # A view, or gone at the source: there are no rows.
         return Repaired(ts)
     if rows_are_there:
-        return _repair_changed_since(replication, one.name, found, ts, target)
-    return _repair_whole(replication, one.name, found, ts, target)
+        return _repair_changed_since(replication, table.name, aside, ts, target)
+    return _repair_whole(replication, table.name, aside, ts, target)
 
 
-def _repair_whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
+def _repair_whole(replication: Replication, name: Name, aside: AsideTable, ts: int, target: SettledTarget) -> Repaired:
     """Compare every row with the lake and repair it, until nothing differs."""
     total = Repaired(ts)
     options = VerifyOptions(tables=(".".join(name),), max_differences=MOST_DIFFERENCES, fresh=True)
@@ -114,9 +114,9 @@ def _repair_whole(replication: Replication, name: Name, found: AsideTable, ts: i
         compared = verify(replication, options)
         [table] = compared.tables
         if table.inexact:
-            raise _incomplete_table_error(found, table.inexact)
+            raise _incomplete_table_error(aside, table.inexact)
         if compared.equal:
-            return replace(total, keys=compared.rows, looked={one.name: one.expected for one in compared.read})
+            return replace(total, keys=compared.rows, looked={table.name: table.expected for table in compared.read})
         done = repair_keys(
             replication, keys_of(compared.differences, tables_at(replication, LakePaths.of(replication), ts)), target
         )
@@ -132,25 +132,27 @@ def _repair_whole(replication: Replication, name: Name, found: AsideTable, ts: i
 
 
 def _repair_changed_since(
-    replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget
+    replication: Replication, name: Name, aside: AsideTable, ts: int, target: SettledTarget
 ) -> Repaired:
     """Repair the rows that changed since the table was set aside; an operator has confirmed the others."""
     tables = tables_at(replication, LakePaths.of(replication), ts)
-    keys = find_touched_keys(replication, found.since, ts, ts, tables)
+    keys = find_touched_keys(replication, aside.since, ts, ts, tables)
     if name in keys.whole:
-        raise _incomplete_table_error(found, "its key has changed since")
-    done = repair_keys(replication, {own: some for own, some in keys.sorted_keys().items() if own == name}, target)
+        raise _incomplete_table_error(aside, "its key has changed since")
+    done = repair_keys(
+        replication, {own: table_keys for own, table_keys in keys.sorted_keys().items() if own == name}, target
+    )
     if done.unknown:
         raise _incomplete_table_error(
-            found, "the number of copies of rows without a key from before the lake is not known"
+            aside, "the number of copies of rows without a key from before the lake is not known"
         )
     return done
 
 
-def _incomplete_table_error(found: AsideTable, why: str) -> ConfigError:
+def _incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
-        where={"table": f"{found.db}.{found.table}", "since": found.since},
+        where={"table": f"{aside.db}.{aside.table}", "since": aside.since},
         hint="load a copy of the source as of this moment or later, or be sure that rows not changed since are right;"
         " then `binlake table back --rows-are-there` repairs those that changed since",
     )

@@ -73,24 +73,24 @@ class _Reader:
         self._most = most
         self._paths = LakePaths.of(replication)
         self._bounds = (lo, hi)
-        self._tables = {fold_pair((one.table.db, one.table.name)): one for one in tables}
+        self._tables = {fold_pair((table.table.db, table.table.name)): table for table in tables}
         rules = Rules.of(replication)
         self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
         self._state = SchemaHistory(self._paths).state_at(ts)
 
     def all(self) -> TouchedKeys:
-        found = TouchedKeys()
+        touched = TouchedKeys()
         for (db, name, table_id), keys in self._by_table():
             now = self._now(table_id, (db, name))
             if now is None:
-                found.gone.add((db, name))
+                touched.gone.add((db, name))
             elif self._same_identity((db, name), now.table) and _fit(keys, now.table):
-                found.keys.setdefault(now.name, set()).update(keys)
+                touched.keys.setdefault(now.name, set()).update(keys)
             else:
-                found.whole.add(now.name)
-        for whole in found.whole:
-            found.keys.pop(whole, None)
-        return found
+                touched.whole.add(now.name)
+        for whole in touched.whole:
+            touched.keys.pop(whole, None)
+        return touched
 
     def _now(self, table_id: int, then: Name) -> VerifiedTable | None:
         """The target's table that has the rows now: it may have been renamed, or made anew under its old name."""

@@ -48,24 +48,31 @@ class LakeRows:
 
 
 def read_lake_rows(
-    audit: Audit, paths: LakePaths, one: VerifiedTable, keys: Collection[AnyKey], lo: int, ts: int, *, mirrored: bool
+    audit: Audit,
+    paths: LakePaths,
+    verified: VerifiedTable,
+    keys: Collection[AnyKey],
+    lo: int,
+    ts: int,
+    *,
+    mirrored: bool,
 ) -> LakeRows:
     """The rows at `ts` with one of `keys`, each of which changed in (`lo`, `ts`]."""
     texts = {key_text(list(key)): key for key in keys}
-    changes = read_changes(paths, lo, ts, where_table(*one.name) & _where(texts))
+    changes = read_changes(paths, lo, ts, where_table(*verified.name) & _where(texts))
     changed: dict[str, int] = {}
     for change in changes:
         for key in {change.key, change.new_key or change.key}:
             changed[key] = change.commit_ts
-    ddls = [ddl for ddl in landed_ddls(paths, lo, ts, one.name) if ddl.action != Action.CREATE_TABLE]
+    ddls = [ddl for ddl in landed_ddls(paths, lo, ts, verified.name) if ddl.action != Action.CREATE_TABLE]
     cut = max((ddl.commit_ts for ddl in ddls), default=lo)
-    rows = _rows_left(one.table, [change for change in changes if change.commit_ts > cut])
+    rows = _rows_left(verified.table, [change for change in changes if change.commit_ts > cut])
     before = {text: key for text, key in texts.items() if changed.get(text, lo) <= cut}
     known = [row for key, row in rows.items() if key in texts and key not in before]
     if not before:
         return LakeRows(known, changed)
     try:
-        return LakeRows([*known, *_mirror_rows(audit, paths, one, list(before.values()), ts, mirrored)], changed)
+        return LakeRows([*known, *_mirror_rows(audit, paths, verified, list(before.values()), ts, mirrored)], changed)
     except LostRange as error:
         return LakeRows(known, changed, frozenset(before), error.message)
 
@@ -73,11 +80,11 @@ def read_lake_rows(
 def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
     """Those of keys that no two of `parts` have."""
     changed: dict[str, int] = {}
-    for one in parts:
-        changed |= one.changed
-    unknown = frozenset[str]().union(*(one.unknown for one in parts))
+    for part in parts:
+        changed |= part.changed
+    unknown = frozenset[str]().union(*(part.unknown for part in parts))
     return LakeRows(
-        [row for one in parts for row in one.rows], changed, unknown, next((p.why for p in parts if p.why), "")
+        [row for part in parts for row in part.rows], changed, unknown, next((p.why for p in parts if p.why), "")
     )
 
 
@@ -86,16 +93,16 @@ def _rows_left(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]
     # Of a table that shares its target with wider ones, a row has not all columns.
     lacking: dict[str, str | None] = dict.fromkeys(column.name for column in table.row_columns)
     net = net_changes([change.event() for change in changes], table.identity(), key_defaults_of(table))
-    return {found.key: {**lacking, **found.after} for found in net if found.after is not None}
+    return {change.key: {**lacking, **change.after} for change in net if change.after is not None}
 
 
 def _mirror_rows(
-    audit: Audit, paths: LakePaths, one: VerifiedTable, keys: Sequence[AnyKey], ts: int, mirrored: bool
+    audit: Audit, paths: LakePaths, verified: VerifiedTable, keys: Sequence[AnyKey], ts: int, mirrored: bool
 ) -> list[Row]:
     """Rows that changed before a DDL of their table. Raises LostRange."""
     if not mirrored:
         raise LostRange("rows changed before a DDL of the table, and the lake keeps no mirrors")
-    lake = LakeTable(audit, paths, one.table, ts)
+    lake = LakeTable(audit, paths, verified.table, ts)
     if lake.inexact not in ("", IN_PART):
         raise LostRange(lake.inexact)
     return lake.rows_of_keys(keys)

@@ -79,8 +79,8 @@ class Ledger:
 
     def entries(self, statuses: Collection[Status] | None = None) -> list[Entry]:
         """Those of `statuses` (None: of any), errors by number, then what is pending."""
-        found = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
-        return sorted(found, key=lambda entry: (not entry.number, entry.number, entry.place))
+        entries = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
+        return sorted(entries, key=lambda entry: (not entry.number, entry.number, entry.place))
 
     def new_errors(self) -> list[Entry]:
         """Those that nobody has ignored or resolved, by number."""
@@ -132,7 +132,9 @@ class Ledger:
 
     def clear(self, numbers: Collection[int] | None) -> list[Entry]:
         """Remove the errors with these numbers (None: all that are ignored or resolved). Raises ConfigError."""
-        gone = [one for one in self._chosen(numbers) if numbers is not None or one.status in ("ignored", "resolved")]
+        gone = [
+            entry for entry in self._chosen(numbers) if numbers is not None or entry.status in ("ignored", "resolved")
+        ]
         for entry in gone:
             self._remove(entry)
         return gone

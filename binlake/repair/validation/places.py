@@ -48,8 +48,8 @@ class LogPlace:
 
 
 def _number(file: str) -> int:
-    found = _FILE_NUMBER.search(file)
-    return int(found[1]) if found else 0
+    match = _FILE_NUMBER.search(file)
+    return int(match[1]) if match else 0
 
 
 def read_place(session: Session) -> LogPlace:
@@ -100,14 +100,14 @@ def read_fed_places(source: Source) -> FedPlaces:
             hint="[[validation.source]] is for MySQL and MariaDB behind a feeder; for TiDB add [source.sql]",
         )
     try:
-        told = json.loads(body)["sources"]
-        return {one["source"]: _fed_place(one) for one in told if "last_commit_ts" in one}
+        statuses = json.loads(body)["sources"]
+        return {status["source"]: _fed_place(status) for status in statuses if "last_commit_ts" in status}
     except (ValueError, TypeError, KeyError) as error:
         raise WireError(f"the feeder's status cannot be read: {error!r}") from error
 
 
-def _fed_place(one: Mapping[str, Any]) -> FedPlace:
-    return FedPlace(one["gtids"], one["file"], int(one["offset"]), int(one["last_commit_ts"]))
+def _fed_place(status: Mapping[str, Any]) -> FedPlace:
+    return FedPlace(status["gtids"], status["file"], int(status["offset"]), int(status["last_commit_ts"]))
 
 
 def published_at(fed: FedPlaces, places: Places) -> int | None:

@@ -160,8 +160,8 @@ class _Run:
             with open_source(self._replication, ts) as source:
                 if isinstance(source, str):
                     done.why = source
-                for one in work:
-                    self._compare(one, None if isinstance(source, str) else source)
+                for table_work in work:
+                    self._compare(table_work, None if isinstance(source, str) else source)
             self._ledger.save()
         ledger = self._ledger
         done.pending, done.errors, done.ignored = ledger.count("pending"), ledger.count("new"), ledger.count("ignored")
@@ -181,29 +181,29 @@ class _Run:
     def _work(self, snapshot: Snapshot, ts: int) -> Iterator[_Work]:
         done, since = self._done, self._done.lo
         done.passed_over = self._is_behind
-        tables = {one.name: one for one in tables_at(self._replication, self._paths, ts)}
+        tables = {verified.name: verified for verified in tables_at(self._replication, self._paths, ts)}
         least = min((entry.since for entry in self._ledger.entries(_OPEN)), default=since)
         locks = read_locks(self._windows, Rules.of(self._replication), min(least, since), ts)
         self._waiting = {fold_pair(hold.target) for hold in locks.holds}
-        comparable = {name: one for name, one in tables.items() if self._is_comparable(one, snapshot)}
+        comparable = {name: verified for name, verified in tables.items() if self._is_comparable(verified, snapshot)}
         chosen = self._choose(comparable, since, ts)
-        held = self._held(comparable)
-        for name in sorted({*chosen, *held}):
-            entries = held.get(name, [])
+        open_entries = self._held(comparable)
+        for name in sorted({*chosen, *open_entries}):
+            entries = open_entries.get(name, [])
             keys = [tuple(json.loads(entry.key)) for entry in entries]
             least = min((entry.since for entry in entries), default=since)
             known = set(keys)
-            for some in _stretches([key for key in chosen.get(name, ()) if tuple(key) not in known]):
-                yield _Work(comparable[name], some, keys, since, least)
+            for batch in _stretches([key for key in chosen.get(name, ()) if tuple(key) not in known]):
+                yield _Work(comparable[name], batch, keys, since, least)
                 keys = []
 
-    def _is_comparable(self, one: VerifiedTable, snapshot: Snapshot) -> bool:
-        if one.table.identity().kind == "row":
-            self._done.tables[".".join(one.name)] = _NO_KEY
-        elif is_aside(snapshot.aside, one.name):
-            self._done.tables[".".join(one.name)] = "it is set aside"
-        elif fold_pair(one.name) in self._waiting:
-            self._done.tables[".".join(one.name)] = "rows of it waited for a DDL of other shards"
+    def _is_comparable(self, verified: VerifiedTable, snapshot: Snapshot) -> bool:
+        if verified.table.identity().kind == "row":
+            self._done.tables[".".join(verified.name)] = _NO_KEY
+        elif is_aside(snapshot.aside, verified.name):
+            self._done.tables[".".join(verified.name)] = "it is set aside"
+        elif fold_pair(verified.name) in self._waiting:
+            self._done.tables[".".join(verified.name)] = "rows of it waited for a DDL of other shards"
         else:
             return True
         return False
@@ -216,21 +216,21 @@ class _Run:
         except TableNotFoundError:
             return {}
         self._done.tables |= {".".join(name): _MOVED for name in touched.whole}
-        found = touched.sorted_keys()
-        if not most or sum(map(len, found.values())) <= most:
-            return found
+        changed = touched.sorted_keys()
+        if not most or sum(map(len, changed.values())) <= most:
+            return changed
         # Of more tables than rows each window has other ones.
-        tables_by_chance = sorted(found, key=lambda name: (chance_of_key(".".join(name), ts), name))
-        shares = {name: _shuffled(found[name], ts) for name in tables_by_chance}
+        tables_by_chance = sorted(changed, key=lambda name: (chance_of_key(".".join(name), ts), name))
+        shares = {name: _shuffled(changed[name], ts) for name in tables_by_chance}
         rounds = itertools.zip_longest(*([(name, key) for key in keys] for name, keys in shares.items()))
         chosen: dict[Name, list[AnyKey]] = {}
-        for name, key in itertools.islice((one for round_ in rounds for one in round_ if one is not None), most):
+        for name, key in itertools.islice((pair for round_ in rounds for pair in round_ if pair is not None), most):
             chosen.setdefault(name, []).append(key)
         return chosen
 
     def _held(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
         """What waits in the ledger, by table; what is about a table or a key that is no more is over."""
-        held: dict[Name, list[Entry]] = {}
+        open_entries: dict[Name, list[Entry]] = {}
         for entry in self._ledger.entries(_OPEN):
             name = (entry.db, entry.table)
             if name not in tables:
@@ -239,8 +239,8 @@ class _Run:
             elif len(json.loads(entry.key)) != len(tables[name].table.identity().columns):
                 self._ledger.settle(entry.place)
             else:
-                held.setdefault(name, []).append(entry)
-        return held
+                open_entries.setdefault(name, []).append(entry)
+        return open_entries
 
     def _compare(self, work: _Work, source: SourceReader | None) -> None:
         name = ".".join(work.table.name)
@@ -258,16 +258,16 @@ class _Run:
         if source is None or not keys:
             return
         try:
-            found = source.rows_of_keys(work.table, keys)
-            self._compare_with_source(work, keys, there, found, lake, source)
+            source_rows = source.rows_of_keys(work.table, keys)
+            self._compare_with_source(work, keys, there, source_rows, lake, source)
             self._done.against_source += len(keys)
         except BinlakeError as error:
             self._done.tables[name] = f"with the source: {error.message}"
 
     def _rows_of_target(self, work: _Work) -> list[Row]:
-        target, one = self._replication.sql_target(), work.table
+        target, verified = self._replication.sql_target(), work.table
         self._snapshot.require_no_waiting_ddl()
-        return rows_of_keys(self._snapshot.session, one.expected, [one.name], work.keys, target.db_type)
+        return rows_of_keys(self._snapshot.session, verified.expected, [verified.name], work.keys, target.db_type)
 
     def _rows_of_lake(self, work: _Work) -> LakeRows:
         """Those held changed longer ago than those that were chosen: they are few."""
@@ -282,11 +282,11 @@ class _Run:
     def _compare_with_lake(self, work: _Work, there: list[Row], lake: LakeRows) -> set[str]:
         """The keys that differ from the lake: errors."""
         known = {key_text(list(key)): key for key in work.keys if key_text(list(key)) not in lake.unknown}
-        found = [row for row in there if row_key(row, work.table.expected.identity().columns) in known]
-        differences = RowsOfTable(work.table.expected, lake.rows, found).differences()
-        wrong = {one.key for one in differences}
-        for one in differences:
-            self._record_error("lake", one, work)
+        rows = [row for row in there if row_key(row, work.table.expected.identity().columns) in known]
+        differences = RowsOfTable(work.table.expected, lake.rows, rows).differences()
+        wrong = {difference.key for difference in differences}
+        for difference in differences:
+            self._record_error("lake", difference, work)
         self._settle("lake", work, list(known.values()), wrong)
         self._done.compared += len(known)
         if lake.unknown:
@@ -305,46 +305,62 @@ class _Run:
         expected, texts = work.table.expected, {key_text(list(key)) for key in keys}
         own = [row for row in there if row_key(row, expected.identity().columns) in texts]
         differences = RowsOfTable(expected, source_rows.rows, own).differences()
-        wrong = {one.key for one in differences}
+        wrong = {difference.key for difference in differences}
         self._settle("source", work, keys, wrong)
         if source.is_exact:
-            for one in differences:
-                self._record_error("source", one, work)
+            for difference in differences:
+                self._record_error("source", difference, work)
             return
         digests = row_digests(expected, source_rows.rows)
-        for one in differences:
+        for difference in differences:
             reading = Reading(
-                self._done.hi, False, digest_of(digests, one.key), lake.changed.get(one.key, 0), source_rows.is_fresh,
-                source_rows.places,
+                self._done.hi, False, digest_of(digests, difference.key), lake.changed.get(difference.key, 0),
+                source_rows.is_fresh, source_rows.places,
             )  # fmt: skip
-            entry = self._ledger.get(("source", *work.table.name, one.key))
+            entry = self._ledger.get(("source", *work.table.name, difference.key))
             if entry is not None and entry.status in ("new", "ignored"):
-                self._record_error("source", one, work)
+                self._record_error("source", difference, work)
                 continue
             judged = judge(_proof_of(entry), reading, source.published)
-            self._record_judged(judged, one, work)
+            self._record_judged(judged, difference, work)
 
-    def _record_judged(self, judged: Judged, one: Difference, work: _Work) -> None:
+    def _record_judged(self, judged: Judged, difference: Difference, work: _Work) -> None:
         if judged.is_error:
-            self._record_error("source", one, work)
+            self._record_error("source", difference, work)
         elif judged.proof is not None:
-            self._put(self._entry("pending", "source", one, work, proof=judged.proof.to_json()))
+            self._put(self._entry("pending", "source", difference, work, proof=judged.proof.to_json()))
 
-    def _record_error(self, against: Against, one: Difference, work: _Work) -> None:
+    def _record_error(self, against: Against, difference: Difference, work: _Work) -> None:
         images = {name: "" if row is None else json.dumps(dict(row), ensure_ascii=False)
-                  for name, row in (("expected", one.expected), ("found", one.found))}  # fmt: skip
-        old = self._ledger.get((against, one.db, one.table, one.key))
-        entry = self._put(self._entry("new", against, one, work, **images))
+                  for name, row in (("expected", difference.expected), ("found", difference.found))}  # fmt: skip
+        old = self._ledger.get((against, difference.db, difference.table, difference.key))
+        entry = self._put(self._entry("new", against, difference, work, **images))
         if entry is not None and entry.status == "new" and (old is None or old.status != "new"):
             self._done.found += 1
 
     def _entry(
-        self, status: Literal["pending", "new"], against: Against, one: Difference, work: _Work, **more: str
+        self, status: Literal["pending", "new"], against: Against, difference: Difference, work: _Work, **more: str
     ) -> Entry:
-        old = self._ledger.get((against, one.db, one.table, one.key))
-        since = self._changed[one.key] - 1 if one.key in self._changed else work.since if old is None else old.since
+        old = self._ledger.get((against, difference.db, difference.table, difference.key))
+        since = (
+            self._changed[difference.key] - 1
+            if difference.key in self._changed
+            else work.since
+            if old is None
+            else old.since
+        )
         window = window_name(self._done.lo, self._done.hi)
-        made = Entry(status, against, one.db, one.table, one.key, one.kind, one.columns, window=window, since=since)
+        made = Entry(
+            status,
+            against,
+            difference.db,
+            difference.table,
+            difference.key,
+            difference.kind,
+            difference.columns,
+            window=window,
+            since=since,
+        )
         return replace(made, **more)  # type: ignore[arg-type]
 
     def _put(self, entry: Entry) -> Entry | None:
@@ -371,9 +387,9 @@ def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
 def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
     """The first errors that are new, for logs and pages: nothing of a row but a mark of its key."""
     return [
-        {"number": one.number, "table": f"{one.db}.{one.table}", "key": key_in_log(one.key), "kind": one.kind,
-         "columns": list(one.differing), "against": one.against, "window": one.window, "times": one.times}
-        for one in ledger.new_errors()[:_LISTED]
+        {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": key_in_log(entry.key), "kind": entry.kind,
+         "columns": list(entry.differing), "against": entry.against, "window": entry.window, "times": entry.times}
+        for entry in ledger.new_errors()[:_LISTED]
     ]  # fmt: skip
 
 

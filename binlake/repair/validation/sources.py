@@ -49,7 +49,7 @@ class SourceReader(Protocol):
 
     is_exact: bool
 
-    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         """The rows with one of `keys`. Raises BinlakeError."""
 
     def published(self, places: Places) -> int | None:
@@ -87,8 +87,8 @@ class _AtCheckpoint:
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session, self._dialect = session, dialect
 
-    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
-        return SourceRows(rows_of_keys(self._session, one.expected, one.sources, keys, self._dialect))
+    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+        return SourceRows(rows_of_keys(self._session, verified.expected, verified.sources, keys, self._dialect))
 
     def published(self, places: Places) -> int | None:
         raise TypeError(f"rows of the checkpoint need no proof by {sorted(places)}")
@@ -106,13 +106,13 @@ class _Servers:
         # Asked once the target's checkpoint is known: what is below it was published by now.
         self._before = read_fed_places(self._source)
 
-    def rows_of_keys(self, one: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
+    def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         rows: list[Row] = []
         is_fresh, places = True, dict[str, str]()
-        for server, names in self._servers_of(one).items():
+        for server, names in self._servers_of(verified).items():
             session = self._session(server)
             is_fresh &= self._has_all_of_feeder(server, read_place(session))
-            rows += rows_of_keys(session, one.expected, names, keys, self._dialect)
+            rows += rows_of_keys(session, verified.expected, names, keys, self._dialect)
             places[server.name] = read_place(session).to_json()
         return SourceRows(rows, is_fresh, places)
 
@@ -128,12 +128,12 @@ class _Servers:
         fed = self._before.get(server.name)
         return fed is not None and place.has_done(fed.at(place.flavor))
 
-    def _servers_of(self, one: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
-        found: dict[ValidatedSource, list[Name]] = {}
-        for db, table in one.sources:
+    def _servers_of(self, verified: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
+        by_server: dict[ValidatedSource, list[Name]] = {}
+        for db, table in verified.sources:
             server, schema = self._server_of(db, table)
-            found.setdefault(server, []).append((schema, table))
-        return found
+            by_server.setdefault(server, []).append((schema, table))
+        return by_server
 
     def _server_of(self, db: str, table: str) -> tuple[ValidatedSource, str]:
         for server in self._servers:
@@ -160,10 +160,10 @@ def rows_of_keys(
 ) -> list[Row]:
     """The rows of the tables `names` whose key is one of `keys`, letter for letter. Raises BinlakeError."""
     texts = {key_text(list(key)) for key in keys}
-    found = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
+    rows = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
     columns = table.identity().columns
     # A collation may find other keys, too.
-    return [row for row in found if row_key(row, columns) in texts]
+    return [row for row in rows if row_key(row, columns) in texts]
 
 
 def row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:

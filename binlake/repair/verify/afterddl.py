@@ -90,17 +90,17 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
     if not wanted:
         return []
     began = time.monotonic()
-    found = list(_Checker(replication, windows, hi).all(wanted))
-    if found:
-        left = {name: ts for name, ts in waiting.items() if name not in {one.table for one in found}}
-        states = {one.state for one in found}
+    outcomes = list(_Checker(replication, windows, hi).all(wanted))
+    if outcomes:
+        left = {name: ts for name, ts in waiting.items() if name not in {outcome.table for outcome in outcomes}}
+        states = {outcome.state for outcome in outcomes}
         state = next(state for state in ("different", "not-comparable", "equal") if state in states)
-        _record(target, windows, hi, state, left, found, time.monotonic() - began, run_id)
-    for one in found:
-        tell = log.info if one.state == "equal" else log.error if one.state == "different" else log.warning
+        _record(target, windows, hi, state, left, outcomes, time.monotonic() - began, run_id)
+    for outcome in outcomes:
+        tell = log.info if outcome.state == "equal" else log.error if outcome.state == "different" else log.warning
         # Not which rows: logs hold no values.
-        tell("verified_after_ddl", table=one.table, ddl_commit_ts=str(one.ddl_ts), state=one.state)
-    return found
+        tell("verified_after_ddl", table=outcome.table, ddl_commit_ts=str(outcome.ddl_ts), state=outcome.state)
+    return outcomes
 
 
 class _Checker:
@@ -111,7 +111,7 @@ class _Checker:
         """What can be said by now."""
         try:
             tables = tables_at(self._replication, LakePaths.of(self._replication), self._hi)
-            there = {".".join(one.name) for one in tables}
+            there = {".".join(verified.name) for verified in tables}
             sizes, aside = self._sizes(wanted)
         except BinlakeError as error:
             log.warning("verify_after_ddl_postponed", error=str(error))
@@ -121,8 +121,8 @@ class _Checker:
                 yield Outcome(name, ts, "not-comparable", why="the table is gone, or has another name")
             elif fold_name(name) in aside:
                 yield Outcome(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
-            elif (found := self._one(name, ts, sizes.get(fold_name(name), 0))) is not None:
-                yield found
+            elif (outcome := self._one(name, ts, sizes.get(fold_name(name), 0))) is not None:
+                yield outcome
 
     def _sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
         """Rows of each table as the target estimates them, and the tables that are set aside."""
@@ -145,14 +145,16 @@ class _Checker:
         if self._replication.mirror.enabled:
             if (self._windows.reached("mirror") or 0) < ts:
                 return None
-            found = self._compared(name, ts, "lake")
-            if found is None or found.state != "not-comparable":
-                return found
-            why = found.why
+            outcome = self._compared(name, ts, "lake")
+            if outcome is None or outcome.state != "not-comparable":
+                return outcome
+            why = outcome.why
         if self._replication.source.sql is None:
             return Outcome(name, ts, "not-comparable", why=why)
-        found = self._compared(name, ts, "source")
-        return replace(found, why=f"{why}; {found.why}") if found and found.state == "not-comparable" else found
+        outcome = self._compared(name, ts, "source")
+        return (
+            replace(outcome, why=f"{why}; {outcome.why}") if outcome and outcome.state == "not-comparable" else outcome
+        )
 
     def _compared(self, name: str, ts: int, against: Against) -> Outcome | None:
         try:
@@ -175,9 +177,9 @@ class _Checker:
         return Outcome(name, ts, "different", against, "; ".join(lines[:_SHOWN]))
 
 
-def _describe_difference(one: Difference) -> str:
+def _describe_difference(difference: Difference) -> str:
     """Without values but those of the key."""
-    return f"{one.kind} {one.key} {', '.join(one.columns)}".rstrip()
+    return f"{difference.kind} {difference.key} {', '.join(difference.columns)}".rstrip()
 
 
 def _target_address(target: Target) -> str:
@@ -190,10 +192,10 @@ def _record(
     hi: int,
     state: str,
     left: Mapping[str, int],
-    found: list[Outcome],
+    outcomes: list[Outcome],
     seconds: float,
     run_id: str,
 ) -> None:
     detail: dict[str, Any] = {"due": {name: str(ts) for name, ts in left.items()}, "target": _target_address(target)}
-    detail |= {"tables": [one.to_dict() for one in found]} if found else {}
+    detail |= {"tables": [outcome.to_dict() for outcome in outcomes]} if outcomes else {}
     windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))

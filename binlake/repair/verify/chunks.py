@@ -104,8 +104,8 @@ class ChunkPlan:
             return np.zeros(count, np.int64)
         rank = self._order.rank
         keys = zip(*(texts[column.name] for column in self.key), strict=True)
-        found = (bisect_left(self._ranks, rank(key)) for key in keys)
-        return np.fromiter(found, np.int64, count)
+        chunks = (bisect_left(self._ranks, rank(key)) for key in keys)
+        return np.fromiter(chunks, np.int64, count)
 
     def parts(self, texts: Texts, parts: int) -> Numbers:
         """What `part_sql` gives for each row."""
@@ -113,10 +113,10 @@ class ChunkPlan:
 
     @cached_property
     def _order(self) -> KeyOrder:
-        found = KeyOrder.of(self.table, self.dialect)
-        if found is None:
+        order = KeyOrder.of(self.table, self.dialect)
+        if order is None:
             raise TypeError(f"{self.table.db}.{self.table.name} is not cut by ranges")
-        return found
+        return order
 
     @cached_property
     def _ranks(self) -> list[tuple[object, ...]]:

@@ -101,13 +101,13 @@ def compare_table(
     left = [number for number in numbers if number not in behind]
     unequal: dict[int, int] = {}
     for number, expected in truth.digests(left):
-        found = target.digest(number)
-        result.rows += found.rows
-        if found == expected:
-            state.record_equal(name, number, found.rows)
+        actual = target.digest(number)
+        result.rows += actual.rows
+        if actual == expected:
+            state.record_equal(name, number, actual.rows)
         else:
-            unequal[number] = max(found.rows, expected.rows)
-        between(found.rows)
+            unequal[number] = max(actual.rows, expected.rows)
+        between(actual.rows)
     result.compared = len(numbers)
     return _Differences(target, truth, result, most).of(unequal)
 
@@ -133,24 +133,24 @@ class _Differences:
     def _merge_differences(self) -> list[Difference]:
         """The differences of all pieces as one: texts of another form may have put a row into two pieces."""
         rows = RowsOfTable(self._target.plan.table)
-        for one in self._found:
-            rows.expected += [one.expected] * one.copies if one.expected is not None else []
-            rows.found += [one.found] * one.copies if one.found is not None else []
-        found = rows.differences()
+        for difference in self._found:
+            rows.expected += [difference.expected] * difference.copies if difference.expected is not None else []
+            rows.found += [difference.found] * difference.copies if difference.found is not None else []
+        differences = rows.differences()
         if self._result.unlisted and self._target.plan.table.identity().kind == "row":
             # The other half of a row may be among what was not looked at: nothing sure can be said of any.
-            self._result.unlisted += sum(one.copies for one in found)
+            self._result.unlisted += sum(difference.copies for difference in differences)
             return []
-        for one in found:
-            setattr(self._result, one.kind, getattr(self._result, one.kind) + one.copies)
-        return found
+        for difference in differences:
+            setattr(self._result, difference.kind, getattr(self._result, difference.kind) + difference.copies)
+        return differences
 
     def _narrow(self, group: Mapping[int, int]) -> None:
         wanted = {number: _parts(rows) for number, rows in group.items()}
-        found, expected = self._target.narrowed(wanted), self._truth.narrowed(wanted)
+        actual, expected = self._target.narrowed(wanted), self._truth.narrowed(wanted)
         piece: dict[int, tuple[int, list[int]]] = {}
         room = READ_ROWS
-        for number, part, rows in _unequal_parts(found, expected):
+        for number, part, rows in _unequal_parts(actual, expected):
             if rows > READ_ROWS or len(self._found) >= self._most:
                 self._result.unlisted += rows
                 continue
@@ -172,10 +172,10 @@ def _parts(rows: int) -> int:
 
 
 def _unequal_parts(
-    found: Mapping[int, Mapping[int, Digest]], expected: Mapping[int, Mapping[int, Digest]]
+    actual: Mapping[int, Mapping[int, Digest]], expected: Mapping[int, Mapping[int, Digest]]
 ) -> Iterator[tuple[int, int, int]]:
     for number in expected:
-        mine, theirs = expected[number], found[number]
+        mine, theirs = expected[number], actual[number]
         for part in sorted(mine.keys() | theirs.keys()):
             one, other = mine.get(part, _NOTHING), theirs.get(part, _NOTHING)
             if one != other:

@@ -71,12 +71,14 @@ class RowsOfTable:
     def differences(self) -> list[Difference]:
         """Every difference, by key."""
         keyed = self.table.identity().kind != "row"
-        return sorted(self._keyed() if keyed else self._counted(), key=lambda one: (one.key, one.kind))
+        return sorted(
+            self._keyed() if keyed else self._counted(), key=lambda difference: (difference.key, difference.kind)
+        )
 
     def _keyed(self) -> Iterator[Difference]:
-        expected, found = self._by_key(self.expected), self._by_key(self.found)
-        for key in expected.keys() | found.keys():
-            mine, theirs = expected.get(key, []), found.get(key, [])
+        expected, actual = self._by_key(self.expected), self._by_key(self.found)
+        for key in expected.keys() | actual.keys():
+            mine, theirs = expected.get(key, []), actual.get(key, [])
             if not theirs:
                 yield self._difference(key, "missing", (), mine[0], None)
             elif not mine:
@@ -110,10 +112,10 @@ class RowsOfTable:
         return [(column.name, by_value(column)) for column in self.table.row_columns]
 
     def _by_key(self, rows: Iterable[Row]) -> dict[str, list[Row]]:
-        found: dict[str, list[Row]] = {}
+        by_key: dict[str, list[Row]] = {}
         for row in rows:
-            found.setdefault(row_key(row, self.table.identity().columns), []).append(row)
-        return found
+            by_key.setdefault(row_key(row, self.table.identity().columns), []).append(row)
+        return by_key
 
     def _difference(
         self, key: str, kind: Kind, columns: tuple[str, ...], expected: Row | None, found: Row | None, copies: int = 1

@@ -18,29 +18,29 @@ def fix_batches(
     tables: Iterable[TableDef], differences: Sequence[Difference], dialect: Dialect, limits: BatchLimits
 ) -> list[StatementBatch]:
     """The batches that end `differences`, all deletes first."""
-    found: list[StatementBatch] = []
+    batches: list[StatementBatch] = []
     for table in tables:
-        own = [one for one in differences if (one.db, one.table) == (table.db, table.name)]
-        render = TableStatements(table, 0, dialect=dialect, limits=limits, first_batch=len(found))
-        found += _keyless(table, render, own) if table.identity().kind == "row" else _keyed(table, render, own)
-    return sorted(found, key=lambda batch: (batch.phase, batch.batch))
+        own = [difference for difference in differences if (difference.db, difference.table) == (table.db, table.name)]
+        render = TableStatements(table, 0, dialect=dialect, limits=limits, first_batch=len(batches))
+        batches += _keyless(table, render, own) if table.identity().kind == "row" else _keyed(table, render, own)
+    return sorted(batches, key=lambda batch: (batch.phase, batch.batch))
 
 
 def _keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
-    gone = [one.found for one in own if one.found is not None]
+    gone = [difference.found for difference in own if difference.found is not None]
     if gone:
         yield from render.render_deletes(images_from_rows(gone, table.identity().columns))
-    put = [one.expected for one in own if one.expected is not None]
+    put = [difference.expected for difference in own if difference.expected is not None]
     if put:
         # Never REPLACE: a row outside of these keys that holds a unique value must be an error, not gone.
         yield from render.render_inserts(_images(table, put), [1] * len(put))
 
 
 def _keyless(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
-    gone = [(one.found, one.copies) for one in own if one.found is not None]
+    gone = [(difference.found, difference.copies) for difference in own if difference.found is not None]
     if gone:
         yield from render.render_image_deletes(_images(table, [row for row, _ in gone]), [copies for _, copies in gone])
-    put = [(one.expected, one.copies) for one in own if one.expected is not None]
+    put = [(difference.expected, difference.copies) for difference in own if difference.expected is not None]
     if put:
         yield from render.render_inserts(_images(table, [row for row, _ in put]), [copies for _, copies in put])
 

@@ -61,12 +61,12 @@ class FixFile:
     def read(cls, path: Path) -> FixFile:
         """The file at `path`. Raises ConfigError for one that is missing, cut off or changed by hand."""
         try:
-            found, end = _parsed(path.read_bytes())
+            fixes, end = _parsed(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             raise _unreadable(path, str(error)) from error
-        if end != {"batches": len(found.batches), "sha256": found._digest()}:
+        if end != {"batches": len(fixes.batches), "sha256": fixes._digest()}:
             raise _unreadable(path, "its statements are not those that were written")
-        return found
+        return fixes
 
 
 def _parsed(data: bytes) -> tuple[FixFile, dict[str, Any]]:
@@ -100,8 +100,8 @@ def _json(line: bytes, mark: str) -> dict[str, Any]:
     text = line.decode()
     if not text.startswith(mark):
         raise ValueError(f"no `{mark.strip()}` where one must be")
-    found: dict[str, Any] = json.loads(text.removeprefix(mark))
-    return found
+    value: dict[str, Any] = json.loads(text.removeprefix(mark))
+    return value
 
 
 def _unreadable(path: Path, reason: str) -> ConfigError:

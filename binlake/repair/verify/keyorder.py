@@ -39,8 +39,8 @@ class KeyOrder:
         identity = table.identity()
         if identity.kind == "row":
             return None
-        found = [_rank(column, dialect) for name in identity.columns if (column := table.column(name)) is not None]
-        ranks = [rank for rank in found if rank is not None]
+        candidates = [_rank(column, dialect) for name in identity.columns if (column := table.column(name)) is not None]
+        ranks = [rank for rank in candidates if rank is not None]
         return cls(ranks) if len(ranks) == len(identity.columns) else None
 
     def rank(self, key: Sequence[str]) -> tuple[Any, ...]:

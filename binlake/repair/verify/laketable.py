@@ -74,14 +74,14 @@ class LakeTable:
 
     def narrowed(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
-        found: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
+        digests: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
         for number, places, batch in self._placed(plan, list(wanted), each=True):
             del places
             parts, hashed = plan.parts(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
             for part in np.unique(parts).tolist():
-                old = found[number].get(part, Digest(0, 0))
-                found[number][part] = _add_rows(old, hashed[parts == part], batch.weights[parts == part])
-        return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in found.items()}
+                old = digests[number].get(part, Digest(0, 0))
+                digests[number][part] = _add_rows(old, hashed[parts == part], batch.weights[parts == part])
+        return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in digests.items()}
 
     def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts: number -> (parts of the chunk, those wanted)."""
@@ -161,14 +161,14 @@ class _RowCollector:
     def rows(self) -> list[Row]:
         if not self._gone:
             return self._rows
-        kept, gone = [], dict(self._gone)
+        left, gone = [], dict(self._gone)
         for row in self._rows:
             key = self._key(row)
             if gone.get(key, 0):
                 gone[key] -= 1
             else:
-                kept.append(row)
-        return kept
+                left.append(row)
+        return left
 
     def _key(self, row: Row) -> str:
         return key_text([row[name] for name in self._identity.columns])

@@ -66,19 +66,19 @@ def target_hold(replication: Replication, *, hook: Callable[[str], None] | None 
     return SettledTarget(target, replication.name, cluster_id, marks=marks, hook=hook)
 
 
-def repair_keys(replication: Replication, keys: Keys, held: SettledTarget) -> Repaired:
+def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) -> Repaired:
     """Make the rows with `keys`, which changed in the lake, those of the checkpoint.
 
     Raises what SettledTarget raises, LostRange, Drift.
     """
-    ts, paths = held.checkpoint().commit_ts, LakePaths.of(replication)
+    ts, paths = settled.checkpoint().commit_ts, LakePaths.of(replication)
     done = Repaired(ts)
     audit = Audit(paths, Rules.of(replication))
     audit.clip_range(-1, ts)
-    tables = {one.name: one for one in tables_at(replication, paths, ts)}
+    tables = {verified.name: verified for verified in tables_at(replication, paths, ts)}
     for name, wanted in keys.items():
         if name in tables:
-            _repair_table(replication, audit, tables[name], wanted, held, done)
+            _repair_table(replication, audit, tables[name], wanted, settled, done)
         else:
             done.gone.append(".".join(name))
     return done
@@ -87,38 +87,38 @@ def repair_keys(replication: Replication, keys: Keys, held: SettledTarget) -> Re
 def _repair_table(
     replication: Replication,
     audit: Audit,
-    one: VerifiedTable,
+    verified: VerifiedTable,
     keys: Sequence[AnyKey],
-    held: SettledTarget,
+    settled: SettledTarget,
     done: Repaired,
 ) -> None:
     target, paths = replication.sql_target(), LakePaths.of(replication)
-    expected = expect_tables([one.expected], target.db_type)
+    expected = expect_tables([verified.expected], target.db_type)
     # As it must be, whatever `target.tables` accepts: whole rows are written.
-    differing = compare_definitions(expected, read_definitions(held.session, expected.names, target.db_type))
+    differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
-        raise drift_error(differing, {"target": held.session.place})
-    lake = LakeTable(audit, paths, one.table, done.commit_ts)
+        raise drift_error(differing, {"target": settled.session.place})
+    lake = LakeTable(audit, paths, verified.table, done.commit_ts)
     # A key that changed in the lake is known there; of rows without one, copies from before it are not.
-    keyless = one.table.identity().kind == "row"
-    if (keyless and (one.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
-        done.unknown.append(".".join(one.name))
+    keyless = verified.table.identity().kind == "row"
+    if (keyless and (verified.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
+        done.unknown.append(".".join(verified.name))
         return
-    done.looked[one.name] = one.expected
-    limits = BatchLimits.of(target.batch_rows, held.session.max_packet())
-    for some in _stretches(keys):
-        there = SqlTable(held.session, ChunkPlan(one.expected, target.db_type, Cuts()), [one.name])
-        rows = RowsOfTable(one.expected, lake.rows_of_keys(some), there.rows_of_keys(some))
-        found = rows.differences()
-        done.keys += len(some)
-        done.different += len(found)
-        written = held.apply(fix_batches([one.expected], found, target.db_type, limits), done.commit_ts)
+    done.looked[verified.name] = verified.expected
+    limits = BatchLimits.of(target.batch_rows, settled.session.max_packet())
+    for batch in _stretches(keys):
+        there = SqlTable(settled.session, ChunkPlan(verified.expected, target.db_type, Cuts()), [verified.name])
+        rows = RowsOfTable(verified.expected, lake.rows_of_keys(batch), there.rows_of_keys(batch))
+        differences = rows.differences()
+        done.keys += len(batch)
+        done.different += len(differences)
+        written = settled.apply(fix_batches([verified.expected], differences, target.db_type, limits), done.commit_ts)
         done.rows += written
         if written:
-            done.written.add(one.name)
+            done.written.add(verified.name)
 
 
-def apply_file(replication: Replication, path: Path, held: SettledTarget) -> Repaired:
+def apply_file(replication: Replication, path: Path, settled: SettledTarget) -> Repaired:
     """Run the statements of a fix file, once. Raises CheckpointConflict unless the target is at its checkpoint."""
     fixes = FixFile.read(path)
     if (fixes.replication, fixes.purpose) != (replication.name, "fix"):
@@ -134,19 +134,23 @@ def apply_file(replication: Replication, path: Path, held: SettledTarget) -> Rep
     target = replication.sql_target()
     written = {(batch.db, batch.table) for batch in fixes.batches}
     tables = tables_at(replication, LakePaths.of(replication), fixes.commit_ts)
-    require_no_own_columns(held.session, [one.expected for one in tables if one.name in written], target.db_type)
-    rows = held.apply(fixes.batches, fixes.commit_ts, once=True)
+    require_no_own_columns(
+        settled.session, [verified.expected for verified in tables if verified.name in written], target.db_type
+    )
+    rows = settled.apply(fixes.batches, fixes.commit_ts, once=True)
     return Repaired(fixes.commit_ts, rows=rows, different=sum(batch.rows for batch in fixes.batches))
 
 
 def keys_of(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) -> Keys:
     """The keys that differ, by table."""
-    names = {one.name: one.table.identity().columns for one in tables}
-    found: dict[Name, list[AnyKey]] = {}
-    for one in differences:
-        row = one.expected or one.found or {}
-        found.setdefault((one.db, one.table), []).append([row[column] for column in names[one.db, one.table]])
-    return found
+    names = {verified.name: verified.table.identity().columns for verified in tables}
+    by_table: dict[Name, list[AnyKey]] = {}
+    for difference in differences:
+        row = difference.expected or difference.found or {}
+        by_table.setdefault((difference.db, difference.table), []).append(
+            [row[column] for column in names[difference.db, difference.table]]
+        )
+    return by_table
 
 
 def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:

@@ -141,57 +141,61 @@ class _Run:
             self._audit.clip_range(-1, self._ts)
         tables = tables_at(self._replication, self._paths, self._ts, self._options.tables)
         with self._source() as source:
-            for one in tables:
-                self._table(one, source)
+            for verified in tables:
+                self._table(verified, source)
         self._state.clear()
         self._done.seconds = time.monotonic() - began
         return self._done
 
-    def _table(self, one: VerifiedTable, source: Session | None) -> None:
+    def _table(self, verified: VerifiedTable, source: Session | None) -> None:
         began = time.monotonic()
-        result = TableResult(*one.name)
+        result = TableResult(*verified.name)
         self._done.tables.append(result)
-        if not self._options.tables and is_aside(self._snapshot.aside, one.name):
-            since = self._snapshot.aside[fold_pair(one.name)].since
+        if not self._options.tables and is_aside(self._snapshot.aside, verified.name):
+            since = self._snapshot.aside[fold_pair(verified.name)].since
             result.inexact = f"it is set aside since {since}: `binlake table back` compares and repairs it"
             return
-        result.structure = self._structure(one)
-        lake = LakeTable(self._audit, self._paths, one.table, self._ts) if source is None else None
+        result.structure = self._structure(verified)
+        lake = LakeTable(self._audit, self._paths, verified.table, self._ts) if source is None else None
         if lake is not None:
-            result.inexact = lake.inexact or (IN_PART if one.begun_before else "")
+            result.inexact = lake.inexact or (IN_PART if verified.begun_before else "")
         if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
-            plan = self._cut(one, source)
-            truth = _LakeRows(lake, plan) if lake is not None else self._source_table(one, plan, source)
-            self._keep(self._compare(one, plan, truth, result))
+            plan = self._cut(verified, source)
+            truth = _LakeRows(lake, plan) if lake is not None else self._source_table(verified, plan, source)
+            self._keep(self._compare(verified, plan, truth, result))
             if result.compared:
-                self._done.read.append(one)
+                self._done.read.append(verified)
         result.seconds = time.monotonic() - began
-        log.info("table_verified", table=".".join(one.name), equal=result.equal, rows=result.rows, chunks=result.chunks)
+        log.info(
+            "table_verified", table=".".join(verified.name), equal=result.equal, rows=result.rows, chunks=result.chunks
+        )
 
-    def _cut(self, one: VerifiedTable, source: Session | None) -> ChunkPlan:
+    def _cut(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
         """The chunks of the table: those of the run that this one continues, or new ones."""
-        cuts = self._state.cuts(one.name)
+        cuts = self._state.cuts(verified.name)
         if cuts is None:
-            cuts = SqlTable(self._snapshot.session, self._plan(one, Cuts()), [one.name]).cuts(self._options.chunk_rows)
-            if source is not None and len(one.sources) > 1:
+            cuts = SqlTable(self._snapshot.session, self._plan(verified, Cuts()), [verified.name]).cuts(
+                self._options.chunk_rows
+            )
+            if source is not None and len(verified.sources) > 1:
                 cuts = Cuts(buckets=min(MOST_BUCKETS, cuts.count))
-            self._state.begin(one.name, cuts)
-        return self._plan(one, cuts)
+            self._state.begin(verified.name, cuts)
+        return self._plan(verified, cuts)
 
     def _compare(
-        self, one: VerifiedTable, plan: ChunkPlan, truth: ExpectedRows, result: TableResult
+        self, verified: VerifiedTable, plan: ChunkPlan, truth: ExpectedRows, result: TableResult
     ) -> list[Difference]:
         result.chunks = plan.cuts.count
-        target = SqlTable(self._snapshot.session, plan, [one.name])
-        numbers, most = self._numbers(one, result.chunks), self._options.max_differences
+        target = SqlTable(self._snapshot.session, plan, [verified.name])
+        numbers, most = self._numbers(verified, result.chunks), self._options.max_differences
         return compare_table(target, truth, numbers, result, self._state, self._between, most)
 
-    def _source_table(self, one: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
+    def _source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
         assert source is not None
-        return SqlTable(source, plan, one.sources)
+        return SqlTable(source, plan, verified.sources)
 
-    def _plan(self, one: VerifiedTable, cuts: Cuts) -> ChunkPlan:
-        return ChunkPlan(one.expected, self._target.db_type, cuts)
+    def _plan(self, verified: VerifiedTable, cuts: Cuts) -> ChunkPlan:
+        return ChunkPlan(verified.expected, self._target.db_type, cuts)
 
     def _between(self, rows: int) -> None:
         if self._hook is not None:
@@ -199,22 +203,22 @@ class _Run:
         self._snapshot.require_no_waiting_ddl()
         self._pace.read(rows)
 
-    def _structure(self, one: VerifiedTable) -> list[str]:
-        expected = expect_tables([one.expected], self._target.db_type)
-        found = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
+    def _structure(self, verified: VerifiedTable) -> list[str]:
+        expected = expect_tables([verified.expected], self._target.db_type)
+        actual = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
         # What `target.tables` accepts is not a difference.
-        return compare_definitions(expected, found, target=self._target)
+        return compare_definitions(expected, actual, target=self._target)
 
-    def _numbers(self, one: VerifiedTable, count: int) -> list[int]:
+    def _numbers(self, verified: VerifiedTable, count: int) -> list[int]:
         every = self._done.every
         # Tables of one chunk are spread over the runs too.
-        first = (self._done.turn + zlib.crc32(".".join(one.name).encode())) % every
+        first = (self._done.turn + zlib.crc32(".".join(verified.name).encode())) % every
         return [number for number in range(count) if number % every == first]
 
-    def _keep(self, found: Sequence[Difference]) -> None:
+    def _keep(self, differences: Sequence[Difference]) -> None:
         room = self._options.max_differences - len(self._done.differences)
-        self._done.differences += found[:room]
-        self._done.listed_all &= len(found) <= room
+        self._done.differences += differences[:room]
+        self._done.listed_all &= len(differences) <= room
 
     @contextmanager
     def _source(self) -> Iterator[Session | None]:

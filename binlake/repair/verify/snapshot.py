@@ -58,26 +58,26 @@ def _wait_for_checkpoint(
     table = CheckpointTable(target.checkpoint_schema, cluster_id)
     while True:
         session.execute(_SNAPSHOT)
-        found = table.read(session)
-        if found is None:
+        checkpoint = table.read(session)
+        if checkpoint is None:
             raise ConfigError(
                 "the target has no checkpoint: nothing was applied to it", where={"target": session.place}
             )
         aside = read_aside(session, schema, cluster_id)
         # A drainer's target has no progress table to read.
-        if is_settled(found, read_progress(session, schema, replication) if aside else None, aside):
-            return Snapshot(session, found, aside)
+        if is_settled(checkpoint, read_progress(session, schema, replication) if aside else None, aside):
+            return Snapshot(session, checkpoint, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
-            raise not_consistent_error(found)
+            raise not_consistent_error(checkpoint)
         time.sleep(_ASK_EVERY_S)
 
 
-def not_consistent_error(found: Checkpoint) -> Transient:
+def not_consistent_error(checkpoint: Checkpoint) -> Transient:
     """The error for a target in the middle of a window."""
     return Transient(
         "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",
-        where={"commit_ts": found.commit_ts},
+        where={"commit_ts": checkpoint.commit_ts},
         hint="wait for the window's end (--wait SECONDS), or finish it: `binlake stage finalize`",
     )
 

@@ -66,31 +66,31 @@ class SqlTable:
 
     def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
-        found = {}
+        digests = {}
         for number, parts in wanted.items():
             columns = f"{self.plan.part_sql(parts)} AS part, {self.plan.row_sql} AS h"
             hashed = self._union(columns, self.plan.where(number))
             rows = self._session.rows(f"SELECT part, COUNT(*), SUM(h) FROM ({hashed}) hashed GROUP BY part")
-            found[number] = {int(part): _digest(*rest) for part, *rest in rows}
-        return found
+            digests[number] = {int(part): _digest(*rest) for part, *rest in rows}
+        return digests
 
     def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts: number -> (parts of the chunk, those wanted)."""
-        found: list[Row] = []
+        rows: list[Row] = []
         for number, (parts, chosen) in wanted.items():
             inside = f"{self.plan.part_sql(parts)} IN ({','.join(map(str, chosen))})"
-            found += self._read(f"{self.plan.where(number)} AND {inside}")
-        return found
+            rows += self._read(f"{self.plan.where(number)} AND {inside}")
+        return rows
 
     def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
         """The rows with one of `keys`; of a table without a key, whose keys are whole rows, every copy of each."""
         if self.plan.table.identity().kind == "row":
             return [row for key in keys for row in self._read(self._image(key), self._lock)]
-        found: list[Row] = []
+        rows: list[Row] = []
         for start in range(0, len(keys), _KEYS_A_QUERY):
-            some = ",".join(map(self._key_literal, keys[start : start + _KEYS_A_QUERY]))
-            found += self._read(f"{self._key_names} IN ({some})", self._lock)
-        return found
+            literals = ",".join(map(self._key_literal, keys[start : start + _KEYS_A_QUERY]))
+            rows += self._read(f"{self._key_names} IN ({literals})", self._lock)
+        return rows
 
     def _read(self, where: str, tail: str = "") -> list[Row]:
         shown = ",".join(shown_sql(column) for column in self._columns)

@@ -53,8 +53,8 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
             db, name = naming.table(table.db, table.name)
             sources.setdefault(fold_pair((db, name)), []).append(table)
     old = _tables_older_than_lake(paths, state)
-    found = [_verified_tables(replication, tables, name, sources[name], old) for name in sorted(sources)]
-    return _select_wanted(found, wanted)
+    verified = [_verified_tables(replication, tables, name, sources[name], old) for name in sorted(sources)]
+    return _select_wanted(verified, wanted)
 
 
 def _tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
@@ -91,10 +91,10 @@ def _verified_tables(
     return VerifiedTable(table, expected, names, any(source.id in old for source in sources))
 
 
-def _select_wanted(found: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
+def _select_wanted(tables: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
     if not wanted:
-        return found
-    by_name = {fold_name(".".join(one.name)): one for one in found}
+        return tables
+    by_name = {fold_name(".".join(verified.name)): verified for verified in tables}
     missing = [name for name in wanted if fold_name(name) not in by_name]
     if missing:
         raise ConfigError(

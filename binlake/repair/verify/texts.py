@@ -68,8 +68,8 @@ def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
     parts = [_part(column, texts[column.name]) for column in columns]
     rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
     sha256 = hashlib.sha256
-    found = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
-    return np.fromiter(found, np.uint64, len(rows))
+    numbers = (int.from_bytes(sha256(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
+    return np.fromiter(numbers, np.uint64, len(rows))
 
 
 def _is_bytes(column: ColumnInfo) -> bool:

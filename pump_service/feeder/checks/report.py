@@ -30,19 +30,19 @@ def run_checks(settings: FeederFile) -> Report:
     tables: dict[str, TableFacts] = {}
     for source in settings.source:
         for address in source.servers:
-            found, server = check_address(source, address, settings.server_id_of(source))
-            report += [((source.name, _text(address)), one) for one in found]
+            findings, server = check_address(source, address, settings.server_id_of(source))
+            report += [((source.name, _text(address)), finding) for finding in findings]
             if server is not None and source.name not in facts:
                 facts[source.name] = server
-                found = list(_tables_of(source, address, tables))
-                report += [((source.name, _text(address)), one) for one in found]
-    report += [(("all", ""), one) for one in check_together(tables, settings.source)]
+                findings = list(_tables_of(source, address, tables))
+                report += [((source.name, _text(address)), finding) for finding in findings]
+    report += [(("all", ""), finding) for finding in check_together(tables, settings.source)]
     for tracker in dict.fromkeys(map(settings.tracker_of, settings.source)):
-        names = {one.name for one in settings.source if settings.tracker_of(one) == tracker}
-        of_these = {name: one for name, one in facts.items() if name in names}
-        known = {name: one for name, one in tables.items() if name in names}
+        names = {source.name for source in settings.source if settings.tracker_of(source) == tracker}
+        of_these = {name: server for name, server in facts.items() if name in names}
+        known = {name: table_facts for name, table_facts in tables.items() if name in names}
         place = ("tracker", _text((tracker.host, tracker.port)))
-        report += [(place, one) for one in _check_tracker(tracker, of_these, known)]
+        report += [(place, finding) for finding in _check_tracker(tracker, of_these, known)]
     return report
 
 
@@ -65,7 +65,7 @@ def print_report(report: Report) -> None:
     rows = sorted(report, key=lambda row: (order[row[0]], rank[row[1].verdict]))
     print_table(
         ("SOURCE", "SERVER", "CHECK", "RESULT", "FOUND", "REMEDY"),
-        [(*place, one.check, one.verdict, one.found, one.remedy) for place, one in rows],
+        [(*place, finding.check, finding.verdict, finding.found, finding.remedy) for place, finding in rows],
         whole=("FOUND", "REMEDY"),
     )
 
@@ -73,11 +73,11 @@ def print_report(report: Report) -> None:
 def _tables_of(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
     try:
         with closing(connect(source, address)) as link:
-            found = tables[source.name] = read_table_facts(link, source)
+            facts = tables[source.name] = read_table_facts(link, source)
     except (BinlakeError, pymysql.err.Error) as error:
         yield Finding("tables", "fail", str(error), "SELECT on the replicated databases for the source's user")
     else:
-        yield from check_tables(found, with_snapshot=source.start.mode == "snapshot")
+        yield from check_tables(facts, with_snapshot=source.start.mode == "snapshot")
 
 
 def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[str, TableFacts]) -> Iterator[Finding]:

@@ -78,8 +78,8 @@ def check_address(source: SourceFile, address: Address, server_id: int) -> tuple
     try:
         with closing(connect(source, address)) as link:
             facts = read_facts(link, is_first=is_first)
-            found = check_server(facts, server_id, with_snapshot=source.start.mode == "snapshot")
-            return [*found, _check_tls(facts, address), *_check_start(link, facts, source)], facts
+            findings = check_server(facts, server_id, with_snapshot=source.start.mode == "snapshot")
+            return [*findings, _check_tls(facts, address), *_check_start(link, facts, source)], facts
     except BinlakeError as error:
         return [
             Finding("connection", "fail", error.message, error.hint or "address of the source in feeder.toml")
@@ -96,12 +96,12 @@ def _check_tls(facts: ServerFacts, address: Address) -> Finding:
 
 def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:
     """Everything that the facts decide."""
-    findings = [one for check in _CHECKS for one in check(facts)]
+    findings = [finding for check in _CHECKS for finding in check(facts)]
     return [*findings, *_check_server_id(facts, server_id), *_check_privileges(facts, with_snapshot)]
 
 
 def _check_version(facts: ServerFacts) -> Iterable[Finding]:
-    numbers = tuple(int(one) for one in re.findall(r"\d+", facts.version)[:2])
+    numbers = tuple(int(number) for number in re.findall(r"\d+", facts.version)[:2])
     oldest = _OLDEST[facts.flavor]
     found = f"{facts.flavor.value} {facts.version}"
     yield judge("version", numbers >= oldest, found, f"{facts.flavor.value} {oldest[0]}.{oldest[1]} or newer", "warn")
@@ -165,16 +165,18 @@ def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
 
 
 def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
-    held = {_SAME.get(one, one) for grant in facts.grants for one in _privileges_of(grant)}
+    granted = {_SAME.get(privilege, privilege) for grant in facts.grants for privilege in _privileges_of(grant)}
     # Roles and grants of single databases are not looked into: SELECT somewhere is taken for SELECT.
     wanted = [*_FOR_LOG[facts.flavor], "SELECT"]
-    missing = [one for one in wanted if not held & {_SAME.get(one, one), "ALL PRIVILEGES", "SUPER"}]
+    missing = [
+        privilege for privilege in wanted if not granted & {_SAME.get(privilege, privilege), "ALL PRIVILEGES", "SUPER"}
+    ]
     # SUPER is no right to read tables.
-    if "SELECT" not in missing and not held & {"SELECT", "ALL PRIVILEGES"}:
+    if "SELECT" not in missing and not granted & {"SELECT", "ALL PRIVILEGES"}:
         missing.append("SELECT")
     remedy = f"GRANT {', '.join(missing)} ON *.* TO the feeder's user"
     yield judge("privileges", not missing, f"missing: {', '.join(missing)}" if missing else "enough", remedy)
-    if with_snapshot and facts.flavor is Flavor.MYSQL and not held & {"RELOAD", "ALL PRIVILEGES"}:
+    if with_snapshot and facts.flavor is Flavor.MYSQL and not granted & {"RELOAD", "ALL PRIVILEGES"}:
         remedy = "GRANT RELOAD ON *.*: one short lock for the snapshot's place; without it tables are locked one by one"
         yield Finding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
 
@@ -199,7 +201,7 @@ def describe_hidden(grants: Iterable[str]) -> str:
 
 def _privileges_of(grant: str) -> list[str]:
     words = re.match(r"GRANT (.+?) ON ", grant)
-    return [re.sub(r"\s*\(.*", "", one).strip().upper() for one in words[1].split(",")] if words else []
+    return [re.sub(r"\s*\(.*", "", privilege).strip().upper() for privilege in words[1].split(",")] if words else []
 
 
 def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable[Finding]:

@@ -59,8 +59,8 @@ def read_table_facts(link: Link, source: SourceFile) -> TableFacts:
 def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
     """The checks of one source's tables."""
     refused = [message for table in facts.tables if (message := _refusal(table))]
-    cascading = [f"{one.db}.{one.name}" for one in facts.tables if _CASCADING.search(one.create)]
-    keyless = [f"{one.db}.{one.name}" for one in facts.tables if not _has_key(one)]
+    cascading = [f"{table.db}.{table.name}" for table in facts.tables if _CASCADING.search(table.create)]
+    keyless = [f"{table.db}.{table.name}" for table in facts.tables if not _has_key(table)]
     others = [f"{name} ({engine})" for name, engine in facts.engines.items() if engine.upper() != "INNODB"]
     return [
         judge(
@@ -91,7 +91,7 @@ def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile
     """What several sources that go into one cluster have in common; sources by name."""
     if len(sources) < 2:
         return []
-    names = {one.name: one for one in files}
+    names = {file.name: file for file in files}
     by_name: dict[str, list[str]] = defaultdict(list)
     for source, facts in sources.items():
         for db in {table.db for table in facts.tables}:

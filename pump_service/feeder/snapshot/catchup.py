@@ -59,20 +59,23 @@ def check_next(
     Of one that has not, the log would bring what was read once more. Raises CannotJoin; SourceUnavailable where another
     server may have it soon.
     """
-    if any(one.server != place.server and not (one.position.gtids and place.position.gtids) for one in snapshots):
+    if any(
+        snapshot.server != place.server and not (snapshot.position.gtids and place.position.gtids)
+        for snapshot in snapshots
+    ):
         raise CannotJoin(
             f"the load began at server {snapshots[0].server}, this one is {place.server}, and there are no GTIDs"
         )
-    for one in snapshots:
+    for snapshot in snapshots:
         try:
-            start_of(link, flavor, one.position, identity, one.server)
+            start_of(link, flavor, snapshot.position, identity, snapshot.server)
         except (Permanent, ValueError) as error:
             raise CannotJoin(f"the log of an earlier snapshot cannot be read: {error}") from error
-        if _Place(flavor, place.position).covers(one.position):
+        if _Place(flavor, place.position).covers(snapshot.position):
             continue
-        if one.server == place.server:
+        if snapshot.server == place.server:
             raise CannotJoin("the server's log was reset, or it was restored, since rows of it were read")
-        raise lacks(f"its snapshot is at {place.position.gtids}, rows were read at {one.position.gtids}")
+        raise lacks(f"its snapshot is at {place.position.gtids}, rows were read at {snapshot.position.gtids}")
 
 
 class CatchUp:
@@ -98,9 +101,12 @@ class CatchUp:
         self._source, self._server_id, self._flavor = source, server_id, flavor
         self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
         self._link = link
-        self._places = [_Place(flavor, one) for one in (*(one.position for one in snapshots), *([end] if end else ()))]
+        self._places = [
+            _Place(flavor, position)
+            for position in (*(snapshot.position for snapshot in snapshots), *([end] if end else ()))
+        ]
         self._doubtful = {fold_pair(name) for name in doubtful}
-        self._stored = {fold_pair(name): (name, one.ranges.store()) for name, one in tables.items()}
+        self._stored = {fold_pair(name): (name, table.ranges.store()) for name, table in tables.items()}
         self._keys: dict[int, KeySnapshots] = {}
 
     def read(self) -> Iterator[tuple[int, list[Outgoing]]]:
@@ -127,16 +133,20 @@ class CatchUp:
             source_log.end()
 
     def _between(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
-        for (snapshot, _), group in groupby(batch, key=lambda one: (self._snapshot_before(one), one.statement is None)):
+        for (snapshot, _), group in groupby(
+            batch, key=lambda transaction: (self._snapshot_before(transaction), transaction.statement is None)
+        ):
             transactions = list(group)
             if snapshot < 0:
                 continue
-            for one in transactions:
-                if one.statement is not None:
-                    self._check_statement(snapshot, one.statement)
+            for transaction in transactions:
+                if transaction.statement is not None:
+                    self._check_statement(snapshot, transaction.statement)
             if self._is_last(snapshot):
                 continue
-            outgoing = self._encode(snapshot, [one for one in transactions if one.statement is None], link)
+            outgoing = self._encode(
+                snapshot, [transaction for transaction in transactions if transaction.statement is None], link
+            )
             if outgoing:
                 yield snapshot, outgoing
 
@@ -153,7 +163,7 @@ class CatchUp:
             other = single.to or _exchanged(single)
             if single.kind in _NEW or (self._is_last(snapshot) and other is None):
                 continue
-            named = [fold_pair(one) for one in ((single.db, single.table), other) if one is not None]
+            named = [fold_pair(name) for name in ((single.db, single.table), other) if name is not None]
             for key, (name, _) in self._stored.items():
                 is_named = key in named or (not single.table and key[0] == named[0][0])
                 if self._is_last(snapshot):
@@ -163,7 +173,7 @@ class CatchUp:
 
     def _read_until(self, key: tuple[str, str], snapshot: int) -> list[int]:
         """The snapshots up to `snapshot` in which ranges of a table were read."""
-        return [one for _, _, one in self._stored[key][1] if one <= snapshot] if key in self._stored else []
+        return [number for _, _, number in self._stored[key][1] if number <= snapshot] if key in self._stored else []
 
     def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
         parts: dict[int, PartTable] = {}
@@ -178,10 +188,16 @@ class CatchUp:
                 parts[table.id] = self._part(link, table, key)
             return table
 
-        values = encode_transactions([one.changes for one in transactions], definition_of, self._catalog.version)
+        values = encode_transactions(
+            [transaction.changes for transaction in transactions], definition_of, self._catalog.version
+        )
         if parts:
             values = self._parts_of(values, parts, snapshot)
-        return [Outgoing(one.id, one.time_ms, value) for one, value in zip(transactions, values, strict=True) if value]
+        return [
+            Outgoing(transaction.id, transaction.time_ms, value)
+            for transaction, value in zip(transactions, values, strict=True)
+            if value
+        ]
 
     def _part(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartTable:
         name, stored = self._stored[key]
@@ -205,7 +221,7 @@ class CatchUp:
 def _exchanged(single: SingleStatement) -> tuple[str, str] | None:
     """The table whose rows change places with those of a partition."""
     pairs = enumerate(pairwise(single.tokens))
-    at = next((n for n, (one, next_) in pairs if one.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
+    at = next((n for n, (token, next_) in pairs if token.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
     if at is None:
         return None
     table = next(n for n in range(at, len(single.tokens)) if single.tokens[n].is_word("TABLE"))

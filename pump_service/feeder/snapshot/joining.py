@@ -52,29 +52,29 @@ def keys_of(value: pb.PrewriteValue, tables: Mapping[int, PartTable]) -> Iterato
 
 def only_read(value: pb.PrewriteValue, tables: Mapping[int, PartTable], is_read: Mapping[int, IsRead]) -> bytes:
     """`value` with what concerns rows of `tables` that are read, and all of other tables; b"" where nothing is left."""
-    kept = [
+    mutations = [
         mutation if (part := tables.get(mutation.table_id)) is None else _part(mutation, part, is_read[part.table.id])
         for mutation in value.mutations
     ]
-    left = [mutation for mutation in kept if mutation.sequence]
+    left = [mutation for mutation in mutations if mutation.sequence]
     return pb.PrewriteValue(schema_version=value.schema_version, mutations=left).SerializeToString() if left else b""
 
 
 def _part(mutation: pb.TableMutation, part: PartTable, is_read: IsRead) -> pb.TableMutation:
-    found = pb.TableMutation(table_id=mutation.table_id)
+    filtered = pb.TableMutation(table_id=mutation.table_id)
     for number, row in enumerate(_rows(mutation, part)):
         before = row.before is not None and is_read(row.before)
         after = row.after is not None and is_read(row.after)
         if row.kind != pb.Update:
             if before or after:
-                _add(found, row.kind, row.data)
+                _add(filtered, row.kind, row.data)
         elif before and after:
-            _add(found, pb.Update, row.data)
+            _add(filtered, pb.Update, row.data)
         elif before:
-            _add(found, pb.DeleteRow, row.data[: _middle(row.data)])
+            _add(filtered, pb.DeleteRow, row.data[: _middle(row.data)])
         elif after:
-            _add(found, pb.Insert, _handle(part.table, row, number) + row.data[_middle(row.data) :])
-    return found
+            _add(filtered, pb.Insert, _handle(part.table, row, number) + row.data[_middle(row.data) :])
+    return filtered
 
 
 def _add(mutation: pb.TableMutation, kind: pb.MutationType, data: bytes) -> None:

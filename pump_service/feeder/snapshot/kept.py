@@ -28,8 +28,8 @@ def load_record(journal: Journal, source: str) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(text) if text else {}
     if record.get("state") == "loading":
         tables = [json.loads(body) for body in journal.load_tables(source).values()]
-        record["rows"] = sum(one["rows"] for one in tables)
-        record["tables_done"] = sum(one["done"] for one in tables)
+        record["rows"] = sum(table["rows"] for table in tables)
+        record["tables_done"] = sum(table["done"] for table in tables)
     return record
 
 
@@ -59,7 +59,8 @@ class KeptLoad:
         self.began = float(record.get("began", time.time()))
         self._total = int(record.get("tables", 0))
         self.snapshots = [
-            SnapshotPlace(Position(*one["position"]), one["server"]) for one in record.get("snapshots", ())
+            SnapshotPlace(Position(*snapshot["position"]), snapshot["server"])
+            for snapshot in record.get("snapshots", ())
         ]
         self.tables = {name: TableLoad.from_json(body) for name, body in journal.load_tables(source).items()}
 
@@ -69,17 +70,17 @@ class KeptLoad:
         return (
             bool(self.snapshots)
             and len(self.tables) == self._total
-            and all(one.ranges.is_complete for one in self.tables.values())
+            and all(table.ranges.is_complete for table in self.tables.values())
         )
 
     @property
     def has_rows(self) -> bool:
         """Whether anything that was read is kept."""
-        return any(one.ranges.snapshots for one in self.tables.values())
+        return any(table.ranges.snapshots for table in self.tables.values())
 
     def fit(self, tables: Mapping[Name, int]) -> None:
         """Forget what was read of tables that are not among `tables` any more, or not with this id."""
-        outdated = [name for name, one in self.tables.items() if tables.get(name) != one.table_id]
+        outdated = [name for name, table in self.tables.items() if tables.get(name) != table.table_id]
         if outdated:
             self.read_again(outdated)
         for name, table_id in tables.items():
@@ -99,27 +100,30 @@ class KeptLoad:
         """The facts that say that the snapshot at this place is read now."""
         self.snapshots.append(place)
         self.from_ts = from_ts
-        snapshots = [{"position": list(asdict(one.position).values()), "server": one.server} for one in self.snapshots]
+        snapshots = [
+            {"position": list(asdict(snapshot.position).values()), "server": snapshot.server}
+            for snapshot in self.snapshots
+        ]
         record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "snapshots": snapshots}
         return record_facts(self._source, {**record, "tables": self._total})
 
     def keep(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
         """The chunks that these values end are prewritten: (value, rows of the chunk, batches)."""
-        snapshot, kept = len(self.snapshots) - 1, list[LoadedChunk]()
+        snapshot, stored = len(self.snapshots) - 1, list[LoadedChunk]()
         for value, rows, batches in chunks:
             table = self.tables[value.name]
             table.ranges.finish(value.chunk.low, value.chunk.high, snapshot)
             table.rows += rows
             table.chunks += 1
-            kept.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
-        self._journal.keep_chunks(kept)
+            stored.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
+        self._journal.keep_chunks(stored)
 
     def batches(self) -> dict[int, list[Batch]]:
         """By snapshot, what is prewritten."""
-        found: dict[int, list[Batch]] = {number: [] for number in range(len(self.snapshots))}
+        batches: dict[int, list[Batch]] = {number: [] for number in range(len(self.snapshots))}
         for snapshot, batch in self._journal.load_batches(self._source):
-            found[snapshot].append(batch)
-        return found
+            batches[snapshot].append(batch)
+        return batches
 
     def forget(self) -> None:
         """Roll back all of it: the load begins again."""

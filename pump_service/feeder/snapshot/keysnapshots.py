@@ -35,10 +35,10 @@ class KeySnapshots:
         new = sorted(wanted - self._known.keys())
         for first in range(0, len(new), _AT_ONCE):
             self._ask(new[first : first + _AT_ONCE])
-        found = {text: self._known[text] for text in wanted}
+        snapshots = {text: self._known[text] for text in wanted}
         if len(self._known) > 100 * _AT_ONCE:
             self._known.clear()
-        return found
+        return snapshots
 
     def _ask(self, texts: Sequence[str]) -> None:
         values = (self._typed.format(self._literal(text)) for text in texts)
@@ -60,8 +60,8 @@ def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
         "SELECT character_set_name, collation_name FROM information_schema.columns"
         " WHERE table_schema = %s AND table_name = %s AND column_name = %s"
     )
-    found = ask(link, query, (*name, column.name))
-    if not found:
+    rows = ask(link, query, (*name, column.name))
+    if not rows:
         raise SourceRefused("the source has this column no more", where={"column": ".".join((*name, column.name))})
-    charset, collation = found[0]
+    charset, collation = rows[0]
     return f"CONVERT({{}} USING {charset}) COLLATE {collation}"

@@ -80,19 +80,19 @@ class Loader:
         again. Whatever it raises, nothing of the load is seen.
         """
         while True:
-            kept = KeptLoad(self.journal, self.source.name)
+            load = KeptLoad(self.journal, self.source.name)
             try:
-                self._go_on(kept)
+                self._go_on(load)
             except SnapshotChanged as error:
-                kept.read_again([error.table])
+                load.read_again([error.table])
                 self._again(error)
             except CannotJoin as error:
-                kept.forget()
+                load.forget()
                 self._again(error)
             except (Permanent, err.Error) as error:
                 known = _source_error(error) if isinstance(error, err.Error) else error
                 if isinstance(known, Permanent):
-                    kept.forget()
+                    load.forget()
                 raise known from error
             else:
                 return
@@ -102,45 +102,45 @@ class Loader:
         if self.stopped.wait(_AGAIN_S):
             raise Stopped from error
 
-    def _go_on(self, kept: KeptLoad) -> None:
-        if kept.is_read:
+    def _go_on(self, load: KeptLoad) -> None:
+        if load.is_read:
             # By a process that is gone, and with it what it knew of names that moved.
-            progress, doubtful = self._watched({}, kept), set(kept.tables)
+            progress, doubtful = self._watched({}, load), set(load.tables)
         else:
-            progress, doubtful = self._read_rest(kept)
-        held = Held(self.source.name)
+            progress, doubtful = self._read_rest(load)
+        uncommitted = Held(self.source.name)
         try:
-            self._join(kept, held, progress, doubtful)
-            self._commit(held, kept, progress)
+            self._join(load, uncommitted, progress, doubtful)
+            self._commit(uncommitted, load, progress)
         except BaseException:
-            self.publisher.abandon(held)
+            self.publisher.abandon(uncommitted)
             raise
 
-    def _watched(self, guesses: Mapping[Name, int], kept: KeptLoad) -> Progress:
-        progress = Progress.of(guesses, kept.tables, kept.from_ts, kept.began)
-        progress.resume(kept.tables)
+    def _watched(self, guesses: Mapping[Name, int], load: KeptLoad) -> Progress:
+        progress = Progress.of(guesses, load.tables, load.from_ts, load.began)
+        progress.resume(load.tables)
         self.watch(progress)
         return progress
 
-    def _read_rest(self, kept: KeptLoad) -> tuple[Progress, set[Name]]:
+    def _read_rest(self, load: KeptLoad) -> tuple[Progress, set[Name]]:
         """Read in a new snapshot what is not read yet; also the tables whose names may have moved before they were."""
         snapshot, databases, moves = self._open()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
             identity = read_identity(snapshot.sessions[0], snapshot.flavor)
             place = SnapshotPlace(snapshot.position, identity.uuid)
-            if kept.has_rows:
-                check_next(snapshot.sessions[0], snapshot.flavor, kept.snapshots, place, identity)
-            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, kept, place)
-            progress = self._watched(guess_rows(snapshot.sessions[0], kept.tables), kept)
+            if load.has_rows:
+                check_next(snapshot.sessions[0], snapshot.flavor, load.snapshots, place, identity)
+            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, load, place)
+            progress = self._watched(guess_rows(snapshot.sessions[0], load.tables), load)
             left = [table for table in tables if not table.ranges.is_complete]
             log.info(
                 "snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
-                number=len(kept.snapshots) - 1, tables_left=len(left),
+                number=len(load.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
             reader = SnapshotReader(snapshot, left, version, progress, moves=moves, **limits)
-            keeper = ChunkKeeper(self.publisher, self.source.name, kept, began_ms)
+            keeper = ChunkKeeper(self.publisher, self.source.name, load, began_ms)
             try:
                 with closing(reader.values()) as values:
                     for value in values:
@@ -152,21 +152,21 @@ class Loader:
                 keeper.abandon()
         return progress, reader.doubtful
 
-    def _join(self, kept: KeptLoad, held: Held, progress: Progress, doubtful: set[Name]) -> None:
+    def _join(self, load: KeptLoad, uncommitted: Held, progress: Progress, doubtful: set[Name]) -> None:
         """The load in the order of its commits: what was read in each snapshot, and what the log then changed."""
-        batches = kept.batches()
+        batches = load.batches()
         caught: dict[int, list[Batch]] = {number: [] for number in batches}
-        if len(kept.snapshots) > 1 or doubtful:
+        if len(load.snapshots) > 1 or doubtful:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
             end = self._log_end() if doubtful else None
             catch_up = CatchUp(
-                self.source, self.server_id, flavor, kept.snapshots, kept.tables, self.catalog,
+                self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
                 lambda: open_session(self._connect, flavor), self.stopped, doubtful, end,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
-                caught[number] += self.publisher.hold(held, outgoing)
-        held.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
+                caught[number] += self.publisher.hold(uncommitted, outgoing)
+        uncommitted.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
 
     def _log_end(self) -> Position:
         with closing(self._connect()) as link:
@@ -205,46 +205,46 @@ class Loader:
         position: Position,
         databases: Sequence[DatabaseDescription],
         began_ms: int,
-        kept: KeptLoad,
+        load: KeptLoad,
         place: SnapshotPlace,
     ) -> tuple[list[SourceTable], int]:
         """The tables of the load, by their definitions in the catalog, which are published; and their SchemaVersion."""
         name, catalog = self.source.name, self.catalog
-        from_ts = kept.from_ts or self.publisher.fetch_ts(name)
+        from_ts = load.from_ts or self.publisher.fetch_ts(name)
         with catalog.lock:
             changes = catalog.adopt(name, databases)
             texts = {(table.db, table.name): table.create for database in databases for table in database.tables}
-            found = {
+            definitions = {
                 table: definition
                 for table in texts
                 if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
             }
-            kept.fit({table: definition.id for table, definition in found.items()})
-            facts = kept.facts(place, from_ts)
+            load.fit({table: definition.id for table, definition in definitions.items()})
+            facts = load.facts(place, from_ts)
             if changes:
-                held = Held(name)
-                self.publisher.hold(held, _definitions(changes, position, began_ms))
-                self.publisher.commit(held, position, facts)
+                uncommitted = Held(name)
+                self.publisher.hold(uncommitted, _definitions(changes, position, began_ms))
+                self.publisher.commit(uncommitted, position, facts)
             else:
                 # Its last commit_ts stays: by it the registry knows the folder for the newest one.
                 known = self.journal.places().get(name) or Place(position)
                 self.journal.commit([], {name: replace(known, position=position)}, facts=facts)
             tables = [
-                SourceTable(table, definition, texts[table], kept.tables[table].ranges)
-                for table, definition in found.items()
+                SourceTable(table, definition, texts[table], load.tables[table].ranges)
+                for table, definition in definitions.items()
             ]
             return tables, catalog.version
 
-    def _commit(self, held: Held, kept: KeptLoad, progress: Progress) -> None:
+    def _commit(self, uncommitted: Held, load: KeptLoad, progress: Progress) -> None:
         progress.state = "committing"
-        name, position = self.source.name, kept.snapshots[-1].position
+        name, position = self.source.name, load.snapshots[-1].position
         state = progress.to_json()
-        done = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
+        done = {key: state[key] for key in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
         facts = record_facts(name, record)
         commit_ts = 0
-        if held.batches:
-            commit_ts = self.publisher.commit(held, position, facts, is_load=True)
+        if uncommitted.batches:
+            commit_ts = self.publisher.commit(uncommitted, position, facts, is_load=True)
         else:
             place = self.journal.places()[name]
             self.journal.commit([], {name: place}, facts=facts, loaded=name)
@@ -252,7 +252,7 @@ class Loader:
         self.journal.set_facts(record_facts(name, {**record, "commit_ts": str(commit_ts)}))
         progress.commit_ts, progress.state = commit_ts, "done"
         log.info(
-            "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(kept.snapshots),
+            "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(load.snapshots),
             **{k: v for k, v in record.items() if k != "state"},
         )  # fmt: skip
 

@@ -135,14 +135,14 @@ def _mariadb_snapshot(place: tuple[str, int], links: Sequence[Link]) -> Snapshot
 @contextlib.contextmanager
 def _lock(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
     """Keep commits away: of the whole server, or of `tables` where the user may not lock that (as in most clouds)."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         try:
-            held.enter_context(_global_lock(connect))
+            locks.enter_context(_global_lock(connect))
         except err.Error as error:
             if error.args[0] not in _REFUSED:
                 raise
             log.info("snapshot_locks_tables", tables=len(tables), code=error.args[0])
-            held.enter_context(_table_locks(connect, tables))
+            locks.enter_context(_table_locks(connect, tables))
         yield
 
 

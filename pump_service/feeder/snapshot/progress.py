@@ -47,8 +47,8 @@ class Progress:
         """Count what attempts before this one have read."""
         with self._lock:
             for name, load in tables.items():
-                one = self.tables[name]
-                one.rows, one.chunks, one.done = load.rows, load.chunks, load.ranges.is_complete
+                table = self.tables[name]
+                table.rows, table.chunks, table.done = load.rows, load.chunks, load.ranges.is_complete
 
     def add_rows(self, name: Name, rows: int) -> None:
         """So many more rows of a table."""
@@ -68,15 +68,15 @@ class Progress:
     def to_json(self) -> dict[str, Any]:
         """For the status port: the load as a whole, and each table."""
         with self._lock:
-            tables = {f"{db}.{table}": {**vars(one)} for (db, table), one in self.tables.items()}
+            tables = {f"{db}.{table}": {**vars(progress)} for (db, table), progress in self.tables.items()}
         return {
             "state": self.state,
             "from_ts": str(self.from_ts),
             "commit_ts": str(self.commit_ts),
             "seconds": round(time.time() - self.began, 1),
             "tables": len(tables),
-            "tables_done": sum(one["done"] for one in tables.values()),
-            "rows": sum(one["rows"] for one in tables.values()),
-            "rows_estimated": sum(max(one["estimated"], one["rows"]) for one in tables.values()),
+            "tables_done": sum(table["done"] for table in tables.values()),
+            "rows": sum(table["rows"] for table in tables.values()),
+            "rows_estimated": sum(max(table["estimated"], table["rows"]) for table in tables.values()),
             "by_table": tables,
         }

@@ -27,5 +27,5 @@ class TableLoad:
     @classmethod
     def from_json(cls, text: str) -> TableLoad:
         """As `to_json` gave it."""
-        found = json.loads(text)
-        return cls(found["table_id"], Ranges.of(found["ranges"]), found["rows"], found["chunks"])
+        values = json.loads(text)
+        return cls(values["table_id"], Ranges.of(values["ranges"]), values["rows"], values["chunks"])
