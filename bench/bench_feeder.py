@@ -33,7 +33,7 @@ from binlake.rows.schema import mysqltypes as t
 from deploy.local.mariadb import MariaDb
 from deploy.local.mysql import MySql
 from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.server import connect, read_log_end
 from pump_service.feeder.settings import SourceFile
 
 ROWS = {"narrow": 60_000, "wide": 10_000, "text-heavy": 15_000}
@@ -119,7 +119,7 @@ def _case(server: MariaDb, shape: str, columns: list[Column], in_each: int) -> N
 def _end_of(source: SourceFile) -> Position:
     link = connect(source)
     try:
-        return log_end(link)
+        return read_log_end(link)
     finally:
         link.close()
 

@@ -1,1 +1,1 @@
-"""The binary log of a MySQL or MariaDB server: events, row images and definitions, turned into what a pump takes."""
+"""The binary log of a MySQL or MariaDB server: events, row images and definitions, converted to what a pump accepts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.errors import WireError
-from binlake.mysqlbinlog.rowimage.charsets import no_text, utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, utf8_writer
 
 BINARY = 63
 
@@ -46,9 +46,9 @@ _IDS = {
 }
 _BY_ID = {number: name for name, ids in _IDS.items() for number in ids}
 _UCA1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
-"""MariaDB's newest collations: 256 numbers a character set, from 2048."""
+"""MariaDB's newest collations: 256 ids per character set, from 2048 on."""
 _NOPAD = 1024
-"""What MariaDB adds to a collation's id for the one without padding."""
+"""What MariaDB adds to a collation's id for its variant without padding."""
 
 
 def charset_of(collation: int) -> str:
@@ -58,18 +58,18 @@ def charset_of(collation: int) -> str:
     else:
         name = _BY_ID.get(collation - _NOPAD if collation > _NOPAD else collation)
     if name is None:
-        raise WireError(f"collation id {collation} is of no known character set")
+        raise WireError(f"collation id {collation} belongs to no known character set")
     return name
 
 
 def decode_text(data: bytes, collation: int) -> str:
-    """A text of the server, `collation` being of its character set; binary is read as UTF-8.
+    """Decode a text of the server, whose character set is that of `collation`; binary is read as UTF-8.
 
-    Raises WireError, and SchemaError for a character set that cannot be read.
+    Raises WireError, and SchemaError for an unsupported character set.
     """
     name = charset_of(collation)
     to_utf8 = utf8_writer(name)
     try:
         return (to_utf8(data) if to_utf8 else data).decode("utf-8")
     except UnicodeDecodeError:
-        raise WireError(f"a statement has {no_text(name, data)}") from None
+        raise WireError(f"a statement has {describe_undecodable(name, data)}") from None

@@ -1,8 +1,8 @@
-"""The files of a folder that mydumper or dumpling wrote, by what they hold.
+"""The files of a folder that mydumper or dumpling wrote, by their contents.
 
-`DB-schema-create.sql` makes a database, `DB.TABLE-schema.sql` a table, `DB.TABLE.NUMBER.sql` (or without a number) has
-rows; each may be compressed (`.gz`, `.zst`). Names are percent-encoded where they must be. A view has a table in its
-place besides its `-schema-view.sql`: both are left out, and named.
+`DB-schema-create.sql` creates a database, `DB.TABLE-schema.sql` a table, `DB.TABLE.NUMBER.sql` (or without a number)
+has rows; each may be compressed (`.gz`, `.zst`). Names are percent-encoded where necessary. For a view there is a
+placeholder table besides its `-schema-view.sql`: both are skipped, and reported.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import pyarrow as pa
 from binlake.dialect.names import split_statements
 from binlake.dialect.tokens import render, tokenize
 from binlake.errors import ConfigError
-from binlake.mysqlbinlog.dumpplace import METADATA, DumpPlace, parse_dump_place
+from binlake.mysqlbinlog.dumpposition import METADATA, DumpPosition, parse_dump_position
 
 _ENDING = re.compile(r"(?P<name>.+)\.sql(?:\.gz|\.zst)?")
 _DATABASE, _TABLE, _VIEW = "-schema-create", "-schema", "-schema-view"
 _ROUTINES = ("-schema-triggers", "-schema-post", "-schema-sequence")
 _ROWS = re.compile(r"(?P<db>[^.]+)\.(?P<table>.+?)(?:\.(?P<number>\d+)){0,2}")
-_OF_TABLE = re.compile(
+_TABLE_ENTRY = re.compile(
     r"^\[`(?P<db>(?:[^`]|``)+)`\.`(?P<shown>(?:[^`]|``)+)`\]|^real_table_name\s*=\s*(?P<real>.*?)\s*$"
     r"|^rows\s*=\s*(?P<rows>\d+)\s*$",
     re.M,
@@ -38,10 +38,10 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class DumpFolder:
-    """What a dump has: the files that make `databases` and `tables`, those of each table's `rows`; names of `views`.
+    """The contents of a dump: the files that create `databases` and `tables`, each table's `rows`; names of `views`.
 
-    `said_rows`: how many rows a table has, where the metadata says it (mydumper). `left_out`: files with triggers,
-    routines, events and sequences. `other_rows`: files with rows that are not SQL, or that cannot be unpacked.
+    `metadata_rows`: number of rows of a table, if the metadata has it (mydumper). `left_out`: files with triggers,
+    routines, events and sequences. `other_rows`: files with rows that are not SQL, or that cannot be decompressed.
     `metadata`: its text, read once with the rest.
     """
 
@@ -50,26 +50,26 @@ class DumpFolder:
     tables: dict[Name, Path]
     rows: dict[Name, tuple[Path, ...]]
     views: tuple[Name, ...]
-    said_rows: dict[Name, int]
+    metadata_rows: dict[Name, int]
     left_out: tuple[str, ...] = ()
     other_rows: tuple[Path, ...] = ()
     metadata: str = ""
 
     @property
-    def place(self) -> DumpPlace:
-        """Where the dump was taken. Raises ConfigError where its metadata does not say it."""
-        return parse_dump_place(self.path, self.metadata)
+    def position(self) -> DumpPosition:
+        """Where the dump was taken. Raises ConfigError if its metadata does not say."""
+        return parse_dump_position(self.path, self.metadata)
 
     @property
     def row_files(self) -> list[tuple[Name, Path]]:
-        """All files with rows and their table, in one order."""
+        """All files with rows and their tables, in a fixed order."""
         return [(name, file) for name in sorted(self.rows) for file in self.rows[name]]
 
 
 def read_dump_folder(path: Path) -> DumpFolder:
     """The files of the dump in `path`. Raises ConfigError naming what is missing or cannot be loaded."""
     files, metadata = _list_files(path), _read_metadata(path)
-    _require_own_names(path, metadata)
+    _refuse_numbered_names(path, metadata)
     matches = ((_ENDING.fullmatch(file.name), file) for file in files)
     names = {match["name"]: file for match, file in matches if match is not None}
     views = {_table_of(name.removesuffix(_VIEW)) for name in names if name.endswith(_VIEW)}
@@ -79,19 +79,19 @@ def read_dump_folder(path: Path) -> DumpFolder:
     missing = sorted({db for db, _ in tables} - databases.keys())
     if not tables or missing:
         raise ConfigError(
-            "a folder of definitions is no whole dump",
+            "a folder of definitions is not a complete dump",
             where={"folder": path, "missing": ", ".join(f"{db}{_DATABASE}.sql" for db in missing) or f"*{_TABLE}.sql"},
-            hint="give the folder that mydumper or dumpling wrote, with its schema files",
+            hint="name the folder that mydumper or dumpling wrote, with its schema files",
         )
     return DumpFolder(
-        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _said_rows(metadata),
+        path, databases, tables, _row_files(names, tables), tuple(sorted(views)), _read_row_counts(metadata),
         left_out=tuple(sorted(file.name for name, file in names.items() if name.endswith(_ROUTINES))),
         other_rows=tuple(file for file in files if _has_other_rows(file.name)), metadata=metadata,
     )  # fmt: skip
 
 
 def read_dump_statements(file: Path) -> Iterator[str]:
-    """The statements of a schema file, without comments that stand alone. Raises ConfigError for a damaged file."""
+    """The statements of a schema file, without standalone comments. Raises ConfigError for a damaged file."""
     with open_dump_file(file) as stream:
         data = read_all(file, stream)
     try:
@@ -107,7 +107,7 @@ def read_dump_statements(file: Path) -> Iterator[str]:
 
 
 def open_dump_file(file: Path) -> BinaryIO:
-    """The file's bytes as they were before it was compressed. Raises ConfigError."""
+    """Open the file for reading, decompressed. Raises ConfigError."""
     try:
         return cast(BinaryIO, pa.input_stream(str(file), compression="detect"))
     except OSError as error:
@@ -115,7 +115,7 @@ def open_dump_file(file: Path) -> BinaryIO:
 
 
 def read_all(file: Path, stream: BinaryIO) -> bytes:
-    """All that is left of `stream`. Raises ConfigError."""
+    """Read the rest of `stream`. Raises ConfigError."""
     try:
         return bytes(stream.read())
     except OSError as error:
@@ -134,12 +134,10 @@ def _list_files(path: Path) -> list[Path]:
         files = sorted(path.iterdir())
     except OSError as error:
         raise ConfigError(
-            f"the folder of a dump cannot be read: {error.strerror}", where={"folder": path}, hint="give its path"
+            f"the folder of a dump cannot be read: {error.strerror}", where={"folder": path}, hint="check its path"
         ) from error
     if any(file.name == "metadata.partial" for file in files):
-        raise ConfigError(
-            "the dump did not come to its end: its metadata is partial", where={"folder": path}, hint="dump again"
-        )
+        raise ConfigError("the dump did not finish: its metadata is partial", where={"folder": path}, hint="dump again")
     return files
 
 
@@ -149,24 +147,24 @@ def _has_other_rows(name: str) -> bool:
     return plain.endswith(_OTHER_ROWS) or (plain.endswith(".sql") and _ENDING.fullmatch(name) is None)
 
 
-def _require_own_names(path: Path, metadata: str) -> None:
-    """mydumper calls a table whose name no file can have by a number, and says so in the metadata."""
+def _refuse_numbered_names(path: Path, metadata: str) -> None:
+    """Raises ConfigError for a table that mydumper numbered since no file can have its name, as the metadata shows."""
     shown = ""
-    for match in _OF_TABLE.finditer(metadata):
+    for match in _TABLE_ENTRY.finditer(metadata):
         real = (match["real"] or "").strip("`\"'")
         if match["shown"]:
             shown = match["shown"]
         elif real and real != shown.replace("``", "`"):
             raise ConfigError(
                 "a table of the dump has another name in its files", where={"folder": path, "table": real},
-                hint="dump with dumpling, or load this dump with myloader and give --base its commit_ts",
+                hint="dump with dumpling, or load this dump with myloader and pass its commit_ts as --base",
             )  # fmt: skip
 
 
-def _said_rows(metadata: str) -> dict[Name, int]:
+def _read_row_counts(metadata: str) -> dict[Name, int]:
     counts: dict[Name, int] = {}
     name: Name = ("", "")
-    for match in _OF_TABLE.finditer(metadata):
+    for match in _TABLE_ENTRY.finditer(metadata):
         if match["shown"]:
             name = match["db"].replace("``", "`"), match["shown"].replace("``", "`")
         elif match["rows"]:

@@ -1,4 +1,4 @@
-"""GTID sets of both families: what a replica has done, as the servers write it.
+"""GTID sets of both families: what a replica has executed, as the servers write it.
 
 MySQL's set is intervals by server UUID, and by tag since 8.3 (`uuid:1-5:7:tag:1-3,uuid2:1`). MariaDB's is the last
 GTID of each domain (`0-1-17,1-2-5`): everything before it in its domain is done.
@@ -20,11 +20,11 @@ _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
 _MARIADB = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 Interval = tuple[int, int]
-"""First and last number, both inside."""
+"""First and last number, both inclusive."""
 
 
 class GtidSet(Protocol):
-    """What has been done."""
+    """A set of executed transactions."""
 
     def add(self, gtid: str) -> None:
         """Note the transaction `gtid` as done."""
@@ -36,14 +36,14 @@ class GtidSet(Protocol):
         """Whether all of `other` is done; `other` is of the same family."""
 
     def copy(self) -> GtidSet:
-        """The same set, which changes by itself."""
+        """An independent copy."""
 
     def text(self) -> str:
-        """As the server writes it, without white space."""
+        """The set as the server writes it, without white space."""
 
 
 def parse_gtid_set(flavor: Flavor, text: str) -> GtidSet:
-    """The set that `text` writes. Raises WireError."""
+    """Parse a GTID set. Raises WireError."""
     return MySqlGtidSet.parse(text) if flavor is Flavor.MYSQL else MariaDbGtidSet.parse(text)
 
 
@@ -51,18 +51,18 @@ class MySqlGtidSet:
     """Intervals by origin: a UUID, or `uuid:tag`."""
 
     def __init__(self, intervals: Mapping[str, Iterable[Interval]] | None = None) -> None:
-        self._of: dict[str, list[Interval]] = {}
+        self._intervals: dict[str, list[Interval]] = {}
         self._texts: dict[str, str] = {}
-        for origin, several in (intervals or {}).items():
-            for first, last in several:
+        for origin, ranges in (intervals or {}).items():
+            for first, last in ranges:
                 self._add_interval(origin, first, last)
 
     @classmethod
     def parse(cls, text: str) -> MySqlGtidSet:
-        """Of text, in any case and with white space. Raises WireError."""
+        """Parse text in any letter case, with white space. Raises WireError."""
         done = cls()
         for part in re.sub(r"\s", "", text).lower().split(","):
-            for origin, first, last in _intervals_of(part) if part else ():
+            for origin, first, last in _parse_intervals(part) if part else ():
                 done._add_interval(origin, first, last)
         return done
 
@@ -73,10 +73,10 @@ class MySqlGtidSet:
 
     def add_number(self, origin: str, number: int) -> None:
         """Note transaction `number` of `origin` as done."""
-        several = self._of.get(origin)
+        intervals = self._intervals.get(origin)
         # Nearly every transaction follows the one before it.
-        if several and several[-1][1] + 1 == number:
-            several[-1] = (several[-1][0], number)
+        if intervals and intervals[-1][1] + 1 == number:
+            intervals[-1] = (intervals[-1][0], number)
             self._texts.pop(origin, None)
         else:
             self._add_interval(origin, number, number)
@@ -88,48 +88,48 @@ class MySqlGtidSet:
 
     def contains_set(self, other: GtidSet) -> bool:
         """Whether all of `other` is done."""
-        return not self.missing_of(_of_mysql(other))
+        return not self.missing_of(_require_mysql(other))
 
     def missing_of(self, other: MySqlGtidSet) -> str:
-        """The part of `other` that is not in this set, as text: "" when all of it is."""
+        """The part of `other` that is not in this set, as text; "" if it is all included."""
         lacking = {
-            origin: [piece for first, last in several for piece in self._gaps(origin, first, last)]
-            for origin, several in other._of.items()
+            origin: [piece for first, last in intervals for piece in self._gaps(origin, first, last)]
+            for origin, intervals in other._intervals.items()
         }
         return MySqlGtidSet(lacking).text()
 
     def add_set(self, other: MySqlGtidSet) -> None:
         """Note all of `other` as done."""
-        for origin, several in other._of.items():
-            for first, last in several:
+        for origin, intervals in other._intervals.items():
+            for first, last in intervals:
                 self._add_interval(origin, first, last)
 
     def copy(self) -> MySqlGtidSet:
-        """The same set, which changes by itself."""
-        return MySqlGtidSet(self._of)
+        """An independent copy."""
+        return MySqlGtidSet(self._intervals)
 
     def text(self) -> str:
-        """`uuid:1-5:7,uuid2:1`, origins in their order; an origin with a tag stands by itself."""
+        """`uuid:1-5:7,uuid2:1`, sorted by origin; an origin with a tag is a separate entry."""
         texts = self._texts
-        if len(texts) != len(self._of):
-            for origin, several in self._of.items():
+        if len(texts) != len(self._intervals):
+            for origin, intervals in self._intervals.items():
                 if origin not in texts:
-                    numbers = (f"{first}-{last}" if last > first else f"{first}" for first, last in several)
+                    numbers = (f"{first}-{last}" if last > first else f"{first}" for first, last in intervals)
                     texts[origin] = f"{origin}:{':'.join(numbers)}"
         return ",".join(texts[origin] for origin in sorted(texts))
 
     def intervals(self) -> Iterator[tuple[str, list[Interval]]]:
-        """Each origin with its intervals, in the order of the origins."""
-        for origin in sorted(self._of):
-            yield origin, list(self._of[origin])
+        """Each origin with its intervals, sorted by origin."""
+        for origin in sorted(self._intervals):
+            yield origin, list(self._intervals[origin])
 
     def _contains_interval(self, origin: str, first: int, last: int) -> bool:
-        several = self._of.get(origin, [])
-        place = bisect_right(several, (first, 1 << 64)) - 1
-        return place >= 0 and several[place][1] >= last
+        intervals = self._intervals.get(origin, [])
+        index = bisect_right(intervals, (first, 1 << 64)) - 1
+        return index >= 0 and intervals[index][1] >= last
 
     def _gaps(self, origin: str, first: int, last: int) -> Iterator[Interval]:
-        for begin, end in self._of.get(origin, []):
+        for begin, end in self._intervals.get(origin, []):
             if end < first:
                 continue
             if begin > last:
@@ -143,12 +143,12 @@ class MySqlGtidSet:
     def _add_interval(self, origin: str, first: int, last: int) -> None:
         self._texts.pop(origin, None)
         joined: list[Interval] = []
-        for begin, end in sorted([*self._of.get(origin, []), (first, last)]):
+        for begin, end in sorted([*self._intervals.get(origin, []), (first, last)]):
             if joined and begin <= joined[-1][1] + 1:
                 joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
             else:
                 joined.append((begin, end))
-        self._of[origin] = joined
+        self._intervals[origin] = joined
 
 
 class MariaDbGtidSet:
@@ -159,8 +159,8 @@ class MariaDbGtidSet:
 
     @classmethod
     def parse(cls, text: str) -> MariaDbGtidSet:
-        """Of text. Raises WireError."""
-        return cls({domain: (server, number) for domain, server, number in _mariadb_gtids(text)})
+        """Parse text. Raises WireError."""
+        return cls({domain: (server, number) for domain, server, number in _parse_mariadb(text)})
 
     def add(self, gtid: str) -> None:
         """Note `domain-server-number` as the last of its domain: the log's order decides, not the number."""
@@ -173,27 +173,27 @@ class MariaDbGtidSet:
         return domain in self.last and number <= self.last[domain][1]
 
     def contains_set(self, other: GtidSet) -> bool:
-        """Whether each domain of `other` ends at or before the end of it here."""
+        """Whether the last GTID of each domain in `other` is at or before the last one here."""
         if not isinstance(other, MariaDbGtidSet):
-            raise WireError("a GTID set of MySQL is compared with one of MariaDB")
+            raise WireError("a GTID set of MySQL cannot be compared with one of MariaDB")
         return all(domain in self.last and end[1] <= self.last[domain][1] for domain, end in other.last.items())
 
     def copy(self) -> MariaDbGtidSet:
-        """The same set, which changes by itself."""
+        """An independent copy."""
         return MariaDbGtidSet(self.last)
 
     def text(self) -> str:
-        """`0-1-17,1-2-5`, domains in their order."""
+        """`0-1-17,1-2-5`, sorted by domain."""
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
 
 
-def _of_mysql(gtid_set: GtidSet) -> MySqlGtidSet:
+def _require_mysql(gtid_set: GtidSet) -> MySqlGtidSet:
     if not isinstance(gtid_set, MySqlGtidSet):
-        raise WireError("a GTID set of MariaDB is compared with one of MySQL")
+        raise WireError("a GTID set of MariaDB cannot be compared with one of MySQL")
     return gtid_set
 
 
-def _intervals_of(part: str) -> Iterator[tuple[str, int, int]]:
+def _parse_intervals(part: str) -> Iterator[tuple[str, int, int]]:
     """(origin, first, last) of `uuid:1-5:7:tag:1-3`."""
     uuid, *words = part.split(":")
     if not _UUID.fullmatch(uuid) or not words:
@@ -212,7 +212,7 @@ def _intervals_of(part: str) -> Iterator[tuple[str, int, int]]:
         yield origin, first, last
 
 
-def _mariadb_gtids(text: str) -> Iterator[tuple[int, int, int]]:
+def _parse_mariadb(text: str) -> Iterator[tuple[int, int, int]]:
     for part in re.sub(r"\s", "", text).split(","):
         if not part:
             continue

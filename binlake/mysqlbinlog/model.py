@@ -1,4 +1,4 @@
-"""What a source's log holds, as values: one `SourceTransaction` after the other, in the order of its commits.
+"""The contents of a source's log as values: one `SourceTransaction` after the other, in commit order.
 
 Nothing here knows a server, a table's columns or a pump (MySQL internals manual, "Binary Log Event"; MariaDB KB,
 "2-Binlog Event Header" and its siblings).
@@ -19,9 +19,9 @@ class Flavor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a log is read on: at byte `offset` of `file`; `gtids` is the text of the GTID set done so far.
+    """Where reading a log resumes: at byte `offset` of `file`; `gtids` is the text of the GTID set done so far.
 
-    `gtids` is "" where the server writes no GTIDs; then `file` and `offset` decide, else they are for people.
+    `gtids` is "" if the server writes no GTIDs; then `file` and `offset` count, else they are informational.
     """
 
     file: str
@@ -31,13 +31,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A TABLE_MAP event: the columns of the row events behind it, by place.
+    """A TABLE_MAP event: the columns of the row events after it, by column index.
 
-    `types`: MySQL's type numbers as the event has them (a string's real type is in its metadata); `metadata`: the
-    number of each column, 0 where its type has none; `nullable`: by place. The rest is there with
-    binlog_row_metadata = FULL or, in part, MINIMAL, else None: `unsigned` and `charsets` (collation ids) by place, 0
-    where it does not apply; `names`; `elements` (raw bytes, in the column's charset) of ENUM and SET by place;
-    `primary_key`: places.
+    `types`: MySQL's type numbers as the event has them (a string's real type is in its metadata); `metadata`: a number
+    for each column, 0 if its type has none; `nullable`: by index. The rest is present with binlog_row_metadata = FULL
+    or, in part, MINIMAL, else None: `unsigned` and `charsets` (collation ids) by index, 0 where not applicable;
+    `names`; `elements` (raw bytes, in the column's charset) of ENUM and SET by index; `primary_key`: indexes.
     """
 
     table_id: int
@@ -54,7 +53,7 @@ class TableMap:
 
 
 class RowKind(Enum):
-    """What a row event did."""
+    """The kind of a row event."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -65,9 +64,9 @@ class RowKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RowsEvent:
-    """A row event: `rows` are its bytes behind the bitmaps of columns; `before` and `after` are those bitmaps.
+    """A row event: `rows` are its bytes after the column bitmaps; `before` and `after` are those bitmaps.
 
-    A bit is set for a column that the image has, the first column in the lowest bit; an INSERT has no `before` (b""),
+    A bit is set for a column that is in the image, the first column in the lowest bit; an INSERT has no `before` (b""),
     a DELETE no `after`.
     """
 
@@ -80,7 +79,7 @@ class RowsEvent:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The settings of the session that sent a statement, as its event tells them; None: the event does not.
+    """The settings of the session that sent a statement, from its event; None: not in the event.
 
     `sql_mode`: bits; `client_charset`, `connection_collation`, `server_collation`, `database_collation`,
     `utf8mb4_collation` (MySQL's default_collation_for_utf8mb4): collation ids;
@@ -104,7 +103,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that the log holds as text, a DDL mostly: `db` is its default database, `text` as it was sent."""
+    """A statement logged as text, mostly DDL: `db` is its default database, `text` as it was sent."""
 
     db: str
     text: str
@@ -115,13 +114,13 @@ class Statement:
 class SourceTransaction:
     """One transaction of the source, or one DDL: it has `changes` or one `statement`, never both; both may be absent.
 
-    `id`: its GTID (`uuid:number`, `domain-server-number`), or `file:offset` of its begin where there are none;
-    `time_ms`: Unix ms of its commit at the source, as exact as the log has it; `end`: the position behind it; `size`:
-    its bytes in the log.
+    `id`: its GTID (`uuid:number`, `domain-server-number`), or `file:offset` of its begin without GTIDs; `time_ms`: Unix
+    ms of its commit at the source, as precise as the log has it; `end`: the position after it; `size`: its bytes in the
+    log.
 
-    A CREATE TABLE ... SELECT is one transaction of the source and two here: first its statement, whose id ends with
+    A CREATE TABLE ... SELECT is one transaction at the source and two here: first its statement, whose id ends with
     `/ddl` and whose `end` is the position before both, then its rows. After a restart between them both come again.
-    A transaction of two phases (XA) has its changes where it is committed; its preparation has none.
+    A two-phase (XA) transaction has its changes where it is committed; its XA PREPARE has none.
     """
 
     id: str

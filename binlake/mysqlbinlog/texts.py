@@ -1,7 +1,7 @@
 """Texts of the servers' character sets, decoded as the servers decode them.
 
-Python's codecs are the servers' tables but for a few letters, which stand here; a test asks a server for each.
-Codes that a server shows as U+FFFD are decoded as what they are.
+Python's codecs match the servers' tables except for a few letters, which are listed here; a test checks each against a
+server. Codes that a server shows as U+FFFD are decoded as what they are.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import cache
 from binlake.rows.codec.latin1 import latin1_text
 
 Decode = Callable[[bytes], str]
-"""Raises UnicodeDecodeError for bytes that are no text."""
+"""Raises UnicodeDecodeError for undecodable bytes."""
 
 UTF8 = frozenset(("utf8", "utf8mb3", "utf8mb4", "ascii"))
-"""Character sets whose texts are UTF-8 as they are."""
+"""Character sets whose texts already are UTF-8."""
 
 _ONE_BYTE = {
     "latin2": "iso8859-2", "latin5": "iso8859-9", "latin7": "iso8859-13", "greek": "iso8859-7",
@@ -43,20 +43,20 @@ _OTHER_LETTERS = {
     "sjis": {0xFF3C: "\\"},
     "ujis": {0xFF3C: "\\"},
 }
-"""By character set: what Python decodes, and the server's letter instead."""
+"""By character set: the letter that Python decodes, and the server's letter for it."""
 _BIG5_MORE = {0xD6 + place: letter for place, letter in enumerate("碁銹裏墻恒粧嫺")}
 _OWN_ROWS, _OWN_PLACES = 0xF5, 0xA1
-"""Where the letters of one's own begin in EUC: rows of 94, from U+E000 and, behind 8F, from U+E3AC."""
+"""Where user-defined letters begin in EUC: rows of 94, from U+E000 and, after 8F, from U+E3AC."""
 
 
 def has_ascii(charset: str) -> bool:
-    """True when a text of ASCII letters is the same bytes in UTF-8."""
+    """True if a text of ASCII letters has the same bytes in UTF-8."""
     return charset not in _WITHOUT_ASCII
 
 
 @cache
 def decoder_of(charset: str) -> Decode | None:
-    """The decoder of a character set by its name at the server; None for one that is not known."""
+    """The decoder of a character set by its name at the server; None for an unknown one."""
     if charset in UTF8:
         return bytes.decode
     if charset == "latin1":
@@ -67,7 +67,7 @@ def decoder_of(charset: str) -> Decode | None:
 
 
 def _table_decoder(charset: str) -> Decode:
-    # U+FFFE is no letter: a byte of it is refused.
+    # U+FFFE is not a letter: a byte mapped to it is refused.
     letters = [bytes((byte,)).decode(_ONE_BYTE[charset], "ignore") or "\ufffe" for byte in range(256)]
     for byte, letter in _OTHER_BYTES.get(charset, {}).items():
         letters[byte] = letter
@@ -85,7 +85,7 @@ def _codec_decoder(charset: str) -> Decode:
     return lambda data: data.decode(codec, errors).translate(other)
 
 
-def _more_of_big5(error: UnicodeError) -> tuple[str, int]:
+def _decode_more_big5(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     place = error.start
     letter = _BIG5_MORE.get(int.from_bytes(error.object[place + 1 : place + 2]))
@@ -94,7 +94,7 @@ def _more_of_big5(error: UnicodeError) -> tuple[str, int]:
     return letter, place + 2
 
 
-def _more_of_euc(error: UnicodeError) -> tuple[str, int]:
+def _decode_more_euc(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     place = error.start
     long = error.object[place] == 0x8F
@@ -106,7 +106,7 @@ def _more_of_euc(error: UnicodeError) -> tuple[str, int]:
 
 
 _MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {
-    "big5": _more_of_big5,
-    "ujis": _more_of_euc,
+    "big5": _decode_more_big5,
+    "ujis": _decode_more_euc,
 }
-"""What the servers have and Python's codecs refuse."""
+"""Decoders for codes that the servers have and Python's codecs refuse."""

@@ -1,1 +1,1 @@
-"""Is the target right, and what makes it right: verify and repair, and backfill of a range that has passed."""
+"""Checks whether the target is right and repairs it: verify and repair, and backfill of a past range."""

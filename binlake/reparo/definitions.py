@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.described import describe_table, visible_column
+from binlake.mysqlbinlog.definitions.descriptions import describe_table, visible_column
 from binlake.mysqlbinlog.definitions.tables import table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import ColumnInfo, DbInfo, TableDef

@@ -1,8 +1,8 @@
-"""The catalog: the definitions of all sources at the place of their logs that is read, as a fold of DDL jobs.
+"""The catalog: the definitions of all sources at the position up to which their logs are read, as a fold of DDL jobs.
 
 Every change is a `SchemaChange` with the next id and the next SchemaVersion; they must be journaled and published in
 the order in which they were made, whatever their source: hold `lock` from `follow` (or `adopt`) until that is done.
-After a failure in between the process ends, and the catalog is made again from the journal's jobs.
+After a failure in between the process ends, and the catalog is rebuilt from the journal's jobs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.definitions.statements import split_ddl
 from binlake.mysqlbinlog.definitions.tablemaps import check_table_map, is_sequence
-from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, one_name_here
+from binlake.mysqlbinlog.definitions.writer import JobWriter, SourceNames, name_clash_error
 from binlake.mysqlbinlog.model import Flavor, Statement, TableMap
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.forms import Json
@@ -30,7 +30,7 @@ __all__ = ["Catalog", "SourceNames"]
 class Catalog:
     """`jobs`: those of the journal. `trackers`: one for each source, by its name.
 
-    Readers (`table`, `definition_of`) need no lock: they take the state as it is.
+    Readers (`table`, `definition_of`) need no lock: they use the current state.
     """
 
     def __init__(self, sources: Sequence[SourceNames], trackers: Mapping[str, Tracker], jobs: Iterable[Json]) -> None:
@@ -58,13 +58,13 @@ class Catalog:
         return self._sources[source].flavor
 
     def table(self, source: str, db: str, table: str) -> TableDef | None:
-        """The definition now of a table by its name at the source; None where there is none."""
+        """The current definition of a table, by its name at the source; None if there is none."""
         return self._writer.table(self._sources[source], db, table)
 
     def definition_of(self, source: str, event: TableMap) -> TableDef | None:
-        """The definition by which the rows of `event` are read; None where the table is left out.
+        """The definition with which the rows of `event` are decoded; None if the table is excluded.
 
-        Raises SchemaError for a table that is not known, or whose definition is not that of the log.
+        Raises SchemaError for an unknown table, or one whose definition does not match the log.
         """
         key = (source, event.db, event.table)
         known, version = self._read.get(key), self.version
@@ -76,13 +76,13 @@ class Catalog:
         return definition
 
     def adopt(self, source: str, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
-        """The first definitions of a source.
+        """Take over the first definitions of a source.
 
-        What a load that did not end has left is passed over where it is the same, else dropped and made anew.
+        Tables that an unfinished load left behind are kept if they are the same, else dropped and created again.
         """
         names, writer = self._sources[source], self._writer
-        _refuse_one_name(names, databases)
-        restore = writer.saved()
+        _refuse_name_clashes(names, databases)
+        restore = writer.save_state()
         try:
             changes = self._drop_outdated(names, databases)
             for database in databases:
@@ -96,13 +96,13 @@ class Catalog:
         except BaseException:
             restore()
             raise
-        self._followers[source].forget_tracker()
+        self._followers[source].invalidate_tracker()
         return changes
 
     def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
-        """What `statement` changes, in order; nothing for one that changes no definition.
+        """The changes that `statement` makes, in order; none if it changes no definition.
 
-        Raises SchemaError for a statement that cannot be followed, SourceUnavailable when the tracker is away; then
+        Raises SchemaError for a statement that cannot be followed, SourceUnavailable when the tracker is down; then
         nothing has changed.
         """
         names = self._sources[source]
@@ -115,20 +115,20 @@ class Catalog:
             raise
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
-        """As `follow`, of all `statements` or, where that raises, of none."""
-        restore, follower = self._writer.saved(), self._followers[source]
+        """`follow` all `statements`; if one of them raises, none has changed anything."""
+        restore, follower = self._writer.save_state(), self._followers[source]
         online = dict(follower.online)
         try:
             return [change for statement in statements for change in self.follow(source, statement)]
         except BaseException:
             restore()
             follower.online = online
-            follower.forget_tracker()
+            follower.invalidate_tracker()
             raise
 
     def _drop_outdated(self, names: SourceNames, databases: Sequence[DatabaseDescription]) -> list[SchemaChange]:
         now = {(table.db, table.name): table.create for database in databases for table in database.tables}
-        known = [table for database in self._writer.described(names) for table in database.tables]
+        known = [table for database in self._writer.describe_databases(names) for table in database.tables]
         outdated = [table for table in known if now.get((table.db, table.name)) != table.create]
         return [
             self._writer.drop_table(names, self._writer.known_table(names, table.db, table.name)) for table in outdated
@@ -147,8 +147,8 @@ class Catalog:
         return definition
 
 
-def _refuse_one_name(names: SourceNames, databases: Sequence[DatabaseDescription]) -> None:
-    """Raises SchemaError for databases, or tables of one, whose names differ in the case of letters alone."""
+def _refuse_name_clashes(names: SourceNames, databases: Sequence[DatabaseDescription]) -> None:
+    """Raises SchemaError for databases, or tables of one database, whose names differ only in letter case."""
     wanted = [database for database in databases if not names.leaves_out(database.name, "")]
     listed: list[tuple[str, ...]] = [(database.name,) for database in wanted]
     listed += [
@@ -161,4 +161,4 @@ def _refuse_one_name(names: SourceNames, databases: Sequence[DatabaseDescription
     for name in listed:
         other = known.setdefault(tuple(map(fold_name, name)), name)
         if other != name:
-            raise one_name_here([".".join(other), ".".join(name)])
+            raise name_clash_error([".".join(other), ".".join(name)])

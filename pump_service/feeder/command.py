@@ -1,4 +1,4 @@
-"""`binlake feeder`: runs the feeder of MySQL and MariaDB sources, checks them before, or shows how far it is."""
+"""`binlake feeder`: runs the feeder of MySQL and MariaDB sources, checks them beforehand, or shows its progress."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pump_service.feeder.journal import Journal
 from pump_service.feeder.removed import describe_removed
 from pump_service.feeder.service import STATUS_PATH, Feeder
 from pump_service.feeder.settings import FeederFile, read_settings
-from pump_service.feeder.snapshot.kept import load_record
-from pump_service.feeder.status import describe_place
+from pump_service.feeder.snapshot.loadstate import read_load_record
+from pump_service.feeder.status import describe_position
 
 _ASK_S = 5.0
 _SHOWN = (
@@ -50,7 +50,7 @@ class FeederCommand:
             )
 
     def run(self, args: argparse.Namespace) -> int:
-        """0 after a clean end; of `check` 1 when something fails. Raises BinlakeError."""
+        """0 after a clean stop; `check` returns 1 when a check fails. Raises BinlakeError."""
         settings = read_settings(args.config)
         if args.action == "check":
             return _check(settings, args.output)
@@ -73,8 +73,8 @@ def _check(settings: FeederFile, output: str) -> int:
 
 
 def show_status(settings: FeederFile, output: str) -> int:
-    """Print how far each source is: as the running feeder says, else as its folder does. Raises BinlakeError."""
-    status = _ask(settings) or _read(settings)
+    """Print the progress of each source: from the running feeder, else from its folder. Raises BinlakeError."""
+    status = _ask_feeder(settings) or _read_journal(settings)
     if output == "json":
         print(json.dumps(status))
         return 0
@@ -89,8 +89,8 @@ def show_status(settings: FeederFile, output: str) -> int:
     return 0
 
 
-def _ask(settings: FeederFile) -> dict[str, Any] | None:
-    """What the running feeder says; None where none answers."""
+def _ask_feeder(settings: FeederFile) -> dict[str, Any] | None:
+    """The status of the running feeder; None if none answers."""
     try:
         answer = httpx.get(f"http://{settings.status_addr}{STATUS_PATH}", timeout=_ASK_S, trust_env=False, verify=False)
         answer.raise_for_status()
@@ -100,20 +100,20 @@ def _ask(settings: FeederFile) -> dict[str, Any] | None:
     return status
 
 
-def _read(settings: FeederFile) -> dict[str, Any]:
-    """What the journal says while no feeder runs. Raises Permanent when one runs whose status port does not answer."""
+def _read_journal(settings: FeederFile) -> dict[str, Any]:
+    """The status from the journal while no feeder runs. Raises Permanent if one runs but its status port is silent."""
     if not settings.data_dir.exists():
         raise ConfigError(
             "there is no feeder", where={"data-dir": settings.data_dir}, hint="start it: binlake feeder run"
         )
     with closing(Journal(settings.data_dir)) as journal:
-        places = journal.places()
-        loads = {source.name: load_record(journal, source.name) for source in settings.source}
+        positions = journal.read_positions()
+        loads = {source.name: read_load_record(journal, source.name) for source in settings.source}
         removed = describe_removed(journal, loads)
     return {
         "name": settings.name,
         "sources": [
-            {"source": source.name, "state": "not running", **describe_place(places.get(source.name))}
+            {"source": source.name, "state": "not running", **describe_position(positions.get(source.name))}
             | ({"load": loads[source.name]} if loads[source.name] else {})
             for source in settings.source
         ],

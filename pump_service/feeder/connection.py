@@ -1,7 +1,7 @@
-"""The log of one source, read for as long as the feeder lives: `open_log`.
+"""The log of one source, read for as long as the feeder runs: `open_log`.
 
-A connection that breaks is made again from the end of the last whole transaction, at the next server of the topology
-in turn; what no retry can mend is raised by name.
+When a connection breaks, reading resumes at the end of the last whole transaction, at the next server of the topology
+in turn; an error that no retry can fix is raised by name.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import pymysql
 import structlog
 
 from binlake.errors import LostRange, SourceUnavailable
-from binlake.mysqlbinlog.events.transactions import Gtids, TransactionReader
+from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction
-from pump_service.feeder.dump import Dump, Place
-from pump_service.feeder.logerrors import dump_refused
-from pump_service.feeder.server import Address, Link, connect, flavor_of, log_files
+from pump_service.feeder.dump import Dump, DumpRequest
+from pump_service.feeder.logerrors import dump_error
+from pump_service.feeder.server import Address, Link, connect, flavor_of, read_log_files
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.startplace import Start, read_identity, start_of
+from pump_service.feeder.startposition import LogStart, find_start, read_identity
 
 log = structlog.get_logger()
 
-_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Waits before the tries after a connection broke; the last one from then on."""
+_RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Delays before reconnecting after a connection broke; the last one repeats."""
 _WHOLE_LOG_WAIT_S = 60.0
 _FIRST_EVENT = 4
 
@@ -40,11 +40,11 @@ def open_log(
     last_id: str = "",
     on_server: Callable[[str], None] = lambda _: None,
 ) -> SourceLog:
-    """The transactions of `source` behind `position`; connects when it is read.
+    """The transactions of `source` after `position`; connects on the first read.
 
     `server_id`: under which the feeder registers; `last_uuid`: the server that `position` was read from, if known;
-    `on_server`: called with the UUID (of MariaDB the server id) of another one before anything of it is read;
-    `last_id`: of the transaction before, which comes again when `position` is the one before a table and its rows.
+    `on_server`: called with the UUID (MariaDB: the server id) of a different server before anything is read from it;
+    `last_id`: the transaction before `position`; it comes again if `position` lies before a CREATE TABLE and its rows.
     """
     return SourceLog(source, server_id, position, last_uuid, last_id, on_server)
 
@@ -52,8 +52,8 @@ def open_log(
 class SourceLog:
     """An iterator over the transactions of a source, and the state of its connection. One thread reads; any may look.
 
-    `trouble`: why there is no connection, "" while there is one; `connections`: how many were made; `server`,
-    `server_uuid`: of the last one; `heard`: time.monotonic() of the last bytes.
+    `trouble`: why there is no connection, "" while connected; `connections`: number of connections made; `server`,
+    `server_uuid`: of the latest connection; `heard`: time.monotonic() when bytes last arrived.
     """
 
     def __init__(
@@ -89,19 +89,19 @@ class SourceLog:
     def read(
         self, max_transactions: int = 1000, max_bytes: int = 8 << 20, wait_s: float = 1.0
     ) -> list[SourceTransaction]:
-        """The next transactions: what has come, at least one unless `wait_s` passed or the log was closed.
+        """The transactions that have arrived: at least one, unless `wait_s` passed or the log was closed.
 
-        Raises Permanent where no retry helps; a server that is away is `trouble`, and tried again.
+        Raises Permanent when no retry helps; an unreachable server is reported in `trouble` and retried.
         """
         deadline = time.monotonic() + wait_s
         transactions: list[SourceTransaction] = []
         size = 0
         while not self._stopped.is_set() and len(transactions) < max_transactions and size < max_bytes:
             try:
-                transaction = self._next(0.0 if transactions else deadline - time.monotonic())
+                transaction = self._read_next(0.0 if transactions else deadline - time.monotonic())
             except (SourceUnavailable, pymysql.err.Error) as error:
                 self._disconnect(error)
-                if transactions or self._stopped.wait(min(self._pause(), max(0.0, deadline - time.monotonic()))):
+                if transactions or self._stopped.wait(min(self._retry_delay(), max(0.0, deadline - time.monotonic()))):
                     break
             else:
                 if transaction is None and (transactions or time.monotonic() >= deadline):
@@ -114,27 +114,27 @@ class SourceLog:
         return transactions
 
     def close(self) -> None:
-        """End reading, also one that waits; from any thread."""
+        """Stop reading, also a `read` that is waiting; from any thread."""
         self._stopped.set()
         dump = self._dump
         if dump is not None:
             dump.wake()
 
     def end(self) -> None:
-        """Close the connection; by the thread that reads, after its last `read`."""
+        """Close the connection; called by the reading thread after its last `read`."""
         self._stopped.set()
-        self._drop()
+        self._close_dump()
 
     @property
-    def taken(self) -> tuple[str, int]:
-        """File and offset up to which events have come, also those of no transaction; ("", 0) = not connected."""
-        return self._reader.place if self._reader is not None else ("", 0)
+    def received_position(self) -> tuple[str, int]:
+        """File and offset up to which events have arrived, in a transaction or not; ("", 0) = not connected."""
+        return self._reader.event_position if self._reader is not None else ("", 0)
 
-    def _next(self, wait_s: float) -> SourceTransaction | None:
-        """The next transaction, None when none came in time."""
+    def _read_next(self, wait_s: float) -> SourceTransaction | None:
+        """The next transaction; None if none came in time."""
         deadline = time.monotonic() + wait_s
         while not self._stopped.is_set():
-            dump, reader = self._connected()
+            dump, reader = self._ensure_connected()
             for event in self._events:
                 transaction = reader.feed(event)
                 if transaction is not None and self._is_new(transaction):
@@ -149,13 +149,14 @@ class SourceLog:
         return None
 
     def _is_new(self, transaction: SourceTransaction) -> bool:
-        # A table's definition comes before its rows, with the position before both: both are read again.
+        # A CREATE TABLE ... SELECT gives its definition first, with the position before it and its rows: a restart
+        # in between reads both again.
         if transaction.id == self._last_id:
             return False
         self._last_id = transaction.id
         return True
 
-    def _connected(self) -> tuple[Dump, TransactionReader]:
+    def _ensure_connected(self) -> tuple[Dump, TransactionReader]:
         if self._dump is not None and self._reader is not None:
             return self._dump, self._reader
         address = self._source.servers[self._next_address % len(self._source.servers)]
@@ -163,10 +164,10 @@ class SourceLog:
         try:
             flavor = flavor_of(link)
             identity = read_identity(link, flavor)
-            start = start_of(link, flavor, self.position, identity, self.server_uuid)
+            start = find_start(link, flavor, self.position, identity, self.server_uuid)
             reader = self._make_reader(flavor, start, address)
             dump = self._make_dump(link, flavor, self._server_id)
-            dump.begin(start.place)
+            dump.begin(start.request)
         except BaseException:
             link._force_close()  # type: ignore[attr-defined]
             raise
@@ -181,7 +182,7 @@ class SourceLog:
         )  # fmt: skip
         return dump, reader
 
-    def _make_reader(self, flavor: Flavor, start: Start, address: Address) -> TransactionReader:
+    def _make_reader(self, flavor: Flavor, start: LogStart, address: Address) -> TransactionReader:
         def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
             return self._find_prepared(flavor, address, xid, before)
 
@@ -196,10 +197,10 @@ class SourceLog:
         )
 
     def _is_refused(self, transaction: str) -> bool:
-        """False: feeder.toml says what is done instead."""
+        """Whether what cannot be followed is an error; False if feeder.toml replaces the transaction."""
         replacement = self._source.replacement(transaction)
         if replacement is not None:
-            log.warning("source_passed_over", source=self._source.name, transaction=transaction)
+            log.warning("source_transaction_skipped", source=self._source.name, transaction=transaction)
         return replacement is None
 
     def _make_dump(self, link: Link, flavor: Flavor, server_id: int) -> Dump:
@@ -208,9 +209,9 @@ class SourceLog:
         )
 
     def _disconnect(self, error: SourceUnavailable | pymysql.err.Error) -> None:
-        """Leave the server for the next one, if there is one. Raises what no retry mends."""
-        self._drop()
-        known = error if isinstance(error, SourceUnavailable) else dump_refused(error)
+        """Switch to the next server, if there is one. Raises errors that no retry fixes."""
+        self._close_dump()
+        known = error if isinstance(error, SourceUnavailable) else dump_error(error)
         if not isinstance(known, SourceUnavailable):
             raise known from None
         self.trouble = str(known)
@@ -220,46 +221,46 @@ class SourceLog:
             "source_lost", source=self._source.name, server=_text(self.server), tries=self._tries, reason=self.trouble
         )
 
-    def _drop(self) -> None:
+    def _close_dump(self) -> None:
         dump, self._dump, self._reader = self._dump, None, None
         self._events = iter(())
         if dump is not None:
             dump.close()
 
-    def _pause(self) -> float:
-        # The other servers of the topology are tried at once.
+    def _retry_delay(self) -> float:
+        # The other servers of the topology are tried immediately.
         if self._tries < len(self._source.servers):
             return 0.0
-        return _AGAIN_S[min(self._tries - len(self._source.servers), len(_AGAIN_S) - 1)]
+        return _RETRY_S[min(self._tries - len(self._source.servers), len(_RETRY_S) - 1)]
 
     def _find_prepared(self, flavor: Flavor, address: Address, xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
-        """The rows of a transaction that was prepared before this log was opened: looked for in the log backwards."""
+        """The rows of a transaction that was prepared before this log was opened: searched backwards in the log."""
         link = connect(self._source, address)
         try:
-            files = list(log_files(link))
+            files = list(read_log_files(link))
         finally:
             link.close()
-        behind = files.index(before.file) if before.file in files else len(files) - 1
-        for file in reversed(files[: behind + 1]):
-            rows = self._prepared_in(file, flavor, address, xid, before)
+        last = files.index(before.file) if before.file in files else len(files) - 1
+        for file in reversed(files[: last + 1]):
+            rows = self._find_prepared_in(file, flavor, address, xid, before)
             if rows is not None:
                 log.info("source_prepared_found", source=self._source.name, xid=str(xid), file=file)
                 return rows
         raise LostRange(
-            f"the log that prepared transaction {xid} is purged, and it is committed now",
-            hint="load the source anew (`binlake bootstrap`)",
+            f"transaction {xid} is committed, but the log in which it was prepared is purged",
+            hint="load the source again (`binlake bootstrap`)",
         )
 
-    def _prepared_in(
+    def _find_prepared_in(
         self, file: str, flavor: Flavor, address: Address, xid: Xid, before: Position
     ) -> tuple[RowsEvent, ...] | None:
         dump = self._make_dump(connect(self._source, address), flavor, server_id=0)
         start = Position(file, _FIRST_EVENT)
         reader = TransactionReader(
-            flavor, start, lambda *_: (), gtids=Gtids.NONE, resume=start, refuses=lambda _: False
+            flavor, start, lambda *_: (), gtids=GtidOrigin.NONE, resume=start, refuses=lambda _: False
         )
         try:
-            dump.begin(Place(file, _FIRST_EVENT))
+            dump.begin(DumpRequest(file, _FIRST_EVENT))
             while not dump.is_at_end:
                 for event in dump.events(_WHOLE_LOG_WAIT_S):
                     if reader.is_at(before) or reader.file != file:

@@ -1,7 +1,7 @@
-"""One connection of the replication protocol: registers as a replica, asks for the log, gives its events.
+"""One connection of the replication protocol: registers as a replica, requests the log, returns its events.
 
-The dump is read in blocks: pymysql connects and authenticates, its reading packet by packet takes several times as
-long. A server that is silent for longer than its heartbeats is away.
+The dump is read in blocks: pymysql only connects and authenticates, since reading packet by packet with it takes
+several times as long. A server that sends no heartbeat in time counts as unreachable.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.mysqlbinlog.events.gtids import encode_mysql_set
 from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
-from pump_service.feeder.logerrors import dump_refused
+from pump_service.feeder.logerrors import dump_error
 from pump_service.feeder.server import Link, ask
 
 _DUMP_GTID = 0x1E
@@ -39,8 +39,8 @@ _NAMESPACE = UUID("6d2b3a60-3c9d-4b5e-9b59-62696e6c616b")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a dump begins: behind the GTID set `gtids` (None: at `offset` of `file`)."""
+class DumpRequest:
+    """Where a dump begins: after the GTID set `gtids` (None: at `offset` of `file`)."""
 
     file: str
     offset: int
@@ -48,7 +48,7 @@ class Place:
 
 
 class Dump:
-    """Events of a server's log from a place on; `server_id` 0 reads to the log's present end and registers nowhere."""
+    """Events of a server's log; with `server_id` 0 it reads to the log's current end and does not register."""
 
     def __init__(
         self, link: Link, flavor: Flavor, server_id: int, *, heartbeat_s: float, read_timeout_s: float
@@ -59,34 +59,34 @@ class Dump:
         self._heartbeat_s = heartbeat_s
         self._read_timeout_s = read_timeout_s
         self._buffer = bytearray()
-        self._joined = bytearray()
+        self._partial = bytearray()
         self._sock: socket.socket = link._sock  # type: ignore[attr-defined]
         self._sock.settimeout(read_timeout_s)  # also in the middle of a TLS record, which `poll` does not see
         self._wake, self._waker = socket.socketpair()
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
         self._error: BinlakeError | None = None
         self.is_at_end = False
 
-    def begin(self, place: Place) -> None:
-        """Ask for the log. Raises pymysql's errors; what the server refuses comes with the first events."""
+    def begin(self, request: DumpRequest) -> None:
+        """Request the log. Raises pymysql's errors; a refusal by the server comes with the first events."""
         self._set_variables()
         if self._server_id:
             self._register()
         flags = 0 if self._server_id else _NON_BLOCKING
-        if isinstance(place.gtids, str):
-            ask(self._link, "SET @slave_connect_state = %s", (place.gtids,))
+        if isinstance(request.gtids, str):
+            ask(self._link, "SET @slave_connect_state = %s", (request.gtids,))
             ask(self._link, "SET @slave_gtid_strict_mode = 1, @slave_gtid_ignore_duplicates = 0")
-        if isinstance(place.gtids, MySqlGtidSet):
-            self._send(_DUMP_GTID, _dump_by_gtids(self._server_id, flags, place.gtids))
-        elif place.offset >= 1 << 32 and self._flavor is Flavor.MYSQL:
-            self._send(_DUMP_GTID, _dump_by_long_offset(self._server_id, flags, place))
+        if isinstance(request.gtids, MySqlGtidSet):
+            self._send(_DUMP_GTID, _dump_by_gtids(self._server_id, flags, request.gtids))
+        elif request.offset >= 1 << 32 and self._flavor is Flavor.MYSQL:
+            self._send(_DUMP_GTID, _dump_by_long_offset(self._server_id, flags, request))
         else:
-            body = struct.pack("<IHI", place.offset & 0xFFFFFFFF, flags, self._server_id) + place.file.encode()
+            body = struct.pack("<IHI", request.offset & 0xFFFFFFFF, flags, self._server_id) + request.file.encode()
             self._send(COMMAND.COM_BINLOG_DUMP, body)
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
 
     def events(self, wait_s: float) -> list[bytes]:
-        """The events that have come, at least one unless `wait_s` passed, `wake` was called or the log ended.
+        """The events that have arrived: at least one, unless `wait_s` passed, `wake` was called or the log ended.
 
         Raises SourceUnavailable, SourceRefused, LostRange.
         """
@@ -94,12 +94,12 @@ class Dump:
         while not self.is_at_end:
             if self._error is not None:
                 raise self._error
-            events = self._take()
+            events = self._split_packets()
             if events or self.is_at_end:
                 return events
             if self._error is not None:
                 continue
-            if not self._fill(deadline):
+            if not self._receive(deadline):
                 break
         return []
 
@@ -110,7 +110,7 @@ class Dump:
 
     def close(self) -> None:
         """End the connection."""
-        # No COM_QUIT: the server is in the middle of a dump.
+        # No COM_QUIT: the server is still sending the dump.
         self._link._force_close()  # type: ignore[attr-defined]
         self._wake.close()
         self._waker.close()
@@ -123,7 +123,7 @@ class Dump:
             ask(self._link, f"SET @mariadb_slave_capability = {_MARIADB_CAPABILITY}")
             return
         ask(self._link, "SET @source_binlog_checksum = @@GLOBAL.binlog_checksum")
-        # A server ends the older one of two replicas of the same UUID: what a cut network left behind.
+        # A server disconnects the older of two replicas with the same UUID: one that a network failure left behind.
         identity = str(uuid5(_NAMESPACE, str(self._server_id)))
         ask(self._link, "SET @slave_uuid = %s, @replica_uuid = %s", (identity, identity))
 
@@ -136,9 +136,9 @@ class Dump:
     def _send(self, command: int, body: bytes) -> None:
         self._link._execute_command(command, body)  # type: ignore[attr-defined]
 
-    def _fill(self, deadline: float) -> bool:
-        """Read a block; False: the time is over, or somebody woke this up."""
-        silent_at = self._heard + self._read_timeout_s
+    def _receive(self, deadline: float) -> bool:
+        """Read a block; False on timeout or after `wake`."""
+        silent_at = self._last_heard + self._read_timeout_s
         if not self._has_pending() and not self._is_readable(min(deadline, silent_at)):
             if time.monotonic() < silent_at:
                 return False
@@ -150,11 +150,11 @@ class Dump:
         if not block:
             raise SourceUnavailable("the server ended the connection")
         self._buffer += block
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
         return True
 
     def _has_pending(self) -> bool:
-        pending = getattr(self._sock, "pending", None)  # of TLS: decrypted, and so not in the socket any more
+        pending = getattr(self._sock, "pending", None)  # TLS: already decrypted, so no longer in the socket
         return bool(pending and pending())
 
     def _is_readable(self, until: float) -> bool:
@@ -167,8 +167,8 @@ class Dump:
             return False
         return self._sock.fileno() in ready
 
-    def _take(self) -> list[bytes]:
-        """The whole packets of the buffer, joined to events."""
+    def _split_packets(self) -> list[bytes]:
+        """The events of the complete packets in the buffer."""
         events: list[bytes] = []
         at, size = 0, len(self._buffer)
         with memoryview(self._buffer) as data:
@@ -178,28 +178,28 @@ class Dump:
                 if start + length > size:
                     break
                 at = start + length
-                if not self._joined and data[start] != 0:
-                    self._end_of_events(bytes(data[start:at]))
+                if not self._partial and data[start] != 0:
+                    self._handle_end_packet(bytes(data[start:at]))
                     break
-                if length == _LONGEST or self._joined:
-                    self._joined += data[start:at]
+                if length == _LONGEST or self._partial:
+                    self._partial += data[start:at]
                     if length < _LONGEST:
-                        events.append(bytes(self._joined[1:]))
-                        self._joined.clear()
+                        events.append(bytes(self._partial[1:]))
+                        self._partial.clear()
                 else:
                     events.append(bytes(data[start + 1 : at]))
         del self._buffer[:at]
         return events
 
-    def _end_of_events(self, packet: bytes) -> None:
+    def _handle_end_packet(self, packet: bytes) -> None:
         if packet[0] == _END:
             self.is_at_end = True
             return
         try:
             pymysql.err.raise_mysql_exception(packet)
         except pymysql.err.Error as error:
-            # The events before it come first.
-            self._error = dump_refused(error)
+            # The events before it are returned first.
+            self._error = dump_error(error)
 
 
 def _dump_by_gtids(server_id: int, flags: int, done: MySqlGtidSet) -> bytes:
@@ -208,7 +208,7 @@ def _dump_by_gtids(server_id: int, flags: int, done: MySqlGtidSet) -> bytes:
     return head + struct.pack("<I", len(data)) + data
 
 
-def _dump_by_long_offset(server_id: int, flags: int, place: Place) -> bytes:
-    name = place.file.encode()
+def _dump_by_long_offset(server_id: int, flags: int, request: DumpRequest) -> bytes:
+    name = request.file.encode()
     head = struct.pack("<HII", flags, server_id, len(name)) + name
-    return head + struct.pack("<QI", place.offset, 0)
+    return head + struct.pack("<QI", request.offset, 0)

@@ -1,4 +1,4 @@
-"""The definitions in a dump of mydumper or dumpling, as statements of a session that reads them as they were meant."""
+"""The definitions in a dump of mydumper or dumpling, as statements of a session that parses them as intended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One statement of a source as changes of the catalog: carried out at the tracker, then described, then written."""
+"""One statement of a source as changes of the catalog: executed at the tracker, then described, then written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.dialect.tokens import Token, tokenize
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.alters import refuse_unlogged_rows, standard_specs
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.online import KEY, OnlineTable, is_tool_log, shadow_base, trash_base
 from binlake.mysqlbinlog.definitions.statements import SingleStatement, drop_table, single_alter
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info, with_origin_defaults
@@ -22,7 +22,7 @@ from binlake.mysqlbinlog.definitions.writer import (
     SourceNames,
     create_text,
     database_info,
-    one_name_here,
+    name_clash_error,
 )
 from binlake.mysqlbinlog.model import Session
 from binlake.rows.schema import Action, DbInfo, TableDef
@@ -35,7 +35,7 @@ from pump_service.feeder.tracker import Tracker
 log = structlog.get_logger()
 
 _SPECS_AT = len(tokenize("ALTER TABLE `d`.`t`"))
-"""Where the first clause of a single ALTER TABLE stands."""
+"""Index of the first token of the clauses of a single ALTER TABLE."""
 
 
 class Follower:
@@ -49,15 +49,15 @@ class Follower:
             if job["feeder"]["source"] == names.name and KEY in job["feeder"]:
                 self._remember(OnlineTable.from_json(job["feeder"][KEY]))
 
-    def forget_tracker(self) -> None:
-        """Make the tracker's databases again before the next statement."""
+    def invalidate_tracker(self) -> None:
+        """Rebuild the tracker's databases before the next statement."""
         self._stale = True
 
     def follow(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
-        """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then it has changed nothing.
+        """The changes of `singles`, in order. Raises SchemaError, SourceUnavailable; then nothing has changed.
 
-        A refusal counts only of a tracker that has just been rebuilt: what was there before may have been dropped, or
-        another server answers now.
+        A refusal counts only if the tracker has just been rebuilt: its databases may have been dropped, or a different
+        server may answer now.
         """
         if not self._stale:
             try:
@@ -67,18 +67,18 @@ class Follower:
         return self._follow_once(singles, session)
 
     def _follow_once(self, singles: Sequence[SingleStatement], session: Session) -> list[SchemaChange]:
-        restore, online = self._writer.saved(), dict(self.online)
+        restore, online = self._writer.save_state(), dict(self.online)
         try:
             if singles and self._stale:
-                self._tracker.rebuild(self._writer.described(self._names))
+                self._tracker.rebuild(self._writer.describe_databases(self._names))
                 self._stale = False
-            return [change for single in singles for change in self._follow_one(single, session)]
+            return [change for single in singles for change in self._follow_single(single, session)]
         except BaseException:
             restore()
             self.online, self._stale = online, True
             raise
 
-    def _follow_one(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
+    def _follow_single(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         of_tool = self._follow_online(single, session) if single.table else None
         return _FOLLOW[single.kind](self, single, session) if of_tool is None else of_tool
 
@@ -87,20 +87,23 @@ class Follower:
     def _create_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.database(self._names, single.db)
         own = self._writer.own_name(former) if former is not None else single.db
-        if former is not None and own == single.db and not _replaces(single):
+        if former is not None and own == single.db and not _is_or_replace(single):
             return []
         self._tracker.run(single, session)
-        if own != single.db and self._tracked_database(own).name != self._tracked_database(single.db).name:
-            raise one_name_here((own, single.db))
-        if former is not None and not _replaces(single):
+        if (
+            own != single.db
+            and self._describe_tracked_database(own).name != self._describe_tracked_database(single.db).name
+        ):
+            raise name_clash_error((own, single.db))
+        if former is not None and not _is_or_replace(single):
             return []
-        dropped = [] if former is None else [self._gone_database(former, single.db)]
-        return [*dropped, self._writer.create_database(self._names, self._tracked_database(single.db))]
+        dropped = [] if former is None else [self._drop_known_database(former, single.db)]
+        return [*dropped, self._writer.create_database(self._names, self._describe_tracked_database(single.db))]
 
     def _alter_database(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         db = self._writer.known_database(self._names, single.db)
         self._tracker.run(single, session)
-        info = database_info(db.id, db.name, self._tracked_database(single.db))
+        info = database_info(db.id, db.name, self._describe_tracked_database(single.db))
         if (db.charset, db.collate) == (info["charset"], info["collate"]):
             return []
         text = f"ALTER DATABASE {quote_name(db.name)} CHARACTER SET {info['charset']} COLLATE {info['collate']}"
@@ -111,9 +114,9 @@ class Follower:
         if db is None:
             return []
         self._tracker.run(single, session)
-        return [self._gone_database(db, single.db)]
+        return [self._drop_known_database(db, single.db)]
 
-    def _gone_database(self, db: DbInfo, name: str) -> SchemaChange:
+    def _drop_known_database(self, db: DbInfo, name: str) -> SchemaChange:
         self.online = {key: table for key, table in self.online.items() if fold_name(table.db) != fold_name(name)}
         text = tokenize(f"DROP DATABASE {quote_name(db.name)}")
         return self._writer.change(self._names, Action.DROP_SCHEMA, text, db)
@@ -122,18 +125,18 @@ class Follower:
 
     def _create_table(self, single: SingleStatement, session: Session) -> list[SchemaChange]:
         former = self._writer.table(self._names, single.db, single.table)
-        if former is not None and former.name == single.table and not _replaces(single):
+        if former is not None and former.name == single.table and not _is_or_replace(single):
             return []
         self._tracker.run(single, session)
-        described = self._tracked(single.db, single.table)
+        described = self._describe_tracked_table(single.db, single.table)
         if former is not None and former.name != described.name:
-            raise one_name_here((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
-        if former is not None and not _replaces(single):
+            raise name_clash_error((f"{single.db}.{former.name}", f"{single.db}.{described.name}"))
+        if former is not None and not _is_or_replace(single):
             return []
         base = self._base_of_copy(described)
         if base is not None:
             self._tracker.run(drop_table((single.db, single.table)), session)
-            return [self._note(OnlineTable(single.db, single.table, base, "shadow"), single)]
+            return [self._record_online_table(OnlineTable(single.db, single.table, base, "shadow"), single)]
         dropped = [] if former is None else [self._writer.drop_table(self._names, former)]
         return [*dropped, self._writer.create_table(self._names, described)]
 
@@ -154,15 +157,15 @@ class Follower:
         former = self._writer.table(self._names, single.db, single.table)
         db, name = single.to or ("", "")
         if former is None:
-            # A view, a sequence, or one that IF EXISTS passes over. Of a table that is not known, its rows will tell.
-            log.info("rename_passed_over", source=self._names.name, db=single.db, name=single.table)
+            # A view, a sequence, or a table that IF EXISTS skips. If it is an unknown table, its rows will raise.
+            log.info("rename_skipped", source=self._names.name, db=single.db, name=single.table)
             return []
         home = self._writer.known_database(self._names, db)
         other = self._writer.table(self._names, db, name)
         if other is not None and other.id != former.id:
-            raise one_name_here((f"{db}.{other.name}", f"{db}.{name}"))
+            raise name_clash_error((f"{db}.{other.name}", f"{db}.{name}"))
         self._tracker.run(single, session)
-        described = self._tracked(db, name)
+        described = self._describe_tracked_table(db, name)
         info = {**former.raw, "name": {"O": name, "L": fold_name(name)}, CREATE_KEY: described.create}
         text = tokenize(f"RENAME TABLE {qualified(former.db, former.name)} TO {qualified(home.name, name)}")
         return [self._writer.change(self._names, Action.RENAME_TABLE, text, home, former, info)]
@@ -172,12 +175,12 @@ class Follower:
         specs = single.tokens[_SPECS_AT:]
         refuse_unlogged_rows(specs)
         self._tracker.run(single, session)
-        described = self._tracked(single.db, single.table)
+        described = self._describe_tracked_table(single.db, single.table)
         altered = standard_specs(specs, former, create_text(described))
         if not altered.specs:
             return []
         info = table_info(described, former.id, former.name, former, altered.former)
-        info = with_origin_defaults(info, former, _moments(session))
+        info = with_origin_defaults(info, former, _current_times(session))
         clauses = altered.tokens()
         head = tokenize(f"ALTER TABLE {qualified(former.db, former.name)}")
         text = [*head, replace(clauses[0], space=True), *clauses[1:]]
@@ -186,53 +189,58 @@ class Follower:
     def _change(
         self, action: Action, text: Sequence[Token], former: TableDef, info: Json, session: Session | None = None
     ) -> SchemaChange:
-        home = self._writer.home(former)
+        home = self._writer.database_of(former)
         return self._writer.change(self._names, action, text, home, former, info, session=session)
 
     # Tables of online-DDL tools.
 
     def _follow_online(self, single: SingleStatement, session: Session) -> list[SchemaChange] | None:
-        """What a statement on a tool's table changes; None for one on any other table."""
+        """The changes of a statement on an online-DDL tool's table; None for a statement on any other table."""
         known = self.online.get(fold_pair((single.db, single.table)))
         if known is None:
-            return self._begins_trash(single)
+            return self._begin_trash(single)
         if single.kind is Kind.RENAME_TABLE and single.to is not None:
             return self._rename_online(known, single, single.to)
         if single.kind is Kind.DROP_TABLE:
-            return [self._note(replace(known, role="gone"), single)]
+            return [self._record_online_table(replace(known, role="gone"), single)]
         if single.kind is Kind.ALTER_TABLE and known.role == "shadow":
             refuse_unlogged_rows(single.tokens[_SPECS_AT:])
-            return [self._note(known.altered(single.text, session), single)]
+            return [self._record_online_table(known.altered(single.text, session), single)]
         return []
 
-    def _begins_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
-        """A tool's log or sentry is created, or its table makes way for the shadow."""
-        if single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE) and self._is_trash_of(single.db, single.table):
-            return [self._note(OnlineTable(single.db, single.table, trash_base(single.table) or "", "trash"), single)]
+    def _begin_trash(self, single: SingleStatement) -> list[SchemaChange] | None:
+        """The tool creates its log or sentry table, or renames the original away to make room for the shadow."""
+        if single.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE) and self._is_trash(single.db, single.table):
+            return [
+                self._record_online_table(
+                    OnlineTable(single.db, single.table, trash_base(single.table) or "", "trash"), single
+                )
+            ]
         if single.kind is Kind.RENAME_TABLE and single.to is not None and self._has_shadow(single.db, single.table):
             base = trash_base(single.to[1])
             if base is not None and fold_name(base) == fold_name(single.table):
-                return [self._note(OnlineTable(*single.to, single.table, "trash"), single)]
+                return [self._record_online_table(OnlineTable(*single.to, single.table, "trash"), single)]
         return None
 
     def _rename_online(self, known: OnlineTable, single: SingleStatement, to: tuple[str, str]) -> list[SchemaChange]:
         is_base = fold_pair(to) == fold_pair((known.db, known.base))
-        gone = [self._note(replace(known, role="gone"), single)]
+        gone = [self._record_online_table(replace(known, role="gone"), single)]
         if known.role == "trash" and is_base:
-            return gone  # the tool takes its swap back
+            return gone  # the tool undoes its swap
         if known.role == "trash":
-            return [*gone, self._note(replace(known, db=to[0], table=to[1]), single)]
+            return [*gone, self._record_online_table(replace(known, db=to[0], table=to[1]), single)]
         if not is_base:
             raise SchemaError(
-                "the shadow table of an online-DDL tool gets a name that is not its table's: its rows were left out",
-                hint="take a new snapshot of the source behind this statement (binlake bootstrap)",
+                "the shadow table of an online-DDL tool is renamed to something other than its base table, but its rows"
+                " were not replicated",
+                hint="take a new snapshot of the source after this statement (binlake bootstrap)",
                 where={"table": f"{known.db}.{known.table}", "to": ".".join(to)},
             )
         alters = [(single_alter(known.db, known.base, text), session) for text, session in known.alters]
         return [*gone, *(change for alter, session in alters for change in self._alter_table(alter, session))]
 
-    def _is_trash_of(self, db: str, table: str) -> bool:
-        """A log (`_ghc`) comes before the shadow; any other table of trash's name is one only beside a shadow."""
+    def _is_trash(self, db: str, table: str) -> bool:
+        """A log table (`_ghc`) is created before the shadow; any other table with a trash name needs a shadow."""
         base = trash_base(table)
         if base is None:
             return False
@@ -246,18 +254,18 @@ class Follower:
         )
 
     def _base_of_copy(self, described: TableDescription) -> str | None:
-        """The table of which a new one is the shadow: of that name, and with the same columns."""
+        """The base table of a new shadow table: it has the matching name and the same columns."""
         name = shadow_base(described.name)
         base = self._writer.table(self._names, described.db, name) if name else None
         if base is None:
             return None
-        copied = self._tracked(described.db, base.name)
+        copied = self._describe_tracked_table(described.db, base.name)
         return base.name if copied.columns == described.columns else None
 
-    def _note(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
+    def _record_online_table(self, table: OnlineTable, single: SingleStatement) -> SchemaChange:
         self._remember(table)
         home = self._writer.known_database(self._names, table.db)
-        return self._writer.note(self._names, single.text, home, table.table, {KEY: table.to_json()})
+        return self._writer.record_note(self._names, single.text, home, table.table, {KEY: table.to_json()})
 
     def _remember(self, table: OnlineTable) -> None:
         if table.role == "gone":
@@ -265,18 +273,20 @@ class Follower:
         else:
             self.online[fold_pair(table.name)] = table
 
-    # What the tracker has.
+    # Descriptions from the tracker.
 
-    def _tracked(self, db: str, table: str) -> TableDescription:
+    def _describe_tracked_table(self, db: str, table: str) -> TableDescription:
         description = self._tracker.table(db, table)
         if description is None:
-            raise SchemaError("a statement left no table at the tracker", where={"table": f"{db}.{table}"})
+            raise SchemaError(
+                "after the statement the tracker does not have its table", where={"table": f"{db}.{table}"}
+            )
         return description
 
-    def _tracked_database(self, db: str) -> DatabaseDescription:
+    def _describe_tracked_database(self, db: str) -> DatabaseDescription:
         description = self._tracker.database(db)
         if description is None:
-            raise SchemaError("a statement left no database at the tracker", where={"database": db})
+            raise SchemaError("after the statement the tracker does not have its database", where={"database": db})
         return description
 
 
@@ -293,15 +303,15 @@ _FOLLOW: Mapping[Kind, Callable[[Follower, SingleStatement, Session], list[Schem
 }
 
 
-def _replaces(single: SingleStatement) -> bool:
-    """Whether it is CREATE OR REPLACE."""
+def _is_or_replace(single: SingleStatement) -> bool:
+    """Whether the statement is CREATE OR REPLACE."""
     return any(token.is_word("REPLACE") for token in single.tokens[:3])
 
 
-def _moments(session: Session) -> dict[str, str]:
-    """The statement's time as the text of a column that takes it: a TIMESTAMP in UTC, others in the session's zone.
+def _current_times(session: Session) -> dict[str, str]:
+    """The statement's time as column text by type: a TIMESTAMP in UTC, a DATETIME in the session's zone.
 
-    Without the latter where this machine does not know the zone; `SYSTEM` is taken for UTC.
+    Without the latter if this machine does not know the zone; `SYSTEM` is treated as UTC.
     """
     at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=session.timestamp_us or 0)
     name = session.time_zone or "UTC"

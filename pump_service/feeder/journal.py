@@ -1,12 +1,12 @@
-"""The feeder's journal: what became of each transaction it gave to the pumps, and where each source is read on.
+"""The feeder's journal: the outcome of each transaction it gave to the pumps, and where reading each source resumes.
 
-One rule makes it exactly once: the outcome of a batch and the position behind it are one durable step, taken after
-every prewrite was acknowledged and before any commit is sent. After a crash a batch that is in the journal is
-committed, and its commits are sent again; one that is not is rolled back, and its source is read again from before it.
-Chunks of a full load stay undecided over the ends of processes, until one such step commits all of them.
+One rule makes publishing exactly once: the outcome of a batch and the position after it are one durable step, taken
+after every prewrite is acknowledged and before any commit is sent. After a crash, a batch in the journal is committed
+and its commits are sent again; any other batch is rolled back, and its source is read again from before it. Chunks of
+a full load stay undecided across restarts, until one such step commits all of them.
 
-A batch has consecutive start_ts and consecutive commit_ts, so that some fifty bytes answer for thousands of
-transactions: they stay for `keep-days`.
+A batch has consecutive start_ts and consecutive commit_ts, so about fifty bytes hold the outcome of thousands of
+transactions: they are kept for `keep-days`.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ CREATE TABLE IF NOT EXISTS load_batch (
   snapshot INTEGER NOT NULL, count INTEGER NOT NULL, body TEXT NOT NULL);
 """
 _FORMAT = "1"
-_MOST = 1 << 62  # above all timestamps and ids
+_MAX_TS = 1 << 62  # above all timestamps and ids
 _FORMAT_FACT, _ID, _FORGOTTEN, _REMOVED = "format", "id", "forgotten_ts", "commit_ts of removed sources"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Transactions that were prewritten together: start_ts `first_start` and the next ones, in the source's order.
+    """Transactions that were prewritten together: start_ts from `first_start` on, in the source's order.
 
     `keys`: the tail of each prewrite_key; `pumps`: the node id that acknowledged each prewrite; `ddls`: statement,
-    job id and schema state by start_ts of those that change the schema.
+    job id and schema state, by start_ts, of the transactions that change the schema.
     """
 
     first_start: int
@@ -63,21 +63,21 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many transactions."""
+        """Number of transactions."""
         return len(self.keys)
 
     @property
     def start_ts(self) -> range:
-        """Of each transaction."""
+        """The start_ts of each transaction."""
         return range(self.first_start, self.first_start + self.count)
 
     def to_json(self) -> str:
-        """What is needed to send the commits again."""
+        """What is needed to resend the commits."""
         return json.dumps([self.keys, self.pumps, list(self.ddls.items())])
 
     @classmethod
     def from_json(cls, first_start: int, text: str) -> Batch:
-        """As `to_json` gave it."""
+        """Parse the result of `to_json`."""
         keys, pumps, ddls = json.loads(text)
         return cls(
             first_start,
@@ -88,8 +88,8 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a source is read on. `last_id`, `time_ms`, `commit_ts`: of its last transaction; "", 0, 0 = none yet."""
+class ReadPosition:
+    """Where reading a source resumes. `last_id`, `time_ms`, `commit_ts`: of its last transaction; "", 0, 0 = none."""
 
     position: Position
     last_id: str = ""
@@ -99,8 +99,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LoadedChunk:
-    """A chunk of a full load that is prewritten: `table` is (source, db, table), `body` what is kept of the table with
-    it; `snapshot`: the number of the snapshot in which it was read."""
+    """A prewritten chunk of a full load: `table` is (source, db, table), `body` the state of the table's load that is
+    stored with it; `snapshot`: the number of the snapshot in which it was read."""
 
     table: tuple[str, str, str]
     body: str
@@ -109,16 +109,16 @@ class LoadedChunk:
 
 
 class Journal:
-    """The journal in `folder`, which this process alone holds. Thread-safe.
+    """The journal in `folder`, which this process locks. Thread-safe.
 
-    Raises Permanent when another process has the folder or it is of another format; SharedFailure when the disk fails:
-    whether the step is durable is not known then, and a process that reads it anew sees it.
+    Raises Permanent if another process holds the folder or its format is unknown; SharedFailure when the disk fails:
+    then it is unknown whether the step is durable, and a process that opens the journal again will see.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._claim = FileLock(folder / ".lock")
-        if not self._claim.take():
+        self._folder_lock = FileLock(folder / ".lock")
+        if not self._folder_lock.take():
             raise Permanent(
                 "another process holds the feeder's folder",
                 where={"data-dir": folder},
@@ -126,117 +126,117 @@ class Journal:
             )
         self._path = folder / "journal.db"
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
-        self._stored: list[int] = []
+        self._reader_lock = threading.Lock()
+        self._stored_batches: list[int] = []
         try:
             self._open = OpenBatches(folder / "open")
             self._db = self._connect()
             self._reader = self._connect()
             self._prepare()
         except BaseException:
-            self._claim.release()
+            self._folder_lock.release()
             raise
 
     @property
     def id(self) -> str:
-        """Made with the folder, never changed."""
+        """Generated with the folder; never changes."""
         return self.fact(_ID)
 
     def fact(self, name: str) -> str:
-        """A small fact by name; "" = it was never set."""
-        rows = self._ask("SELECT value FROM fact WHERE name = ?", name)
+        """A small named value; "" = never set."""
+        rows = self._query("SELECT value FROM fact WHERE name = ?", name)
         return str(rows[0][0]) if rows else ""
 
-    def facts_like(self, prefix: str) -> dict[str, str]:
+    def facts_with_prefix(self, prefix: str) -> dict[str, str]:
         """The facts whose names begin with `prefix`, by the rest of their names."""
-        rows = self._ask("SELECT name, value FROM fact WHERE substr(name, 1, ?) = ? ORDER BY 1", len(prefix), prefix)
+        rows = self._query("SELECT name, value FROM fact WHERE substr(name, 1, ?) = ? ORDER BY 1", len(prefix), prefix)
         return {name[len(prefix) :]: value for name, value in rows}
 
     def set_facts(self, facts: Mapping[str, str]) -> None:
         """Set facts, durably."""
-        with self._writing() as db:
+        with self._transaction() as db:
             db.executemany("REPLACE INTO fact VALUES (?, ?)", facts.items())
 
     # -- transactions
 
-    def open(self, first_start: int, count: int) -> None:
-        """Call before the first prewrite of these is sent: they are undecided while this process lives."""
+    def mark_open(self, first_start: int, count: int) -> None:
+        """Call before the first of these prewrites is sent: they count as undecided while this process runs."""
         try:
             self._open.add(first_start, count)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._failure(error) from error
 
-    def left_open(self) -> list[range]:
-        """The start_ts of what a process before this one prewrote and did not commit, as far as it is known."""
-        ranges = [range(first, first + count) for first, count in self._open.left]
+    def previous_open(self) -> list[range]:
+        """The start_ts that an earlier process prewrote and did not commit, as far as known."""
+        ranges = [range(first, first + count) for first, count in self._open.from_previous]
         return [batch for batch in ranges if self.outcome(batch[0]) == self.outcome(batch[-1]) == 0]
 
-    def forget_left_open(self) -> None:
-        """The pumps were told of them."""
-        self._open.forget_left()
+    def forget_previous_open(self) -> None:
+        """Call once the pumps have been sent their rollbacks."""
+        self._open.forget_previous()
 
     def abandon(self, first_start: int) -> None:
-        """They will not be committed."""
+        """The batch that begins at `first_start` will not be committed."""
         self._open.remove(first_start)
 
     def commit(
         self,
         batches: Sequence[tuple[Batch, int]],
-        places: Mapping[str, Place],
+        positions: Mapping[str, ReadPosition],
         *,
         jobs: Iterable[Json] = (),
         facts: Mapping[str, str] | None = None,
         loaded: str = "",
     ) -> None:
-        """Durable when it returns: each batch is committed at its first commit_ts and the next ones; see the module.
+        """Durable when it returns: each batch is committed from its first commit_ts on; see the module's docstring.
 
-        `loaded`: the source whose full load this is: its chunks are kept no longer.
+        `loaded`: the source whose full load this commits: its chunks are deleted.
         """
-        with self._writing() as db:
+        with self._transaction() as db:
             self._note_stored(db)
             db.executemany(
                 "INSERT INTO batch VALUES (?, ?, ?, ?)",
                 [(batch.first_start, batch.count, first_commit, batch.to_json()) for batch, first_commit in batches],
             )
             db.executemany("INSERT INTO job VALUES (?, ?)", [(job["id"], json.dumps(job)) for job in jobs])
-            self._put_places(db, places)
+            self._put_positions(db, positions)
             db.executemany("REPLACE INTO fact VALUES (?, ?)", (facts or {}).items())
             if loaded:
                 _delete_load(db, loaded)
         for batch, _ in batches:
             self._open.remove(batch.first_start)
 
-    def move(self, source: str, place: Place) -> None:
-        """The source is read on from `place`; nothing of what lies before it concerns the pumps."""
-        with self._writing() as db:
+    def set_position(self, source: str, position: ReadPosition) -> None:
+        """Reading the source resumes at `position`; nothing before it has to reach the pumps."""
+        with self._transaction() as db:
             self._note_stored(db)
-            self._put_places(db, {source: place})
+            self._put_positions(db, {source: position})
 
-    def stored(self, first_start: int) -> None:
-        """Every commit of this batch is on its pump: it needs not be sent again. Durable with the next step."""
-        self._stored.append(first_start)
+    def mark_stored(self, first_start: int) -> None:
+        """Every commit of this batch is on its pump and need not be resent. Durable with the next step."""
+        self._stored_batches.append(first_start)
 
     def unsent(self) -> Iterator[tuple[Batch, int]]:
-        """The batches whose commits may not have reached their pumps, with their first commit_ts, by start_ts."""
+        """Batches whose commits may not have reached their pumps, with their first commit_ts, in order of start_ts."""
         query = "SELECT first_start, first_commit, unsent FROM batch WHERE unsent IS NOT NULL ORDER BY first_start"
-        for first_start, first_commit, text in self._ask(query):
+        for first_start, first_commit, text in self._query(query):
             yield Batch.from_json(first_start, text), first_commit
 
     def outcome(self, start_ts: int) -> int | None:
-        """The commit_ts of a transaction of this feeder; 0 = rolled back, -1 = undecided, None = not known any more."""
-        if start_ts >= _MOST:
+        """The commit_ts of a transaction of this feeder; 0 = rolled back, -1 = undecided, None = no longer known."""
+        if start_ts >= _MAX_TS:
             return None
         if self._open.has(start_ts):
             return -1
         query = "SELECT first_start, count, first_commit FROM batch WHERE first_start <= ? ORDER BY 1 DESC LIMIT 1"
-        for first_start, count, first_commit in self._ask(query, start_ts):
+        for first_start, count, first_commit in self._query(query, start_ts):
             if start_ts < first_start + count:
                 return int(first_commit) + start_ts - int(first_start)
         return 0 if start_ts > int(self.fact(_FORGOTTEN) or 0) else None
 
-    def forget(self, before_ts: int) -> int:
-        """Drop the answers for transactions that began before `before_ts` and are on their pumps; how many batches."""
-        with self._writing() as db:
+    def forget_outcomes(self, before_ts: int) -> int:
+        """Delete outcomes of transactions that began before `before_ts` and are on their pumps; how many batches."""
+        with self._transaction() as db:
             self._note_stored(db)
             oldest = [
                 first
@@ -254,9 +254,9 @@ class Journal:
 
     # -- full loads: their chunks are prewritten and undecided, until `commit` or `drop_chunks`
 
-    def keep_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
-        """Durable when it returns: the prewrites of `chunks` stay open over the end of this process."""
-        with self._writing() as db:
+    def store_chunks(self, chunks: Sequence[LoadedChunk]) -> None:
+        """Durable when it returns: the prewrites of `chunks` stay open after this process ends."""
+        with self._transaction() as db:
             for chunk in chunks:
                 db.execute("REPLACE INTO load_table VALUES (?, ?, ?, ?)", (*chunk.table, chunk.body))
                 db.executemany(
@@ -268,21 +268,21 @@ class Journal:
                 )
 
     def load_tables(self, source: str) -> dict[tuple[str, str], str]:
-        """What was kept of each table of a source's load, by (db, table)."""
-        rows = self._ask("SELECT db, name, body FROM load_table WHERE source = ?", source)
+        """The stored state of each table of a source's load, by (db, table)."""
+        rows = self._query("SELECT db, name, body FROM load_table WHERE source = ?", source)
         return {(db, name): body for db, name, body in rows}
 
     def load_batches(self, source: str) -> Iterator[tuple[int, Batch]]:
-        """(snapshot, batch) of the chunks that were kept, by snapshot and start_ts."""
+        """(snapshot, batch) of the stored chunks, in order of snapshot and start_ts."""
         query = "SELECT snapshot, first_start, body FROM load_batch WHERE source = ? ORDER BY snapshot, first_start"
-        for snapshot, first_start, body in self._ask(query, source):
+        for snapshot, first_start, body in self._query(query, source):
             yield snapshot, Batch.from_json(first_start, body)
 
     def drop_chunks(self, source: str, tables: Iterable[tuple[str, str]] | None = None) -> None:
-        """Roll back the chunks of `tables` (None: of all) and forget them."""
+        """Roll back the chunks of `tables` (None: of all) and delete them."""
         names = list(self.load_tables(source)) if tables is None else list(tables)
         dropped: list[int] = []
-        with self._writing() as db:
+        with self._transaction() as db:
             for name in names:
                 query = "SELECT first_start FROM load_batch WHERE source = ? AND db = ? AND name = ?"
                 dropped += [first for (first,) in db.execute(query, (source, *name))]
@@ -291,45 +291,46 @@ class Journal:
         for first in dropped:
             self._open.remove(first)
 
-    def end_load(self, source: str, facts: Mapping[str, str]) -> int:
-        """Roll back the load of `source`, which nobody goes on with, and forget its place, as if it had never begun;
-        `facts` are set in the same durable step. How many transactions were open: they are `left_open` now."""
-        with self._writing() as db:
+    def roll_back_load(self, source: str, facts: Mapping[str, str]) -> int:
+        """Roll back the load of `source`, which will not be continued, and delete its position, as if it had never
+        begun; `facts` are set in the same durable step. Returns how many transactions were open: they are now in
+        `previous_open`."""
+        with self._transaction() as db:
             query = "SELECT first_start FROM load_batch WHERE source = ?"
             ended = [first for (first,) in db.execute(query, (source,))]
-            # By its last commit_ts the registry knows the folder for the newest one.
+            # The registry recognises the newest folder by this last commit_ts.
             last = db.execute("SELECT max(commit_ts) FROM place WHERE source = ?", (source,)).fetchone()[0] or 0
             removed = str(max(last, int(self.fact(_REMOVED) or 0)))
             _delete_load(db, source)
             db.execute("DELETE FROM place WHERE source = ?", (source,))
             db.executemany("REPLACE INTO fact VALUES (?, ?)", [*facts.items(), (_REMOVED, removed)])
-        return self._open.leave(ended)
+        return self._open.disown(ended)
 
-    # -- places and jobs
+    # -- positions and jobs
 
-    def places(self) -> dict[str, Place]:
-        """Where each source is read on, by its name."""
-        rows = self._ask("SELECT source, file, offset, gtids, last_id, time_ms, commit_ts FROM place ORDER BY 1")
-        return {row[0]: Place(Position(*row[1:4]), *row[4:]) for row in rows}
+    def read_positions(self) -> dict[str, ReadPosition]:
+        """Where reading each source resumes, by its name."""
+        rows = self._query("SELECT source, file, offset, gtids, last_id, time_ms, commit_ts FROM place ORDER BY 1")
+        return {row[0]: ReadPosition(Position(*row[1:4]), *row[4:]) for row in rows}
 
     def last_commit_ts(self) -> int:
         """The greatest commit_ts of all sources, removed ones too; 0 = none yet."""
-        return max((int(self.fact(_REMOVED) or 0), *(place.commit_ts for place in self.places().values())))
+        return max((int(self.fact(_REMOVED) or 0), *(place.commit_ts for place in self.read_positions().values())))
 
     def jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
         """DDL jobs with id < `below` (0 = all), newest first, at most `limit` (0 = all)."""
         query = "SELECT body FROM job WHERE id < ? ORDER BY id DESC LIMIT ?"
-        return [json.loads(body) for (body,) in self._ask(query, below or _MOST, limit or -1)]
+        return [json.loads(body) for (body,) in self._query(query, below or _MAX_TS, limit or -1)]
 
     def close(self) -> None:
-        """Write what is known of stored commits, and free the folder."""
-        with self._writing() as db:
+        """Record the commits known to be stored, and release the folder."""
+        with self._transaction() as db:
             self._note_stored(db)
-        with self._lock, self._asking:
+        with self._lock, self._reader_lock:
             self._db.close()
             self._reader.close()
             self._open.close()
-        self._claim.release()
+        self._folder_lock.release()
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None)
@@ -338,42 +339,44 @@ class Journal:
         return db
 
     def _prepare(self) -> None:
-        with self._writing() as db:
+        with self._transaction() as db:
             for statement in _TABLES.split(";"):
                 db.execute(statement)
             for name, value in ((_FORMAT_FACT, _FORMAT), (_ID, str(uuid.uuid4()))):
                 db.execute("INSERT OR IGNORE INTO fact VALUES (?, ?)", (name, value))
-        for first_start, count in self._ask("SELECT first_start, count FROM load_batch"):
+        for first_start, count in self._query("SELECT first_start, count FROM load_batch"):
             self._open.add(first_start, count)
         if self.fact(_FORMAT_FACT) != _FORMAT:
             where = {"file": self._path, "format": self.fact(_FORMAT_FACT), "known": _FORMAT}
-            raise Permanent("the journal is of another version", where=where, hint="run the version that wrote it")
+            raise Permanent(
+                "the journal was written by another version", where=where, hint="run the version that wrote it"
+            )
 
-    def _put_places(self, db: sqlite3.Connection, places: Mapping[str, Place]) -> None:
+    def _put_positions(self, db: sqlite3.Connection, positions: Mapping[str, ReadPosition]) -> None:
         db.executemany(
             "REPLACE INTO place VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (source, at.file, at.offset, at.gtids, one.last_id, one.time_ms, one.commit_ts)
-                for source, one in places.items()
-                for at in (one.position,)
+                (source, at.file, at.offset, at.gtids, read.last_id, read.time_ms, read.commit_ts)
+                for source, read in positions.items()
+                for at in (read.position,)
             ],
         )
 
     def _note_stored(self, db: sqlite3.Connection) -> None:
-        stored, self._stored = self._stored, []
+        stored, self._stored_batches = self._stored_batches, []
         query = "UPDATE batch SET unsent = NULL WHERE first_start = ?"
         db.executemany(query, [(first,) for first in stored])
 
-    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        with self._asking:
+    def _query(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._reader_lock:
             try:
                 return self._reader.execute(query, values).fetchall()
             except sqlite3.Error as error:
-                raise self._failed(error) from error
+                raise self._failure(error) from error
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One durable step: all of it or nothing."""
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One durable step: all or nothing."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -384,9 +387,9 @@ class Journal:
                     raise
                 self._db.execute("COMMIT")
             except sqlite3.Error as error:
-                raise self._failed(error) from error
+                raise self._failure(error) from error
 
-    def _failed(self, error: sqlite3.Error | OSError) -> SharedFailure:
+    def _failure(self, error: sqlite3.Error | OSError) -> SharedFailure:
         return SharedFailure(
             f"the feeder's journal fails: {error}", where={"file": self._path}, hint="is the disk full, or read-only?"
         )

@@ -1,4 +1,4 @@
-"""What a server says when it does not give its log, as errors that name the way on."""
+"""Errors with which a server refuses to send its log, translated into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from binlake.errors import BinlakeError, LostRange, SourceRefused, SourceUnavail
 _PURGED_GTIDS = 1789  # MySQL: ER_MASTER_HAS_PURGED_REQUIRED_GTIDS
 _TWIN = 4052  # MariaDB: ER_SLAVE_SAME_ID
 _PURGED_HINT = (
-    "load the source anew (`binlake bootstrap`), or read another server of the topology that still has them; keep logs"
-    " longer: binlog_expire_logs_seconds (MySQL), expire_logs_days (MariaDB)"
+    "load the source again (`binlake bootstrap`), or read another server of the topology that still has them; keep"
+    " logs longer: binlog_expire_logs_seconds (MySQL), expire_logs_days (MariaDB)"
 )
 _RESET_HINT = (
-    "if its log was reset or it was restored, load the source anew (`binlake bootstrap`); if the feeder is to read"
-    " another server, it must be one that has received all of it"
+    "if its log was reset or the server was restored, load the source again (`binlake bootstrap`); if the feeder is"
+    " to read another server, that server must have received everything that was read"
 )
 _BY_TEXT = (
     (r"purged|could not find first log file", "purged"),
@@ -28,8 +28,8 @@ _BY_TEXT = (
 )
 
 
-def dump_refused(error: pymysql.err.Error) -> BinlakeError:
-    """The error of a dump that the server did not begin, or ended."""
+def dump_error(error: pymysql.err.Error) -> BinlakeError:
+    """The error for a dump that the server refused or ended."""
     code, text = error.args[0], str(error.args[-1])
     if code in (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR):
         return SourceRefused(
@@ -46,9 +46,9 @@ def dump_refused(error: pymysql.err.Error) -> BinlakeError:
 
 def _fatal(kind: str, text: str) -> BinlakeError:
     if kind == "purged":
-        return purged(text)
+        return purged_error(text)
     if kind == "reset":
-        return SourceRefused(f"the server does not have what was read before: {text}", hint=_RESET_HINT)
+        return SourceRefused(f"the server does not have what was already read: {text}", hint=_RESET_HINT)
     if kind == "twin":
         return SourceRefused(
             f"another replica has the feeder's server id: {text}",
@@ -56,28 +56,28 @@ def _fatal(kind: str, text: str) -> BinlakeError:
         )
     if kind == "anonymous":
         return SourceRefused(
-            f"transactions without GTIDs are still to be read: {text}",
+            f"transactions without GTIDs have not been read yet: {text}",
             hint="SET GLOBAL gtid_mode = ON_PERMISSIVE until the feeder has read them, then ON",
         )
     return SourceRefused(
-        f"an event is larger than the server sends: {text}", hint="SET GLOBAL max_allowed_packet = 1073741824"
+        f"an event is larger than the server can send: {text}", hint="SET GLOBAL max_allowed_packet = 1073741824"
     )
 
 
-def purged(what: str) -> LostRange:
-    """The log is gone from the position on."""
+def purged_error(what: str) -> LostRange:
+    """The error for a log that is purged from the position on."""
     return LostRange(f"the source has purged its log from the position on: {what}", hint=_PURGED_HINT)
 
 
-def was_reset(what: str) -> SourceRefused:
-    """The server once had what it now lacks."""
+def reset_error(what: str) -> SourceRefused:
+    """The error for a server that once had what it now lacks."""
     return SourceRefused(f"the source's log was reset, or the server restored: {what}", hint=_RESET_HINT)
 
 
-def lacks(what: str) -> SourceUnavailable:
-    """Another server of the topology has not all that was read."""
+def missing_transactions_error(what: str) -> SourceUnavailable:
+    """The error for a server of the topology that does not have all that was read from another one."""
     return SourceUnavailable(
         f"the server lacks transactions that were read from another one: {what}",
-        hint="it may have them soon; if it will never get them (errant, or lost at a fail-over), load the source anew"
+        hint="it may have them soon; if it will never get them (errant, or lost at a fail-over), load the source again"
         " (`binlake bootstrap`)",
     )

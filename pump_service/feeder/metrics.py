@@ -1,4 +1,4 @@
-"""The feeder's metrics, read from its workers when the page is asked for."""
+"""The feeder's metrics, read from its workers when the page is requested."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Gives source transactions to the pumps as TiDB does: P, a commit_ts fetched after its ack, the journal, then C.
 
 (Invariant 2; hazards R-09, R-10.) A batch takes two timestamp requests and one fsync, whatever its size. While PD or
-all pumps are away it waits, and says so in `blocked`.
+all pumps are unavailable it waits, and says so in `blocked`.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from binlake.mysqlbinlog.model import Position
 from binlake.rows.schema.actions import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.feeder.journal import Batch, Journal, Json, Place
+from pump_service.feeder.journal import Batch, Journal, Json, ReadPosition
 
 log = structlog.get_logger()
 
 Answer = TypeVar("Answer")
 
-_AGAIN_S = 0.5  # before a retry, when PD or all pumps were unavailable
+_RETRY_S = 0.5  # before a retry, when PD or all pumps were unavailable
 _START = struct.Struct(">Q")
 _MOST_COMMITS = 1 << 16
-"""Consecutive timestamps that PD is asked for at once: it has 2^18 a millisecond."""
+"""Consecutive timestamps requested from PD at once: it has 2^18 per millisecond."""
 _KEY = b"t" + bytes(8) + b"_r"
 _HEAD = len(_KEY) + _START.size
 _MARK = b"|"
 
 
 class Stopped(Exception):
-    """The feeder was asked to end while it waited; nothing of the batch is committed."""
+    """The feeder was asked to stop while it waited; nothing of the batch is committed."""
 
 
 class Client(Protocol):
     """The pump client."""
 
     def write_prewrites(self, binlogs: Sequence[pb.Binlog]) -> list[str]:
-        """Store many P; the node id of each. Raises SourceUnavailable."""
+        """Store many P; returns the node id for each. Raises SourceUnavailable."""
 
     def send_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
         """Send a C, or an R, in the background."""
 
     def usable_pumps(self) -> list[str]:
-        """Node ids of the pumps that prewrites go to now. Raises SourceUnavailable."""
+        """Node ids of the pumps that currently accept prewrites. Raises SourceUnavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ddl:
-    """A change of the schema: its statement, the state of the schema that its binlog names, and its job for the
-    history by (start_ts, finished_ts)."""
+    """A schema change: its statement, the schema state that its binlog names, and its job for the history by
+    (start_ts, finished_ts)."""
 
     query: str
     job_id: int
@@ -68,8 +68,7 @@ class Ddl:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One transaction of a source: `id` and `time_ms` as the source has them, its rows (`value`) or a change of the
-    schema."""
+    """One transaction of a source: `id` and `time_ms` as the source has them, its rows (`value`) or a schema change."""
 
     id: str
     time_ms: int
@@ -78,7 +77,8 @@ class Outgoing:
 
 
 def make_key(start_ts: int, tail: str) -> bytes:
-    """The prewrite_key of a transaction: a key of its own, and behind it the source's identity of it (`make_tail`)."""
+    """The prewrite_key of a transaction: a unique key followed by the transaction's identity at the source
+    (`make_tail`)."""
     return _KEY + _START.pack(start_ts) + _MARK + tail.encode()
 
 
@@ -88,20 +88,20 @@ def make_tail(source: str, transaction: Outgoing) -> str:
 
 
 def source_of(batch: Batch) -> str:
-    """The source whose transactions a batch has: their tails begin with it."""
+    """The source of a batch's transactions: their tails begin with it."""
     return batch.keys[0].partition("|")[0]
 
 
 def read_key(key: bytes) -> tuple[int, str] | None:
-    """(start_ts, tail) of a key that `make_key` gave; None for any other."""
+    """(start_ts, tail) of a key from `make_key`; None for any other key."""
     if len(key) <= _HEAD or key[: len(_KEY)] != _KEY or key[_HEAD : _HEAD + 1] != _MARK:
         return None
     return _START.unpack_from(key, len(_KEY))[0], key[_HEAD + 1 :].decode(errors="replace")
 
 
 @dataclass
-class Held:
-    """Transactions that are prewritten and not committed yet; they are committed together or not at all."""
+class UncommittedBatches:
+    """Batches that are prewritten and not committed yet; they are committed together or not at all."""
 
     source: str
     batches: list[Batch] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Held:
 class Publisher:
     """Thread-safe for different sources. `fetch_ts(count)`: the last of `count` consecutive fresh timestamps.
 
-    Methods raise Stopped, and what neither PD nor a pump can cure by coming back.
+    Methods raise Stopped, and errors that do not go away when PD or the pumps come back.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Publisher:
         self._fetch_ts = fetch_ts
         self._stopped = stopped
         self._lock = threading.Lock()
-        self._waiting: dict[int, int] = {}
+        self._commits_left: dict[int, int] = {}
         self._source_of: dict[int, str] = {}
         self._batch_of: dict[int, int] = {}
         self._fenced = False
@@ -130,27 +130,31 @@ class Publisher:
         self.retries: Counter[str] = Counter()
 
     def publish(self, source: str, transactions: Sequence[Outgoing], end: Position) -> int:
-        """Publish `transactions` in their order; the source is read on from `end`. The last commit_ts."""
-        uncommitted = Held(source)
-        self.hold(uncommitted, transactions)
+        """Publish `transactions` in their order; reading resumes at `end`. Returns the last commit_ts."""
+        uncommitted = UncommittedBatches(source)
+        self.prewrite(uncommitted, transactions)
         return self.commit(uncommitted, end)
 
-    def hold(self, uncommitted: Held, transactions: Sequence[Outgoing], counts: Sequence[int] = ()) -> list[Batch]:
-        """Prewrite `transactions` and keep them open, behind what `held` has already.
+    def prewrite(
+        self, uncommitted: UncommittedBatches, transactions: Sequence[Outgoing], counts: Sequence[int] = ()
+    ) -> list[Batch]:
+        """Prewrite `transactions`, and append them to `uncommitted`.
 
-        The batches that were added: one, or as many as `counts` says, each of so many transactions.
+        Returns the added batches: one, or one for each of `counts`, with that many transactions.
         """
         if not transactions:
             return []
         count, source = len(transactions), uncommitted.source
-        first = self._wait(source, lambda: self._fetch_ts(count)) - count + 1
+        first = self._retry(source, lambda: self._fetch_ts(count)) - count + 1
         keys = tuple(make_tail(source, transaction) for transaction in transactions)
-        prewrites = [_prewrite_of(first + n, keys[n], transaction) for n, transaction in enumerate(transactions)]
+        prewrites = [
+            _build_transaction_prewrite(first + n, keys[n], transaction) for n, transaction in enumerate(transactions)
+        ]
         bounds = list(pairwise(accumulate(counts or [count], initial=0)))
         for low, high in bounds:
-            self._journal.open(first + low, high - low)
+            self._journal.mark_open(first + low, high - low)
         try:
-            pumps = self._wait(source, lambda: self._client.write_prewrites(prewrites))
+            pumps = self._retry(source, lambda: self._client.write_prewrites(prewrites))
         except BaseException:
             for low, _ in bounds:
                 self._journal.abandon(first + low)
@@ -169,102 +173,108 @@ class Publisher:
         return added
 
     def commit(
-        self, uncommitted: Held, end: Position, facts: Mapping[str, str] | None = None, *, is_load: bool = False
+        self,
+        uncommitted: UncommittedBatches,
+        end: Position,
+        facts: Mapping[str, str] | None = None,
+        *,
+        is_load: bool = False,
     ) -> int:
-        """Commit all of `held` in its order, and `facts` with it; the last commit_ts. `is_load`: it is a full load."""
-        firsts, finished = self._commit_ts_of(uncommitted)
+        """Commit all of `uncommitted` in order, together with `facts`; returns the last commit_ts. `is_load`: this is
+        a full load."""
+        firsts, finished = self._assign_commit_ts(uncommitted)
         jobs = [job(start_ts, finished) for start_ts, job in uncommitted.jobs]
         if self._fenced:
             raise Stopped
-        place = Place(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
+        place = ReadPosition(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
         self._journal.commit(
             firsts, {uncommitted.source: place}, jobs=jobs, facts=facts, loaded=uncommitted.source if is_load else ""
         )
         for batch, first_commit in firsts:
-            self._send(batch, first_commit)
+            self._send_commits(batch, first_commit)
         return finished - 1
 
-    def _commit_ts_of(self, uncommitted: Held) -> tuple[list[tuple[Batch, int]], int]:
-        """The first commit_ts of each batch, and a timestamp behind all: the jobs of its DDL are finished then."""
+    def _assign_commit_ts(self, uncommitted: UncommittedBatches) -> tuple[list[tuple[Batch, int]], int]:
+        """The first commit_ts of each batch, and a timestamp after all of them: the finish time of the DDL jobs."""
         firsts: list[tuple[Batch, int]] = []
         for part in _split_batches(uncommitted.batches):
             count = sum(batch.count for batch in part)
-            finished = self._wait(uncommitted.source, functools.partial(self._fetch_ts, count + 1))
+            finished = self._retry(uncommitted.source, functools.partial(self._fetch_ts, count + 1))
             first = finished - count
             for batch in part:
                 firsts.append((batch, first))
                 first += batch.count
         return firsts, finished
 
-    def abandon(self, uncommitted: Held) -> None:
-        """Roll back all of `held`: the pumps ask, and are told so."""
+    def abandon(self, uncommitted: UncommittedBatches) -> None:
+        """Roll back all of `uncommitted`: the pumps learn it when they ask."""
         for batch in uncommitted.batches:
             self._journal.abandon(batch.first_start)
 
     def fence(self) -> None:
-        """Commit nothing from now on: another process has the name."""
+        """Commit nothing from now on: another process has taken the name."""
         self._fenced = True
 
     def fetch_ts(self, source: str) -> int:
         """A fresh timestamp, as soon as PD answers."""
-        return self._wait(source, lambda: self._fetch_ts(1))
+        return self._retry(source, lambda: self._fetch_ts(1))
 
-    def resume(self) -> int:
-        """Send again the commits that a process before this one may not have sent; how many."""
+    def resend_commits(self) -> int:
+        """Resend the commits that an earlier process may not have sent; returns how many."""
         count = 0
         for batch, first_commit in list(self._journal.unsent()):
-            self._wait("", functools.partial(self._send, batch, first_commit))
+            self._retry("", functools.partial(self._send_commits, batch, first_commit))
             count += batch.count
         return count
 
-    def roll_back_left(self) -> int:
-        """Send R for what a process before this one left uncommitted, to every pump; how many transactions.
+    def roll_back_previous(self) -> int:
+        """Send R for what an earlier process left uncommitted, to every pump; returns the number of transactions.
 
-        An R proves nothing to a pump, but makes it ask about thousands at once instead of some dozen.
+        An R proves nothing to a pump, but makes it ask about thousands at once instead of a few dozen.
         """
-        left = self._journal.left_open()
-        pumps = self._wait("", self._client.usable_pumps) if left else []
+        left = self._journal.previous_open()
+        pumps = self._retry("", self._client.usable_pumps) if left else []
         for start_ts in itertools.chain(*left):
-            rollback = build.rollback(_prewrite(start_ts, "", b""))
+            rollback = build.rollback(_build_prewrite(start_ts, "", b""))
             for node_id in pumps:
                 self._client.send_commit(rollback, node_id)
-        self._journal.forget_left_open()
+        self._journal.forget_previous_open()
         return sum(map(len, left))
 
     def on_stored(self, start_ts: int) -> None:
-        """The pump client's word that a commit is on its pump."""
+        """Called by the pump client when a commit is on its pump."""
         with self._lock:
             first = self._batch_of.pop(start_ts, None)
             if first is None:
                 return
-            self._waiting[first] -= 1
-            done = not self._waiting[first]
+            self._commits_left[first] -= 1
+            done = not self._commits_left[first]
             if done:
-                del self._waiting[first], self._source_of[first]
+                del self._commits_left[first], self._source_of[first]
         if done:
-            self._journal.stored(first)
+            self._journal.mark_stored(first)
 
     @property
     def unsent(self) -> int:
-        """Batches with commits that are not on their pumps yet."""
-        return len(self._waiting)
+        """Number of batches with commits that are not on their pumps yet."""
+        return len(self._commits_left)
 
     def unsent_by_source(self) -> Counter[str]:
-        """The same by the name of the source."""
+        """`unsent` by the name of the source."""
         with self._lock:
             return Counter(self._source_of.values())
 
-    def _send(self, batch: Batch, first_commit: int) -> None:
+    def _send_commits(self, batch: Batch, first_commit: int) -> None:
         with self._lock:
-            self._waiting[batch.first_start] = batch.count
+            self._commits_left[batch.first_start] = batch.count
             self._source_of[batch.first_start] = source_of(batch)
             self._batch_of.update(dict.fromkeys(batch.start_ts, batch.first_start))
         for n, start_ts in enumerate(batch.start_ts):
-            prewrite = _prewrite(start_ts, batch.keys[n], b"", *batch.ddls.get(start_ts, ()))
+            prewrite = _build_prewrite(start_ts, batch.keys[n], b"", *batch.ddls.get(start_ts, ()))
             self._client.send_commit(build.commit(prewrite, first_commit + n), batch.pumps[n])
 
-    def _wait(self, source: str, call: Callable[[], Answer]) -> Answer:
-        """What `call` gives, once PD and the pumps allow it."""
+    def _retry(self, source: str, call: Callable[[], Answer]) -> Answer:
+        """The result of `call`, repeated until PD and the pumps are available."""
         while True:
             try:
                 answer = call()
@@ -273,18 +283,18 @@ class Publisher:
                     raise Stopped from error
                 self.retries[source] += 1
                 if source not in self.blocked:
-                    log.warning("publishing_waits", source=source, error=str(error))
+                    log.warning("publishing_waiting", source=source, error=str(error))
                 self.blocked[source] = str(error)
-                if self._stopped.wait(_AGAIN_S):
+                if self._stopped.wait(_RETRY_S):
                     raise Stopped from error
                 continue
             if self.blocked.pop(source, None) is not None:
-                log.info("publishing_goes_on", source=source)
+                log.info("publishing_resumed", source=source)
             return answer
 
 
 def _split_batches(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Runs of `batches` whose commits are asked for together."""
+    """Runs of `batches` whose commit_ts are requested together."""
     part, count = list[Batch](), 0
     for batch in batches:
         if part and count + batch.count > _MOST_COMMITS:
@@ -296,20 +306,22 @@ def _split_batches(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
 
 
 def _read_tail(tail: str) -> tuple[str, int]:
-    """(id, time_ms) of a transaction from what `make_tail` gave."""
+    """(id, time_ms) of a transaction, from its tail (`make_tail`)."""
     id_, _, time_ms = tail.partition(_MARK.decode())[2].rpartition(_MARK.decode())
     return id_, int(time_ms)
 
 
-def _prewrite(start_ts: int, tail: str, value: bytes, query: str = "", job_id: int = 0, state: int = 0) -> pb.Binlog:
+def _build_prewrite(
+    start_ts: int, tail: str, value: bytes, query: str = "", job_id: int = 0, state: int = 0
+) -> pb.Binlog:
     key = make_key(start_ts, tail)
     if not job_id:
         return build.prewrite(start_ts, key, value)
     return build.prewrite(start_ts, key, ddl_query=query.encode(), ddl_job_id=job_id, ddl_schema_state=state)
 
 
-def _prewrite_of(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog:
+def _build_transaction_prewrite(start_ts: int, tail: str, transaction: Outgoing) -> pb.Binlog:
     ddl = transaction.ddl
     if ddl is None:
-        return _prewrite(start_ts, tail, transaction.value)
-    return _prewrite(start_ts, tail, b"", ddl.query, ddl.job_id, ddl.schema_state)
+        return _build_prewrite(start_ts, tail, transaction.value)
+    return _build_prewrite(start_ts, tail, b"", ddl.query, ddl.job_id, ddl.schema_state)

@@ -1,7 +1,7 @@
-"""The feeder's entry in PD's etcd: it tells a lost, foreign or copied-back folder from the one that goes with it.
+"""The feeder's entry in PD's etcd: it distinguishes a lost, foreign or restored old folder from the right one.
 
-A journal that is older than what was published would publish again: so its id, the number of its starts and its last
-commit_ts are in the registry too, and a feeder that finds itself behind them refuses to start (hazards R-10).
+A journal older than what was published would publish it again. So the journal's id, its number of starts and its last
+commit_ts are in the registry too, and a feeder whose journal is behind them refuses to start (hazards R-10).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = structlog.get_logger()
 
 HEARTBEAT_S = 2.0
 _STARTS, _CLUSTER = "starts", "cluster_id"
-_WAYS = (
-    "bring back the newest folder of this feeder; if it is gone for good: a new `name`, and a new replication with its"
+_RECOVERY_HINT = (
+    "restore the newest folder of this feeder; if it is lost for good, use a new `name` and a new replication with its"
     " own lake (docs/operate/feeder.md)"
 )
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`journal`: its id; `starts`: how often it was started; `last_commit_ts`: of what it published, a little behind;
-    `place`: the folder it was last in, by machine and file number; `clean`: it was stopped, not killed."""
+    """`journal`: its id; `starts`: how often it was started; `last_commit_ts`: of what it published, slightly delayed;
+    `place`: the folder it was last in, by machine and inode; `clean`: it was stopped, not killed."""
 
     journal: str
     starts: int
@@ -42,7 +42,7 @@ class Entry:
 
     @classmethod
     def from_json(cls, text: bytes) -> Entry:
-        """As `to_json` gave it."""
+        """Parse the result of `to_json`."""
         values = json.loads(text)
         return cls(**{name: values[name] for name in cls.__dataclass_fields__})
 
@@ -60,12 +60,12 @@ class Registration:
         self._name = name
         self._cluster_id = cluster_id
         self._journal = journal
-        # A folder that was copied has another number: its owner may still be alive.
+        # A copied folder has another inode: the owner of the original may still be running.
         self._place = f"{socket.gethostname()}:{folder.resolve()}:{os.stat(folder).st_ino}"
         self._entry: Entry | None = None
 
     def begin(self, wait: Callable[[float], object]) -> None:
-        """Take the name. `wait`: sleeps for so many seconds. Raises Permanent when this folder must not be used."""
+        """Claim the name. `wait`: sleeps for that many seconds. Raises Permanent if this folder must not be used."""
         journal = self._journal
         known = self._read()
         self._check_cluster()
@@ -81,18 +81,18 @@ class Registration:
         elif journal.last_commit_ts():
             log.warning("feeder_registered_again", name=self._name, reason="its entry was not in PD's registry")
         starts = int(journal.fact(_STARTS) or 0) + 1
-        # First the journal, then the registry: a crash between leaves the journal ahead, which is right.
+        # First the journal, then the registry: a crash in between leaves the journal ahead, which is safe.
         journal.set_facts({_STARTS: str(starts), _CLUSTER: str(self._cluster_id)})
         self._entry = Entry(journal.id, starts, str(journal.last_commit_ts()), self._place, clean=False)
         if not self._put(self._entry, known):
             raise Permanent("another feeder started under this name", where={"name": self._name})
 
     def renew(self) -> None:
-        """Note how far the journal is. Raises Fenced when another process has the name now."""
+        """Record how far the journal is. Raises Fenced if another process now has the name."""
         self._change(last_commit_ts=str(self._journal.last_commit_ts()))
 
     def end(self) -> None:
-        """The feeder was stopped."""
+        """Record that the feeder was stopped."""
         self._change(last_commit_ts=str(self._journal.last_commit_ts()), clean=True)
 
     def _change(self, **values: object) -> None:
@@ -101,13 +101,13 @@ class Registration:
         after = replace(known, **values)  # type: ignore[arg-type]
         if after == known:
             if self._read() != known:
-                raise self._fenced()
+                raise self._fenced_error()
             return
         if not self._put(after, known):
-            raise self._fenced()
+            raise self._fenced_error()
         self._entry = after
 
-    def _fenced(self) -> Fenced:
+    def _fenced_error(self) -> Fenced:
         return Fenced(
             "another feeder took this name: this one must not publish", where={"name": self._name},
             hint="two feeders run with one name, or this folder was copied; stop one of them",
@@ -131,11 +131,11 @@ class Registration:
                 if lost
                 else "the folder is another feeder's"
             )
-            raise Permanent(what, where=where, hint=_WAYS)
+            raise Permanent(what, where=where, hint=_RECOVERY_HINT)
         if known.starts > int(journal.fact(_STARTS) or 0) or int(known.last_commit_ts) > journal.last_commit_ts():
             where["journal"] = str(journal.last_commit_ts())
             raise Permanent(
-                "the folder is an old copy: it does not know what was published since", where=where, hint=_WAYS
+                "the folder is an old copy: it does not know what was published since", where=where, hint=_RECOVERY_HINT
             )
 
     def _read(self) -> Entry | None:

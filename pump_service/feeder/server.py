@@ -1,4 +1,4 @@
-"""A MySQL or MariaDB server as a client sees it: how it is reached, what family it is of, where its log ends."""
+"""A MySQL or MariaDB server as a client sees it: how to connect, which family it is, where its log ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from binlake.rpc.tls import Tls
 from pump_service.feeder.settings import Server, Tracker
 
 __all__ = [
-    "Link", "ask", "ask_by_name", "connect", "connect_arguments", "flavor_of", "log_end", "log_files", "variables",
+    "Link", "ask", "ask_by_name", "connect", "connect_arguments", "flavor_of", "read_log_end", "read_log_files",
+    "variables",
 ]  # fmt: skip
 
 Address = tuple[str, int]
@@ -29,7 +30,7 @@ _CREDENTIALS = frozenset({ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
 def connect(server: Server, address: Address | None = None, **arguments: Any) -> Link:
-    """A session at `address` (none: the server's own), autocommit on; encrypted where the server can.
+    """A session at `address` (None: the server's own), autocommit on; encrypted if the server supports it.
 
     Raises SourceUnavailable, SourceRefused.
     """
@@ -54,7 +55,7 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
 
 
 def connect_arguments(server: Server, address: Address | None = None) -> dict[str, Any]:
-    """pymysql's arguments for a session at `address` (none: the server's own). Raises ConfigError."""
+    """pymysql's arguments for a session at `address` (None: the server's own). Raises ConfigError."""
     host, port = address or (server.host, server.port)
     own = {
         "host": host, "port": port, "user": server.user, "password": server.password, "charset": "utf8mb4",
@@ -64,12 +65,12 @@ def connect_arguments(server: Server, address: Address | None = None) -> dict[st
     if tls is not None:
         own["ssl"] = tls.http_context()
     elif host in LOOPBACK:
-        own["ssl_disabled"] = True  # nobody is between; and the system's certificates take 20 ms to read
+        own["ssl_disabled"] = True  # nobody can listen, and reading the system's certificates takes 20 ms
     return own
 
 
 def ask_by_name(link: Link, query: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
-    """The same, each row by upper-case column name: servers spell the columns of information_schema either way."""
+    """`ask`, each row by upper-case column name: servers spell the columns of information_schema in either case."""
     with link.cursor(DictCursor) as cursor:
         cursor.execute(query, tuple(arguments) or None)
         return [{name.upper(): value for name, value in row.items()} for row in cursor.fetchall()]
@@ -92,8 +93,8 @@ def tracker_arguments(tracker: Tracker) -> dict[str, Any]:
     return connect_arguments(tracker) | {"read_timeout": limit, "write_timeout": limit}
 
 
-def log_end(link: Link) -> Position:
-    """Where the server's log ends now. Raises SourceRefused when it writes none."""
+def read_log_end(link: Link) -> Position:
+    """Where the server's log ends now. Raises SourceRefused if it writes none."""
     flavor = flavor_of(link)
     rows = _log_status(link)
     if not rows:
@@ -114,6 +115,6 @@ def _log_status(link: Link) -> list[tuple[Any, ...]]:
         return ask(link, "SHOW MASTER STATUS")
 
 
-def log_files(link: Link) -> dict[str, int]:
-    """The server's log files in their order, with their sizes. Raises pymysql's errors."""
+def read_log_files(link: Link) -> dict[str, int]:
+    """The server's log files in order, with their sizes. Raises pymysql's errors."""
     return {str(row[0]): int(row[1]) for row in ask(link, "SHOW BINARY LOGS")}

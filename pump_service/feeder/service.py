@@ -1,6 +1,6 @@
-"""The feeder as a process: its parts in the order in which they need each other, a worker for each source, its end.
+"""The feeder as a process: starts its parts in the order of their dependencies and a worker for each source, and stops.
 
-The status port serves before a pump can ask about what an earlier process left; commits of that process are sent again
+The status port serves before a pump can ask about what an earlier process left open; that process's commits are resent
 before a source is read.
 """
 
@@ -23,21 +23,21 @@ from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from binlake.errors import BinlakeError, Fenced, SharedFailure, SourceUnavailable
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
-from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.catalog import Catalog, SourceNames
 from pump_service.feeder.checks.servers import describe_hidden
 from pump_service.feeder.connection import open_log
+from pump_service.feeder.firststart import start_at_log
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.metrics import metrics_page
 from pump_service.feeder.publisher import Publisher, Stopped
 from pump_service.feeder.registration import HEARTBEAT_S, Registration
-from pump_service.feeder.removed import FLAVOR, describe_removed, end_removed_loads, known_sources
+from pump_service.feeder.removed import FLAVOR, describe_removed, known_sources, roll_back_removed_loads
 from pump_service.feeder.server import ask, connect, flavor_of, tracker_arguments
 from pump_service.feeder.settings import FeederFile, SourceFile
-from pump_service.feeder.snapshot.kept import load_record
 from pump_service.feeder.snapshot.loading import Loader, needs_load
+from pump_service.feeder.snapshot.loadstate import read_load_record
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_place
+from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
 from pump_service.feeder.tracker import ScratchServer
 from pump_service.feeder.worker import Log, Parts, Worker
 from pump_service.replay.status_server import StatusServer
@@ -48,14 +48,14 @@ Answer = TypeVar("Answer")
 
 VERSION = "8.0.11-TiDB-v7.5.0"
 STATUS_PATH = "/feeder"
-_AGAIN_S = 0.5
+_RETRY_S = 0.5
 _DRAIN_S = 10.0
 _FORGET_EVERY_S = 3600.0
 _DAY_MS = 86_400_000
 
 
 class Feeder:
-    """One process. `run` returns after `stop`; it raises what ended the feeder."""
+    """One process. `run` returns after `stop`, or raises the error that ended the feeder."""
 
     def __init__(self, settings: FeederFile) -> None:
         self._settings = settings
@@ -70,11 +70,11 @@ class Feeder:
         self.url = ""
 
     def stop(self) -> None:
-        """End soon: what is prewritten and not in the journal is rolled back, and read again by the next process."""
+        """Stop soon: what is prewritten but not in the journal is rolled back, and read again by the next process."""
         self._stopped.set()
 
     def run(self, started: Callable[[str], None] = lambda _: None) -> None:
-        """Feed until `stop`, or until no source can be fed; `started(url)`: the status port serves."""
+        """Run until `stop`, or until no source can be fed; calls `started(url)` once the status port serves."""
         with ExitStack() as stack:
             try:
                 self._run(stack, started)
@@ -100,8 +100,8 @@ class Feeder:
         stack.enter_context(self._open_status(journal, publisher, cluster_id))
         stack.enter_context(client)
         started(self.url)
-        end_removed_loads(journal, self._names)
-        rolled_back, resumed = publisher.roll_back_left(), publisher.resume()
+        roll_back_removed_loads(journal, self._names)
+        rolled_back, resumed = publisher.roll_back_previous(), publisher.resend_commits()
         log.info(
             "feeder_started", name=settings.name, cluster_id=cluster_id, url=self.url, commits_sent_again=resumed,
             rolled_back=rolled_back,
@@ -145,12 +145,12 @@ class Feeder:
         catalog = Catalog(names, trackers, journal.jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for source in settings.source:
-            self.workers.append(Worker(source, parts, self._beginning(source, parts, catalog), self._on_end))
+            self.workers.append(Worker(source, parts, self._make_begin(source, parts, catalog), self._on_end))
         for worker in self.workers:
             worker.start()
 
     def _flavor_of(self, source: SourceFile, journal: Journal) -> Flavor:
-        """As it was found first: a source that is away does not keep the others from being read."""
+        """The family found at the first connection: an unreachable source does not block the others."""
         fact = FLAVOR + source.name
         known = journal.fact(fact)
         if not known:
@@ -159,20 +159,20 @@ class Feeder:
             journal.set_facts({fact: known})
         return Flavor(known)
 
-    def _beginning(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
+    def _make_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:
             journal = parts.journal
             if needs_load(journal, source):
                 watch = functools.partial(self._watch_load, source.name)
                 server_id = self._settings.server_id_of(source)
                 loader = Loader(source, journal, parts.publisher, catalog, self._stopped, watch, server_id)
-                self._retry(lambda: _warn_of_hidden(source), source.name)
+                self._retry(lambda: _warn_about_hidden_databases(source), source.name)
                 self._retry(loader.load, source.name)
-            elif source.name not in journal.places():
-                self._retry(lambda: begin_at_log(source, journal, parts.publisher, catalog), source.name)
+            elif source.name not in journal.read_positions():
+                self._retry(lambda: start_at_log(source, journal, parts.publisher, catalog), source.name)
             with catalog.lock:
                 parts.version = catalog.version
-            place = journal.places()[source.name]
+            place = journal.read_positions()[source.name]
             fact = f"server of {source.name}"
             return open_log(
                 source, self._settings.server_id_of(source), place.position,
@@ -183,7 +183,7 @@ class Feeder:
         return begin
 
     def _on_end(self, failure: BaseException | None) -> None:
-        """A worker ended: the feeder ends with the last one, and with what is nobody's own fault."""
+        """A worker ended: the feeder stops with the last one, or for a failure that is not the source's own."""
         with self._lock:
             self._running -= 1
             is_own = isinstance(failure, BinlakeError) and not isinstance(failure, SharedFailure)
@@ -192,19 +192,19 @@ class Feeder:
                 self._stopped.set()
 
     def _watch(self, registration: Registration, journal: Journal, publisher: Publisher) -> None:
-        """Until the end: keep the name, and forget old outcomes."""
+        """Until stopped: renew the registration, and forget old outcomes."""
         forget_at = 0.0
         while not self._stopped.wait(HEARTBEAT_S):
             try:
                 registration.renew()
             except SourceUnavailable as error:
-                log.warning("feeder_not_renewed", error=str(error))
+                log.warning("feeder_registration_not_renewed", error=str(error))
             except Fenced:
                 publisher.fence()
                 raise
             if time.monotonic() > forget_at:
                 forget_at = time.monotonic() + _FORGET_EVERY_S
-                journal.forget(tso.compose(int(time.time() * 1000 - self._settings.keep_days * _DAY_MS)))
+                journal.forget_outcomes(tso.compose(int(time.time() * 1000 - self._settings.keep_days * _DAY_MS)))
 
     def _end_workers(self, client: PumpClient) -> None:
         self._stopped.set()
@@ -214,18 +214,18 @@ class Feeder:
             worker.join()
         left = client.drain(_DRAIN_S)
         if left:
-            log.warning("commits_left", count=left, reason="the next start sends them again, and the pumps ask")
+            log.warning("commits_unsent", count=left, reason="the next start resends them, and the pumps ask")
 
     def _describe(self, journal: Journal, publisher: Publisher, cluster_id: int) -> dict[str, Any]:
         """The page `/feeder`."""
-        places = journal.places()
+        positions = journal.read_positions()
         return {
             "name": self._settings.name,
             "cluster_id": str(cluster_id),
             "unsent_batches": publisher.unsent,
             "sources": [
                 _describe_worker(worker)
-                | describe_place(places.get(worker.source.name))
+                | describe_position(positions.get(worker.source.name))
                 | self._describe_load(worker, journal)
                 for worker in self.workers
             ],
@@ -233,11 +233,10 @@ class Feeder:
         }
 
     def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
-        """`load`: how far the full load of a source is, or what it was, and what is in its way; nothing where it has
-        none."""
+        """`load`: progress or result of a source's full load, and what blocks it; empty without a load."""
         name = worker.source.name
         progress = self._loads.get(name)
-        record = progress.to_json() if progress is not None else load_record(journal, name)
+        record = progress.to_json() if progress is not None else read_load_record(journal, name)
         trouble = {"trouble": self._troubles[name]} if name in self._troubles and not worker.trouble else {}
         if not record:
             return trouble
@@ -248,27 +247,30 @@ class Feeder:
         self._troubles.pop(name, None)
 
     def _retry(self, call: Callable[[], Answer], source: str = "") -> Answer:
-        """What `call` gives, once the other side is there; the status says why `source` waits. Raises Stopped."""
+        """The result of `call`, retried while the server is unavailable; the status says why `source` waits.
+
+        Raises Stopped.
+        """
         while True:
             try:
                 answer = call()
             except SourceUnavailable as error:
-                log.warning("feeder_waits", error=str(error))
+                log.warning("feeder_waiting", error=str(error))
                 self._troubles[source] = str(error)
-                if self._stopped.wait(_AGAIN_S):
+                if self._stopped.wait(_RETRY_S):
                     raise Stopped from error
                 continue
             self._troubles.pop(source, None)
             return answer
 
 
-def _warn_of_hidden(source: SourceFile) -> None:
-    """A load has what its user sees, and a server does not name the rest."""
+def _warn_about_hidden_databases(source: SourceFile) -> None:
+    """Log a warning for databases that the user cannot see: a load misses them, and the server does not list them."""
     with closing(connect(source)) as link:
         try:
             grants = ask(link, "SHOW GRANTS")
         except pymysql.err.Error as error:
-            raise SourceUnavailable(f"the source does not say what its user may: {error}") from error
+            raise SourceUnavailable(f"the source does not show its user's privileges: {error}") from error
     hidden = describe_hidden(str(row[0]) for row in grants)
     if hidden:
         log.warning("databases_not_loaded", source=source.name, reason=hidden)

@@ -1,24 +1,24 @@
-"""What the feeder shows on its status port, from the journal: outcomes and DDL jobs as TiDB does, and places."""
+"""What the feeder shows on its status port, from the journal: outcomes and DDL jobs as TiDB does, and positions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import read_key
 from pump_service.replay.outcomes import Transaction
 from pump_service.replay.status import MAX_HISTORY, Json, lock_record, mvcc_body, write_record
 
 
 class JournalTransactions:
-    """Outcomes by prewrite_key. A key of another feeder, or one that was forgotten, has no record: no proof."""
+    """Outcomes by prewrite_key. A key of another feeder, or a forgotten one, has no record, so it proves nothing."""
 
     def __init__(self, journal: Journal, sources: frozenset[str]) -> None:
         self._journal = journal
         self._sources = sources
 
     def answer(self, key: bytes, now: int) -> Json:
-        """The body of `/mvcc/hex/KEY`; its present state, whatever `now` is."""
+        """The body of `/mvcc/hex/KEY`: the current state, whatever `now` is."""
         del now
         start_ts, tail = read_key(key) or (0, "")
         if tail.partition("|")[0] not in self._sources:
@@ -45,8 +45,8 @@ class JournalHistory:
         return self._journal.jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
 
 
-def describe_place(place: Place | None) -> dict[str, Any]:
-    """Where a source is read on, and the last transaction that was published, for JSON."""
+def describe_position(place: ReadPosition | None) -> dict[str, Any]:
+    """Where reading a source resumes, and its last published transaction, for JSON."""
     if place is None:
         return {}
     at = place.position

@@ -1,7 +1,7 @@
-"""The tracker: a server of the source's family on which DDL is carried out on empty tables, to see what it makes.
+"""The tracker: a server of the source's family that executes DDL on empty tables, to see the resulting definitions.
 
-Each database of a source has a scratch database there; the tracker owns all of that name and nothing else. It is no
-store: what it holds is made again from the catalog at each start, and whenever a call failed (`rebuild`).
+Each database of a source has a scratch database there; the tracker owns the databases with that prefix and nothing
+else. It stores nothing: its contents are rebuilt from the catalog at each start, and after a failed call (`rebuild`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from binlake.dialect.names import put_target_names
 from binlake.dialect.tokens import render
 from binlake.mysqlbinlog.definitions.columntext import create_tokens
-from binlake.mysqlbinlog.definitions.described import (
+from binlake.mysqlbinlog.definitions.descriptions import (
     SCRATCH_PREFIX,
     SESSION,
     DatabaseDescription,
@@ -27,35 +27,36 @@ from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.statements.literal import quote, quote_name
 from pump_service.feeder.trackerlink import TrackerLink
 
-_MOST = 64
+_MAX_NAME = 64
 _LONGEST = 24
 """Characters of a source's name that are in the names of its scratch databases."""
-_NOT_KEPT_MODES = {
+_DROPPED_MODES = {
     Flavor.MARIADB: NO_BACKSLASH_ESCAPES | 1 << 30,
     Flavor.MYSQL: NO_BACKSLASH_ESCAPES | 1 << 30 | 1 << 28 | 0x7FF00,
 }
-"""sql_mode without: how strings are read (they are in standard form), NO_ENGINE_SUBSTITUTION (the tracker needs no
-engine), and in MySQL what version 8 does not know any more (NO_AUTO_CREATE_USER, modes of other databases)."""
+"""Bits removed from sql_mode: how strings are read (they are in standard form), NO_ENGINE_SUBSTITUTION (the tracker
+needs no particular engine), and for MySQL what version 8 no longer knows (NO_AUTO_CREATE_USER, modes of other
+databases)."""
 
 
 class Tracker(Protocol):
-    """Carries out DDL on empty tables and describes what is there, both under the source's names."""
+    """Executes DDL on empty tables and describes the result, both under the source's names."""
 
     def run(self, statement: SingleStatement, session: Session) -> None:
-        """Carry out one statement. Raises SchemaError where the server refuses, SourceUnavailable where it is away."""
+        """Execute one statement. Raises SchemaError if the server refuses it, SourceUnavailable if it is down."""
 
     def table(self, db: str, table: str) -> TableDescription | None:
-        """The table as it is there now; None where there is none."""
+        """The table as it is there now; None if there is none."""
 
     def database(self, db: str) -> DatabaseDescription | None:
-        """The database (without tables) as it is there now, under the name it has there; None where there is none."""
+        """The database (without tables) as it is there now, under its name there; None if there is none."""
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
-        """Make everything again: exactly these databases and tables."""
+        """Recreate everything: exactly these databases and tables."""
 
 
 class _Names:
-    """Databases called as `database` says; tables have the same name on both sides."""
+    """Renames databases by the function `database`; tables have the same name on both sides."""
 
     def __init__(self, database: Callable[[str], str]) -> None:
         self.database = database
@@ -66,27 +67,27 @@ class _Names:
 
 
 class _Scratch:
-    """The scratch databases of a source: their names, and back to those of the source."""
+    """Maps a source's database names to its scratch databases, and back."""
 
     def __init__(self, source: str) -> None:
-        self.prefix = f"{SCRATCH_PREFIX}{_tag(source)}__"
+        self.prefix = f"{SCRATCH_PREFIX}{_source_tag(source)}__"
         self._known: dict[str, str] = {}
 
     def database(self, db: str) -> str:
         """The scratch database of `db`."""
         name = f"{self.prefix}{db}"
-        if len(name) > _MOST:
-            name = f"{name[: _MOST - 9]}_{_digest(name)}"
+        if len(name) > _MAX_NAME:
+            name = f"{name[: _MAX_NAME - 9]}_{_digest(name)}"
         self._known[name] = db
         return name
 
     def original(self, name: str) -> str:
-        """The source's name of a scratch database; any other name is itself."""
+        """The source's name of a scratch database; any other name is returned unchanged."""
         return self._known.get(name, name)
 
 
-def _tag(source: str) -> str:
-    """The source in a prefix that is of no other source and that the server returns as it is, also in lower case."""
+def _source_tag(source: str) -> str:
+    """The source in a prefix that is unique to it and that the server returns unchanged, also in lower case."""
     is_plain = source == source.lower() and len(source) <= _LONGEST and "__" not in source and not source.endswith("_")
     return source if is_plain else f"{source.lower()[:_LONGEST].strip('_')}-{_digest(source)}".replace("__", "-")
 
@@ -98,27 +99,27 @@ def _digest(text: str) -> str:
 class ScratchServer:
     """The tracker of one source on a real server. `connect`: keyword arguments of pymysql. Not thread-safe.
 
-    Each method raises SchemaError where the server refuses, SourceUnavailable where it is away.
+    Each method raises SchemaError if the server refuses, SourceUnavailable if it is down.
     """
 
     def __init__(self, source: str, flavor: Flavor, connect: Mapping[str, Any]) -> None:
         self._flavor = flavor
         self._scratch = _Scratch(source)
-        self._there, self._back = _Names(self._scratch.database), _Names(self._scratch.original)
+        self._to_scratch, self._to_source = _Names(self._scratch.database), _Names(self._scratch.original)
         self._link = TrackerLink(connect, self._scratch.prefix)
 
     def close(self) -> None:
-        """End the connection; the scratch databases stay until the next start."""
+        """Close the connection; the scratch databases stay until the next start."""
         self._link.close()
 
     def run(self, statement: SingleStatement, session: Session) -> None:
-        """As the protocol says; the session's settings hold for this statement."""
-        text = put_target_names(statement.text, statement.db, self._there)
-        settings = [*_settings(session, self._flavor), *self._utf8mb4_setting(session.utf8mb4_collation)]
+        """See `Tracker.run`; the session's settings apply to this statement."""
+        text = put_target_names(statement.text, statement.db, self._to_scratch)
+        settings = [*_session_statements(session, self._flavor), *self._utf8mb4_statements(session.utf8mb4_collation)]
         self._link.execute([*settings, text], statement.text)
 
-    def _utf8mb4_setting(self, collation: int | None) -> list[str]:
-        """What `CHARACTER SET utf8mb4` alone means: not sent where it is so already, for it takes a privilege."""
+    def _utf8mb4_statements(self, collation: int | None) -> list[str]:
+        """Sets what `CHARACTER SET utf8mb4` alone means; not sent if already so, since it needs a privilege."""
         name = "default_collation_for_utf8mb4"
         if collation is None or not self._link.query(f"SHOW VARIABLES LIKE '{name}'"):
             return []
@@ -127,18 +128,18 @@ class ScratchServer:
         return [] if same else [f"SET SESSION {name} = {collation}"]
 
     def table(self, db: str, table: str) -> TableDescription | None:
-        """As the protocol says."""
+        """See `Tracker.table`."""
         self._link.execute(SESSION)
         there = self._scratch.database(db)
         description = describe_table(self._link.query, self._flavor, there, table, self._link.visible)
         if description is None:
             return None
         create = render(create_tokens(description.create, self._flavor))
-        return replace(description, db=db, create=put_target_names(create, there, self._back))
+        return replace(description, db=db, create=put_target_names(create, there, self._to_source))
 
     def database(self, db: str) -> DatabaseDescription | None:
-        """As the protocol says."""
-        # With lower_case_table_names = 1 a server has another name than the statement said.
+        """See `Tracker.database`."""
+        # With lower_case_table_names = 1 a server stores the name in lower case.
         for name in (db, db.lower()):
             description = describe_database(self._link.query, self._scratch.database(name))
             if description is not None:
@@ -146,29 +147,27 @@ class ScratchServer:
         return None
 
     def rebuild(self, databases: Iterable[DatabaseDescription]) -> None:
-        """As the protocol says."""
-        self._link.execute(self._drops())
+        """See `Tracker.rebuild`."""
+        self._link.execute(self._drop_statements())
         for database in databases:
             name = quote_name(self._scratch.database(database.name))
             self._link.execute([f"CREATE DATABASE {name} CHARACTER SET {database.charset} COLLATE {database.collate}"])
             for table in database.tables:
                 create = render(create_tokens(table.create, self._flavor))
-                text = put_target_names(create, database.name, self._there)
+                text = put_target_names(create, database.name, self._to_scratch)
                 self._link.execute([*SESSION, text], text)
 
-    def _drops(self) -> list[str]:
+    def _drop_statements(self) -> list[str]:
         rows = self._link.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
         names = [row["SCHEMA_NAME"] for row in rows]
         return [f"DROP DATABASE {quote_name(name)}" for name in names if name.startswith(self._scratch.prefix)]
 
 
-def _settings(session: Session, flavor: Flavor) -> Iterator[str]:
-    """The source's session, as far as it decides what a definition becomes."""
+def _session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
+    """Statements that set up the source's session, as far as it affects definitions."""
     mode = session.sql_mode
     yield (
-        "SET SESSION sql_mode = DEFAULT"
-        if mode is None
-        else f"SET SESSION sql_mode = {mode & ~_NOT_KEPT_MODES[flavor]}"
+        "SET SESSION sql_mode = DEFAULT" if mode is None else f"SET SESSION sql_mode = {mode & ~_DROPPED_MODES[flavor]}"
     )
     zone = session.time_zone or "+00:00"
     yield f"SET SESSION time_zone = {quote('+00:00' if zone.upper() == 'SYSTEM' else zone)}"

@@ -1,7 +1,8 @@
-"""The session at a tracker: made when it is needed, dropped when anything breaks it, its errors told apart.
+"""The session at a tracker: opened when needed, closed when anything breaks it, its errors classified.
 
-A statement that broke off may have been carried out or not, or may be carried out later: so a session holds a lock of
-the server, the next one begins when the server has ended the one before, and whoever asked makes everything there anew.
+A statement whose connection broke may have been executed or not, or may still be executed later. So a session holds a
+lock of the server, the next session starts only after the server has ended the previous one, and the caller rebuilds
+everything there.
 """
 
 from __future__ import annotations
@@ -14,55 +15,57 @@ import pymysql
 from pymysql.connections import Connection
 
 from binlake.errors import SchemaError, SourceUnavailable
-from binlake.mysqlbinlog.definitions.described import visible_column
+from binlake.mysqlbinlog.definitions.descriptions import visible_column
 from pump_service.feeder.server import ask_by_name
 
-_LOST = frozenset({0, 1053, 1077, 1079, 1152, 1184, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3169, 4031})
-"""The session is over: the server ends, somebody killed it, the network broke."""
-_NOT_NOW = frozenset({1021, 1030, 1037, 1038, 1040, 1041, 1114, 1203, 1205, 1213, 1226, 1290, 1836, 1969, 3024, 3168})
-"""The server takes no statement for a while: no disk, no memory, locks, limits, read-only."""
+_CONNECTION_LOST = frozenset(
+    {0, 1053, 1077, 1079, 1152, 1184, 1317, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3169, 4031}
+)
+"""Errors of a lost session: the server shuts down, the session was killed, the network broke."""
+_TEMPORARY = frozenset({1021, 1030, 1037, 1038, 1040, 1041, 1114, 1203, 1205, 1213, 1226, 1290, 1836, 1969, 3024, 3168})
+"""Errors of a server that temporarily accepts no statements: no disk, no memory, locks, limits, read-only."""
 _TABLE_WAIT_S = 20
-"""What another session holds is waited for, and no longer: the servers' own limits are a day and a year."""
+"""How long to wait for a table that another session holds: the servers' own limits are a day and a year."""
 _SESSION_WAIT_S = 5
 _NO_SUCH_SESSION = 1094
 
 
 class TrackerLink:
-    """`arguments`: of pymysql; `lock`: the name under which one session at a time works. Not thread-safe."""
+    """`arguments`: for pymysql; `lock`: name of the lock that lets one session work at a time. Not thread-safe."""
 
     def __init__(self, arguments: Mapping[str, Any], lock: str) -> None:
         self._arguments = dict(arguments)
         self._lock = lock
-        self._before = 0
+        self._last_session = 0
         self._connection: Connection[Any] | None = None
         self.visible = ""
 
     def close(self) -> None:
-        """End the session; the next call makes another one."""
+        """End the session; the next call opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._before = connection.thread_id()  # type: ignore[no-untyped-call]
+            self._last_session = connection.thread_id()  # type: ignore[no-untyped-call]
             connection._force_close()  # type: ignore[attr-defined]
 
     def execute(self, texts: Iterable[str], statement: object = "") -> None:
-        """Carry out `texts`, which are those of `statement`. Raises SchemaError, SourceUnavailable."""
-        link = self._connected()
+        """Execute `texts`; errors name `statement`. Raises SchemaError, SourceUnavailable."""
+        link = self._ensure_connected()
         try:
             with closing(link.cursor()) as cursor:
                 for text in texts:
                     cursor.execute(text)
         except pymysql.err.Error as error:
-            raise self._failed(error, statement) from error
+            raise self._translate_error(error, statement) from error
 
     def query(self, sql: str, arguments: Sequence[object] = ()) -> list[dict[str, Any]]:
         """All rows, by upper-case column name. Raises SchemaError, SourceUnavailable."""
-        link = self._connected()
+        link = self._ensure_connected()
         try:
             return ask_by_name(link, sql, arguments)
         except pymysql.err.Error as error:
-            raise self._failed(error, sql) from error
+            raise self._translate_error(error, sql) from error
 
-    def _connected(self) -> Connection[Any]:
+    def _ensure_connected(self) -> Connection[Any]:
         if self._connection is None:
             try:
                 self._connection = pymysql.connect(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
@@ -71,30 +74,30 @@ class TrackerLink:
                     f"the tracker cannot be reached: {error}", hint="look at the tracker in feeder.toml"
                 ) from error
             try:
-                self._begin()
+                self._prepare_session()
             except BaseException:
                 self.close()
                 raise
         return self._connection
 
-    def _begin(self) -> None:
+    def _prepare_session(self) -> None:
         self._take_lock()
         settings = ("foreign_key_checks = 0", "sql_log_bin = 0", f"lock_wait_timeout = {_TABLE_WAIT_S}")
         self.execute(f"SET SESSION {setting}" for setting in settings)
         self.visible = visible_column(self.query)
 
     def _take_lock(self) -> None:
-        if self._before and self._holder() == self._before:
-            self._end_session(self._before)
+        if self._last_session and self._lock_holder() == self._last_session:
+            self._end_session(self._last_session)
         if self.query("SELECT GET_LOCK(%s, %s) AS HELD", (self._lock, _SESSION_WAIT_S))[0]["HELD"] != 1:
-            holder = self._holder()
+            holder = self._lock_holder()
             raise SourceUnavailable(
-                "another session at the tracker has the databases of this source", where={"session": holder},
-                hint=f"a feeder with a source of this name uses the same tracker, or one died without its server"
-                f" noticing: then KILL {holder} there",
+                "another session at the tracker uses the databases of this source", where={"session": holder},
+                hint=f"another feeder with a source of this name uses the same tracker, or a feeder died without the"
+                f" server noticing: then KILL {holder} there",
             )  # fmt: skip
 
-    def _holder(self) -> int:
+    def _lock_holder(self) -> int:
         return int(self.query("SELECT IS_USED_LOCK(%s) AS HOLDER", (self._lock,))[0]["HOLDER"] or 0)
 
     def _end_session(self, session: int) -> None:
@@ -104,20 +107,20 @@ class TrackerLink:
                 cursor.execute("KILL %s", (session,))
         except pymysql.err.Error as error:
             if error.args[:1] != (_NO_SUCH_SESSION,):
-                raise self._failed(error, "KILL") from error
+                raise self._translate_error(error, "KILL") from error
 
-    def _failed(self, error: pymysql.err.Error, statement: object) -> SchemaError | SourceUnavailable:
+    def _translate_error(self, error: pymysql.err.Error, statement: object) -> SchemaError | SourceUnavailable:
         code = error.args[0] if error.args else 0
-        if code in _LOST or not isinstance(code, int):  # without a number: what came was no answer of a server
+        if code in _CONNECTION_LOST or not isinstance(code, int):  # no number: the error is not a server's answer
             self.close()
-            return SourceUnavailable(f"the tracker went away: {error}")
-        if code in _NOT_NOW:
+            return SourceUnavailable(f"the connection to the tracker was lost: {error}")
+        if code in _TEMPORARY:
             return SourceUnavailable(
-                f"the tracker takes no statement now: {error}", hint="look at the server and its log of errors"
+                f"the tracker accepts no statements now: {error}", hint="look at the server and its error log"
             )
         return SchemaError(
             f"the tracker refuses a statement of the source: {error}",
-            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); or say in"
-            " [[source.replace]] of feeder.toml what is to be followed instead (nothing: the statement is passed over)",
+            hint="the tracker should be of the source's family and version ([tracker] in feeder.toml); or set in"
+            " [[source.replace]] of feeder.toml what to follow instead (nothing: the statement is skipped)",
             where={"statement": statement},
         )

@@ -1,7 +1,7 @@
 """Reads one source and publishes it: rows in batches, each statement alone, all in the order of the source's commits.
 
-One thread reads the log ahead, another encodes and publishes. A source that cannot be read on stops alone, by name;
-one that is away, and a tracker, PD or pumps that are away, are waited for.
+One thread reads ahead in the log, another encodes and publishes. A source that cannot be read any further stops alone,
+by name; an unreachable source, tracker, PD or pump is waited for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake.mysqlbinlog.definitions.changes import SchemaChange
 from binlake.mysqlbinlog.model import Position, SourceTransaction, Statement, TableMap
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.rows.schema import TableDef
-from pump_service.feeder.journal import Journal, Place
+from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped
 from pump_service.feeder.settings import SourceFile
 
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 _AHEAD = 2  # batches that are read ahead
 _IDLE_S = 0.5
-_AGAIN_S = 0.5  # before the tracker is asked again
+_RETRY_S = 0.5  # before the tracker is tried again
 
 
 class Log(Protocol):
@@ -41,13 +41,13 @@ class Log(Protocol):
     connections: int
 
     def read(self, max_transactions: int, max_bytes: int, wait_s: float) -> list[SourceTransaction]:
-        """The next transactions; none when none came in time or it was closed. Raises Permanent."""
+        """The next transactions; empty if none came in time or it was closed. Raises Permanent."""
 
     def close(self) -> None:
-        """End reading, from any thread."""
+        """Stop reading; from any thread."""
 
     def end(self) -> None:
-        """Close the connection; by the thread that reads."""
+        """Close the connection; called by the reading thread."""
 
 
 class Definitions(Protocol):
@@ -57,18 +57,18 @@ class Definitions(Protocol):
 
     @property
     def version(self) -> int:
-        """The SchemaVersion behind the last change."""
+        """The SchemaVersion after the last change."""
 
     def definition_of(self, source: str, event: TableMap) -> TableDef | None:
-        """The definition by which rows are read; None where the table is left out."""
+        """The definition with which rows are decoded; None if the table is excluded."""
 
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
-        """What these statements change, or nothing. Raises SourceUnavailable when the tracker is away."""
+        """The changes that these statements make: all or none. Raises SourceUnavailable if the tracker is down."""
 
 
 @dataclass
 class Parts:
-    """What the workers of a feeder share. `version`: the SchemaVersion of the last DDL that is published."""
+    """What the workers of a feeder share. `version`: the SchemaVersion of the last published DDL."""
 
     journal: Journal
     publisher: Publisher
@@ -79,7 +79,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a worker published since it was started; `last_ms`: when the source committed the last of it."""
+    """What a worker has published since its start; `last_ms`: when the source committed the last of it."""
 
     transactions: int = 0
     rows: int = 0
@@ -91,8 +91,8 @@ class Counts:
 
 
 class Worker:
-    """One source. `begin`: gives the log at the source's place, after a first load if need be; `ended`: called once,
-    from its thread, with why it ended: None = it was asked to."""
+    """One source. `begin`: returns the log at the source's position, after a first load if needed; `ended`: called
+    once, from the worker's thread, with the reason it ended: None = it was asked to stop."""
 
     def __init__(
         self, source: SourceFile, parts: Parts, begin: Callable[[], Log], ended: Callable[[BaseException | None], None]
@@ -103,7 +103,7 @@ class Worker:
         self._ended = ended
         self._log: Log | None = None
         self._ready: queue.Queue[list[SourceTransaction] | BaseException] = queue.Queue(_AHEAD)
-        self._over = threading.Event()
+        self._is_over = threading.Event()
         self._oldest_ms = 0
         self._heard = time.time()
         self._thread = threading.Thread(target=self._run, name=f"feeder-{source.name}", daemon=True)
@@ -117,7 +117,7 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let it see that it was asked to stop."""
+        """Interrupt its wait, so that it notices a stop."""
         if self._log is not None:
             self._log.close()
 
@@ -127,13 +127,13 @@ class Worker:
 
     @property
     def trouble(self) -> str:
-        """Why nothing moves, for people; "" = nothing is in the way."""
+        """Why nothing moves, for people; "" = no problem."""
         blocked = self._parts.publisher.blocked.get(self.source.name, "")
         return self.failure or blocked or self.tracker_trouble or (self._log.trouble if self._log else "")
 
     @property
     def connections(self) -> int:
-        """How often the source was connected to."""
+        """Number of connections made to the source."""
         return self._log.connections if self._log else 0
 
     @property
@@ -142,8 +142,8 @@ class Worker:
         return ":".join(map(str, self._log.server)) if self._log else ""
 
     def lag_s(self) -> float:
-        """Seconds since the commit of the oldest transaction that was read and is not published; while the source
-        cannot be read, since it was last heard."""
+        """Seconds since the commit of the oldest transaction that is read but not published; while the source cannot
+        be read, since it last sent anything."""
         now, oldest = time.time(), self._oldest_ms
         if oldest:
             return max(0.0, now - oldest / 1000)
@@ -151,7 +151,7 @@ class Worker:
 
     @property
     def _is_ending(self) -> bool:
-        return self._over.is_set() or self._parts.stopped.is_set()
+        return self._is_over.is_set() or self._parts.stopped.is_set()
 
     def _run(self) -> None:
         failure: BaseException | None = None
@@ -182,7 +182,7 @@ class Worker:
                     raise batch
                 self._publish(batch)
         finally:
-            self._over.set()
+            self._is_over.set()
             source_log.close()
             reader.join()
 
@@ -238,7 +238,7 @@ class Worker:
         if outgoing:
             parts.publisher.publish(name, outgoing, group[-1].end)
         else:
-            self._move(group[-1])
+            self._move_position(group[-1])
         counts, left_out = self.counts, len(group) - len(outgoing)
         self.counts = replace(
             counts, transactions=counts.transactions + len(outgoing), left_out=counts.left_out + left_out,
@@ -246,7 +246,7 @@ class Worker:
         )  # fmt: skip
 
     def _publish_statement(self, transaction: SourceTransaction, statement: Statement) -> None:
-        statements = self._replaced(transaction, statement)
+        statements = self._apply_replacement(transaction, statement)
         while True:
             try:
                 changes = self._follow_and_publish(transaction, statements)
@@ -261,7 +261,7 @@ class Worker:
     def _follow_and_publish(
         self, transaction: SourceTransaction, statements: Sequence[Statement]
     ) -> list[SchemaChange]:
-        """One step under the catalog's lock, which others have while this source waits for its tracker."""
+        """One attempt under the catalog's lock, which others can take while this source waits for its tracker."""
         parts = self._parts
         with parts.catalog.lock:
             changes = self._follow(transaction, statements)
@@ -273,23 +273,23 @@ class Worker:
                     )
                     for change in changes
                 ]  # fmt: skip
-                commit_ts = self._publish_all_or_end(outgoing, transaction.end)
+                commit_ts = self._publish_or_end_feeder(outgoing, transaction.end)
                 for change in changes:
                     log.info("feeder_ddl", source=self.source.name, query=change.query, commit_ts=str(commit_ts))
             else:
-                self._move(transaction)
+                self._move_position(transaction)
             parts.version = parts.catalog.version
         return changes
 
-    def _publish_all_or_end(self, outgoing: Sequence[Outgoing], end: Position) -> int:
-        """The last commit_ts. Raises SharedFailure: the catalog, by which all publish, has the change already."""
+    def _publish_or_end_feeder(self, outgoing: Sequence[Outgoing], end: Position) -> int:
+        """The last commit_ts. Raises SharedFailure on errors: the catalog, which all share, already has the change."""
         try:
             return self._parts.publisher.publish(self.source.name, outgoing, end)
         except BinlakeError as error:
             raise SharedFailure(error.message, hint=error.hint, where=error.where) from error
 
-    def _replaced(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
-        """`statement`, or what the configuration has instead of it."""
+    def _apply_replacement(self, transaction: SourceTransaction, statement: Statement) -> list[Statement]:
+        """`statement`, or what the configuration replaces it with."""
         replacement = self.source.replacement(transaction.id)
         if replacement is None:
             return [statement]
@@ -308,20 +308,20 @@ class Worker:
 
     def _wait_for_tracker(self, error: SourceUnavailable) -> None:
         if not self.tracker_trouble:
-            log.warning("tracker_away", source=self.source.name, error=str(error))
+            log.warning("tracker_unavailable", source=self.source.name, error=str(error))
         self.tracker_trouble = str(error)
-        if self._parts.stopped.wait(_AGAIN_S):
+        if self._parts.stopped.wait(_RETRY_S):
             raise Stopped from error
 
-    def _move(self, transaction: SourceTransaction) -> None:
-        """Nothing of it is wanted: only the position moves."""
+    def _move_position(self, transaction: SourceTransaction) -> None:
+        """Move the position past a transaction of which nothing is published."""
         name, journal = self.source.name, self._parts.journal
-        known = journal.places().get(name) or Place(transaction.end)
-        journal.move(name, replace(known, position=transaction.end))
+        known = journal.read_positions().get(name) or ReadPosition(transaction.end)
+        journal.set_position(name, replace(known, position=transaction.end))
 
 
 def _split_at_statements(batch: Sequence[SourceTransaction]) -> Iterator[list[SourceTransaction]]:
-    """Neighbours with rows together, each statement alone."""
+    """Consecutive transactions with rows together, each statement alone."""
     for with_statement, group in groupby(batch, key=lambda transaction: transaction.statement is not None):
         if with_statement:
             yield from ([transaction] for transaction in group)

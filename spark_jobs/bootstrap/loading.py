@@ -120,7 +120,7 @@ class Loader:
             except DefinitionsDiffer as error:
                 if at_ts is not None or not left:
                     raise
-                log.info("snapshot_again", reason=str(error))
+                log.info("snapshot_retried", reason=str(error))
                 self.pause(_AGAIN_S)
             else:
                 return self._begun(base_ts, structures), structures

@@ -21,7 +21,7 @@ from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, arrow_schema
 from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
 from binlake.mysqlbinlog.tablerows.link import Link
-from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, in_blocks
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.codec.encode import commit_binlog
@@ -106,7 +106,7 @@ def _transactions(link: Link, given: Range, version: int, counted: _Counted) -> 
     writer = BlockWriter(definition)
     where = f" WHERE {given.where}" if given.where else ""
     query = f"SELECT {select_columns(definition)} FROM {qualified(*given.table.name)}{where}"
-    for packets in in_blocks(query_rows(link, query)):
+    for packets in group_into_blocks(query_rows(link, query)):
         counted.rows += len(packets)
         for rows, entries in writer.write(packets).parts(MOST_ROWS, MOST_BYTES):
             if commit_ts > given.last_ts:

@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from binlake.cluster.source import TidbSource
 from binlake.errors import Transient
-from binlake.mysqlbinlog.definitions.described import is_of_users
+from binlake.mysqlbinlog.definitions.descriptions import is_user_database
 from binlake.mysqlbinlog.tablerows.link import Link, Name, ask
 from binlake.rows.schema import Action, DbInfo, DdlJob, SchemaState, TableDef
 from binlake.rows.schema.forms import job_json
@@ -121,7 +121,7 @@ def _state_at(source: TidbSource, ts: int) -> SchemaState:
 
 def _compare(tables: Sequence[TableDef], shown: dict[Name, Shape], rules: Rules) -> None:
     known = {fold_pair((table.db, table.name)): shape_of(table) for table in tables}
-    seen = {fold_pair(name): shape for name, shape in shown.items() if is_of_users(name[0]) and rules.keeps(*name)}
+    seen = {fold_pair(name): shape for name, shape in shown.items() if is_user_database(name[0]) and rules.keeps(*name)}
     for name in sorted(known.keys() | seen.keys()):
         if known.get(name) != seen.get(name):
             raise DefinitionsDiffer(

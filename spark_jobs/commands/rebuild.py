@@ -37,14 +37,14 @@ def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> l
     A result's state is `same` or `changed`; its detail has the Delta versions from before.
     """
     results = []
-    for cut in progress.left():
+    for cut in progress.remaining():
         began = time.monotonic()
         window = Bounds(*ctx.windows.landed(cut)[0])
         result = _compare_digests(ctx, window, (MUTATION, DDL), lambda window=window: [run_stage("merge", ctx, window)])  # type: ignore[misc]
         if through == "convert":
             result = _with_sink(ctx, window, result)
         result = replace(result, seconds=time.monotonic() - began)
-        progress.done(cut, result.rows, result.seconds, {**result.detail, "state": result.state})
+        progress.record_done(cut, result.rows, result.seconds, {**result.detail, "state": result.state})
         results.append(result)
     progress.finish({"windows": len(results)})
     return results

@@ -19,7 +19,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.repair.validation.ledger import LOCK, Entry, Ledger, Status
-from binlake.repair.validation.run import SPOKEN, STAGE, list_errors
+from binlake.repair.validation.run import MANUAL_STAGE, STAGE, list_errors
 
 _SHOWN: dict[str, tuple[Status, ...]] = {
     "new": ("new",), "ignored": ("ignored",), "resolved": ("resolved",), "pending": ("pending",),
@@ -88,7 +88,9 @@ def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[E
     }  # fmt: skip
     run_id = f"validation-{uuid.uuid4().hex[:12]}"
     windows.record(
-        WindowEvent(SPOKEN, reached, reached, _SAID[action], len(changed), run_id=run_id, sink="sql", detail=detail)
+        WindowEvent(
+            MANUAL_STAGE, reached, reached, _SAID[action], len(changed), run_id=run_id, sink="sql", detail=detail
+        )
     )
 
 

@@ -23,7 +23,7 @@ from binlake.repair.backfill.repair import hold_target
 from binlake.repair.verify import Verification, VerifyOptions, verify
 from binlake.repair.verify.fixes import fix_batches
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import Repaired, apply_file, keys_of, repair_keys, target_hold
+from binlake.repair.verify.repairing import Repaired, apply_file, keys_of, make_settled_target, repair_keys
 from binlake.repair.verify.tables import VerifiedTable, tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
@@ -180,7 +180,7 @@ def _run_fix(replication: Replication, found: Verification, run_id: str, wait_s:
 
 
 def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult:
-    with target_hold(replication) as target:
+    with make_settled_target(replication) as target:
         done = apply_file(replication, path, target)
     return record_repair(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
 

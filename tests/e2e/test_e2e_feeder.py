@@ -25,7 +25,7 @@ from binlake.lake.paths import LakePaths
 from binlake.target.commands.bootstrap import Bootstrap, follow_bootstrap
 from pump_service.feeder.journal import Journal, LoadedChunk
 from pump_service.feeder.publisher import Stopped
-from pump_service.feeder.snapshot.kept import load_record
+from pump_service.feeder.snapshot.loadstate import read_load_record
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -139,7 +139,7 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
                 killer.kill_at(*step)
                 mixed_transactions(link, "fed", 200 + number, 30)
                 with closing(Journal(tmp_path / "feeder")) as journal:
-                    kept.append(load_record(journal, "shard-1")["rows"])
+                    kept.append(read_load_record(journal, "shard-1")["rows"])
         assert kept[1:5] == sorted(kept[1:5])
         assert kept[1] > 0
         cluster.start_feeder()
@@ -160,15 +160,15 @@ def test_a_full_load_that_is_killed_again_and_again_goes_on(
 
 def _do_behind_second_chunks(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """`act` once some chunks of a full load, and then some more, are in the journal."""
-    keep, calls = Journal.keep_chunks, itertools.count(1)
+    keep, calls = Journal.store_chunks, itertools.count(1)
 
     def keep_and_act(self: Journal, chunks: Sequence[LoadedChunk]) -> None:
         keep(self, chunks)
         if next(calls) == 2:
             act()
 
-    monkeypatch.setattr(Journal, "keep_chunks", keep_and_act)
-    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 20_000)
+    monkeypatch.setattr(Journal, "store_chunks", keep_and_act)
+    monkeypatch.setattr("pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 20_000)
 
 
 def test_a_source_that_dies_in_its_full_load_is_waited_for(

@@ -39,7 +39,7 @@ def test_every_key_is_read_once_however_often_it_is_begun_again(seed: int) -> No
             if (left := ranges.next()) is not None and draw.random() < 0.6:
                 keys = keys_of(left)
                 bound = draw.choice([str(key) for key in keys if key < KEYS and str(key) != left.high] + [left.high])
-                given.append(part := ranges.give(left, bound))
+                given.append(part := ranges.claim(left, bound))
                 assert (part.low, part.high) == (left.low, bound)
             elif given:
                 done = given.pop(draw.randrange(len(given)))
@@ -64,7 +64,7 @@ def test_parts_that_are_being_read_stay_apart() -> None:
     for bound in ("3", "5", ""):
         left = ranges.next()
         assert left is not None
-        ranges.give(left, bound)
+        ranges.claim(left, bound)
     assert ranges.next() is None
     ranges.finish("3", "5", 0)
     assert ranges.store() == [("", "3", -1), ("3", "5", 0), ("5", "", -1)]

@@ -10,7 +10,7 @@ from support import tabledefs as d
 
 from binlake.base.varint import write_uvarint
 from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
-from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, in_blocks
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import RowWriter
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -169,5 +169,5 @@ def test_a_text_of_another_form_is_left_to_the_plain_writer(column: d.Json, odd:
 
 
 def test_blocks_are_bounded_by_rows_and_bytes() -> None:
-    assert [len(block) for block in in_blocks([[b"x"] * 3000] * 3)] == [6000, 3000]
-    assert [len(block) for block in in_blocks([[bytes(1 << 19)], [bytes(1 << 19)], [b"x"]])] == [2, 1]
+    assert [len(block) for block in group_into_blocks([[b"x"] * 3000] * 3)] == [6000, 3000]
+    assert [len(block) for block in group_into_blocks([[bytes(1 << 19)], [bytes(1 << 19)], [b"x"]])] == [2, 1]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from binlake.mysqlbinlog.events.header import HEADER_BYTES, EventType
-from binlake.mysqlbinlog.events.transactions import Gtids, TransactionReader
+from binlake.mysqlbinlog.events.transactions import GtidOrigin, TransactionReader
 from binlake.mysqlbinlog.model import Flavor, Position, SourceTransaction
 
 UUID_1 = UUID("11111111-2222-3333-4444-555555555555")
@@ -80,7 +80,7 @@ def reader_of(flavor: Flavor = Flavor.MYSQL, start: Position = START, **options:
     def none_prepared(*_: object) -> tuple[()]:
         raise AssertionError("a prepared transaction is asked for")
 
-    settings = {"find_prepared": none_prepared, "gtids": Gtids.KNOWN, "resume": start, **options}
+    settings = {"find_prepared": none_prepared, "gtids": GtidOrigin.KNOWN, "resume": start, **options}
     return TransactionReader(flavor, start, **settings)  # type: ignore[arg-type]
 
 

@@ -37,8 +37,8 @@ CALLS: dict[str, tuple[type, str]] = {
     "register": (Registration, "begin"),
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
-_CALLS = CALLS | {"kept": (Journal, "keep_chunks")}
-_REQUEST = "pump_service.feeder.snapshot.keeping._HELD_BYTES"
+_CALLS = CALLS | {"kept": (Journal, "store_chunks")}
+_REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 """Small here, so that a load of few rows has many."""
 
 

@@ -14,7 +14,7 @@ from pymysql.cursors import DictCursor
 from binlake.base.dialects import Dialect
 from binlake.dialect import map_ddl
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.definitions.described import (
+from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
     TableDescription,

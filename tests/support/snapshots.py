@@ -29,7 +29,7 @@ def reader_of(
     """A reader of one table, with the structure that it has now, and its progress."""
     name = (table.db, table.name)
     with server.connect() as link:
-        text = structures.table_text(link, name)
+        text = structures.read_create_text(link, name)
     assert text is not None
     progress = Progress.of({name: 1}, [name])
     tables, limits = [SourceTable(name, table, text)], {"chunk_rows": chunk_rows, "most_rows": most_rows}

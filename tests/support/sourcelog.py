@@ -6,7 +6,7 @@ from support.mariadb import MariaDb
 
 from binlake.mysqlbinlog.model import Position, SourceTransaction
 from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.server import connect, read_log_end
 from pump_service.feeder.settings import SourceFile
 
 SERVER_ID = 4_000_000
@@ -24,7 +24,7 @@ def end_of(server: MariaDb) -> Position:
     """Where the server's log ends."""
     link = connect(source_of(server))
     try:
-        return log_end(link)
+        return read_log_end(link)
     finally:
         link.close()
 

@@ -9,7 +9,7 @@ from support.tinylake import set_checkpoint
 
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.validation import Validated, validate
+from binlake.repair.validation import ValidationResult, validate
 from binlake.repair.validation.ledger import Ledger
 
 
@@ -23,7 +23,7 @@ class Watched:
         self.source: dict[str, Any] = {}
         self.run()
 
-    def run(self, **options: Any) -> Validated:
+    def run(self, **options: Any) -> ValidationResult:
         sections = {name: value for name, value in options.items() if name == "filters"}
         validation = {**self.options, **{name: value for name, value in options.items() if name not in sections}}
         # As a file would be read: with its aliases.

@@ -1,8 +1,8 @@
 """The clauses of an ALTER TABLE in standard form, with TiDB's kind of each.
 
-Column definitions are taken from the table as it is afterwards (`columntext`), so that no setting of the session is
-left to be known. Names are quoted where the grammar has a name. Clauses that no target needs (engine, row format,
-how to run it) are left out, as are those that IF EXISTS made do nothing.
+Column definitions are taken from the resulting table (`columntext`), so that they do not depend on settings of the
+session. Names are quoted wherever the grammar has a name. Clauses that no target needs (engine, row format, how to run
+the statement) are dropped, as are those that had no effect because of IF [NOT] EXISTS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from binlake.statements.literal import quote_name
 _PARTITION_VERBS = (
     "ANALYZE", "CHECK", "COALESCE", "DROP", "OPTIMIZE", "REBUILD", "REORGANIZE", "REPAIR", "TRUNCATE",
 )  # fmt: skip
-_LEFT_OUT = frozenset(
+_IGNORED_CLAUSES = frozenset(
     {
         "ALGORITHM", "ANALYZE", "AVG_ROW_LENGTH", "CHECK", "CHECKSUM", "COMPRESSION", "CONNECTION", "DATA",
         "DELAY_KEY_WRITE", "DISABLE", "ENABLE", "ENCRYPTED", "ENCRYPTION", "ENCRYPTION_KEY_ID", "ENGINE",
@@ -42,7 +42,7 @@ _LEFT_OUT = frozenset(
         "STATS_SAMPLE_PAGES", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION", "VALIDATE", "WITH", "WITHOUT",
     }
 )  # fmt: skip
-"""First words of clauses that say how the server stores or does it: nothing for a target."""
+"""First words of clauses about how the server stores the table or runs the statement: irrelevant for a target."""
 _OPTIONS = (
     "ALGORITHM", "AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHARACTER", "CHARSET", "CHECKSUM", "COLLATE", "COMMENT",
     "COMPRESSION", "CONNECTION", "DATA", "DELAY_KEY_WRITE", "ENCRYPTION", "ENGINE", "ENGINE_ATTRIBUTE", "INDEX",
@@ -50,16 +50,16 @@ _OPTIONS = (
     "ROW_FORMAT", "SECONDARY_ENGINE", "SECONDARY_ENGINE_ATTRIBUTE", "STATS_AUTO_RECALC", "STATS_PERSISTENT",
     "STATS_SAMPLE_PAGES", "STORAGE", "TABLESPACE", "TRANSACTIONAL", "TYPE", "UNION",
 )  # fmt: skip
-"""First words of the options of a table: a value follows, with or without `=`, and maybe the next option."""
+"""First words of table options: a value follows, with or without `=`, and possibly the next option."""
 _FOREIGN_KEY, _CHECK = "FOREIGN KEY", "CHECK"
 
 
 @dataclass
-class Altered:
+class AlterClauses:
     """`specs`: clauses for a target with TiDB's kind of each.
 
-    `former`: by the name of a column afterwards, the one that it had before; None for a new column of a name that
-    another one had before. All folded; a name that is not there stayed.
+    `former`: by a column's new name, its name before; None for a new column whose name another column had before. All
+    folded; names that are not in it did not change.
     """
 
     specs: list[tuple[Action, list[Token]]] = field(default_factory=list)
@@ -77,31 +77,31 @@ class Altered:
 
 
 def _former_names(specs: Sequence[Token], names: Set[str]) -> dict[str, str | None]:
-    """`Altered.former` of clauses about a table that had the columns `names`."""
+    """`AlterClauses.former` for clauses on a table that had the columns `names`."""
     renamed = {new: old for new, old in renamed_columns(specs).items() if old in names}
     return dict.fromkeys((*renamed.values(), *dropped_columns(specs))) | renamed
 
 
 def refuse_unlogged_rows(specs: Sequence[Token]) -> None:
-    """Raises SchemaError for clauses that give a table other rows without logging them."""
+    """Raises SchemaError for clauses that change a table's rows without logging them."""
     for spec in split_list(specs):
         converts = len(spec) > 1 and spec[0].is_word("CONVERT") and spec[1].is_word("PARTITION", "TABLE")
         if converts or (spec and spec[0].is_word("DISCARD", "IMPORT", "EXCHANGE")):
             raise SchemaError(
-                "a statement gives a table other rows without logging them",
-                hint="take a new snapshot of the source behind this statement (binlake bootstrap)",
+                "a statement changes a table's rows without logging them",
+                hint="take a new snapshot of the source after this statement (binlake bootstrap)",
                 where={"clause": " ".join(token.text for token in spec)},
             )
 
 
-def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> Altered:
-    """The clauses behind `ALTER TABLE name`, of a table that was `before` and is `after`.
+def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) -> AlterClauses:
+    """The clauses after `ALTER TABLE name`, for a table that was `before` and is `after`.
 
-    Raises SchemaError for one that is not known.
+    Raises SchemaError for an unknown clause.
     """
-    reader = _Specs(before, after)
-    altered = Altered(former=_former_names(specs, reader.names))
-    for spec in _apart(specs):
+    reader = _SpecReader(before, after)
+    altered = AlterClauses(former=_former_names(specs, reader.names))
+    for spec in _split_clauses(specs):
         # CHARACTER SET and COLLATE are two options, and one clause here.
         altered.specs += [
             clause
@@ -111,41 +111,41 @@ def standard_specs(specs: Sequence[Token], before: TableDef, after: CreateText) 
     return altered
 
 
-def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
-    """Single clauses: `ADD (a INT, b INT)` is two, and options may stand side by side without a comma."""
-    for spec in _clauses(specs):
-        spec = _without_wait(spec)
+def _split_clauses(specs: Sequence[Token]) -> Iterator[list[Token]]:
+    """Single clauses: `ADD (a INT, b INT)` is two, and options may follow each other without a comma."""
+    for spec in _split_at_commas(specs):
+        spec = _strip_wait(spec)
         start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
         if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
             for part in split_list(spec[start + 1 : find_closing(spec, start)]):
                 head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else "ADD COLUMN")
                 yield [*head, *part]
         elif spec:
-            yield from _options_apart(spec)
+            yield from _split_options(spec)
 
 
-def _clauses(specs: Sequence[Token]) -> list[list[Token]]:
-    """The clauses at commas; one of partitions has a list of names, and is the last."""
+def _split_at_commas(specs: Sequence[Token]) -> list[list[Token]]:
+    """The clauses separated by commas; a partition clause has a list of names, and is the last."""
     parts = split_list(specs)
-    at = next((n for n, part in enumerate(parts) if _is_of_partitions(part)), len(parts))
+    at = next((n for n, part in enumerate(parts) if _is_partition_clause(part)), len(parts))
     return [*parts[:at], *([join_list(parts[at:])] if parts[at:] else [])]
 
 
-def _is_of_partitions(part: Sequence[Token]) -> bool:
+def _is_partition_clause(part: Sequence[Token]) -> bool:
     return len(part) > 1 and part[0].is_word(*_PARTITION_VERBS) and part[1].is_word("PARTITION")
 
 
-def _without_wait(spec: list[Token]) -> list[Token]:
+def _strip_wait(spec: list[Token]) -> list[Token]:
     if spec[:1] and spec[0].is_word("WAIT"):
         return spec[2:]
     return spec[1:] if spec[:1] and spec[0].is_word("NOWAIT") else spec
 
 
-def _options_apart(spec: list[Token]) -> Iterator[list[Token]]:
+def _split_options(spec: list[Token]) -> Iterator[list[Token]]:
     """`ENGINE=InnoDB COMMENT 'x'`: each option is a clause of its own."""
     starts, at = list[int](), 0
     while at < len(spec):
-        value = _option_value(spec, at)
+        value = _find_option_value(spec, at)
         if value is None:
             break
         starts.append(at)
@@ -154,8 +154,8 @@ def _options_apart(spec: list[Token]) -> Iterator[list[Token]]:
         yield spec[first:end]
 
 
-def _option_value(spec: Sequence[Token], at: int) -> int | None:
-    """Where the value of the option that begins at `at` stands; None where none begins."""
+def _find_option_value(spec: Sequence[Token], at: int) -> int | None:
+    """The index of the value of the option that begins at `at`; None if no option begins there."""
     at += spec[at].is_word("DEFAULT")
     if at >= len(spec) or spec[at].kind is not TokenKind.WORD:
         return None
@@ -168,18 +168,18 @@ def _option_value(spec: Sequence[Token], at: int) -> int | None:
     return end + has_mark if has_mark or spec[at].is_word(*_OPTIONS) else None
 
 
-class _Specs:
+class _SpecReader:
     """Reads the clauses of one ALTER."""
 
     def __init__(self, before: TableDef, after: CreateText) -> None:
         self._before, self._after = before, after
         self.names = {fold_name(column.name) for column in before.all_columns}
         self._keys = {fold_name(index.name) for index in before.indexes}
-        self._constraints = _constraints_in(str(before.raw.get(CREATE_KEY, "")))
+        self._constraints = _find_constraints(str(before.raw.get(CREATE_KEY, "")))
 
     def read(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
-        if word in _LEFT_OUT and not (word == "CHECK" and len(spec) > 1 and spec[1].is_mark("(")):
+        if word in _IGNORED_CLAUSES and not (word == "CHECK" and len(spec) > 1 and spec[1].is_mark("(")):
             return []
         readers = {
             "ADD": self._add, "DROP": self._drop, "MODIFY": self._modify, "CHANGE": self._change,
@@ -200,7 +200,7 @@ class _Specs:
     def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         start = next((at for at, token in enumerate(spec) if token.is_mark("(")), len(spec))
         head = [token for token in spec[:start] if not token.is_word("IF", "NOT", "EXISTS")]
-        if len(head) < start and self._is_there(head):
+        if len(head) < start and self._existed_before(head):
             return []
         action = Action.ADD_INDEX
         if any(token.is_word("PRIMARY") for token in head):
@@ -210,25 +210,25 @@ class _Specs:
         elif any(token.is_word("CHECK") for token in head):
             action = Action.ADD_CHECK
         words = (*KEY_HEADS, "ADD", "USING", "BTREE", "HASH", "RTREE")
-        named = [token if token.is_word(*words) else _named(token) for token in head]
-        return [(action, [*named, *self._key_parts(spec[start:])])]
+        named = [token if token.is_word(*words) else _as_name(token) for token in head]
+        return [(action, [*named, *self._quote_key_columns(spec[start:])])]
 
-    def _is_there(self, head: Sequence[Token]) -> bool:
-        """Whether the table had the key or constraint that a clause names in front of its parentheses."""
+    def _existed_before(self, head: Sequence[Token]) -> bool:
+        """Whether the table already had the key or constraint that a clause names before its parentheses."""
         if any(token.is_word("PRIMARY") for token in head):
             return bool(self._before.primary_key)
         known = self._constraints if any(t.is_word("FOREIGN", "CHECK") for t in head) else self._keys
         return any(fold_name(token.value) in known for token in head if not token.is_word(*KEY_HEADS, "ADD"))
 
-    def _key_parts(self, tokens: Sequence[Token]) -> list[Token]:
-        """Names of columns quoted in the parentheses of a key; what follows them stays (REFERENCES, USING)."""
+    def _quote_key_columns(self, tokens: Sequence[Token]) -> list[Token]:
+        """Quote column names in the parentheses of a key; what follows stays unchanged (REFERENCES, USING)."""
         put, previous = list[Token](), None
         for token in tokens:
             name = token.kind is TokenKind.WORD and previous is not None and (
                 previous.is_mark("(") or previous.is_mark(",") or previous.is_word("REFERENCES")
             )  # fmt: skip
             is_column = name and (fold_name(token.text) in self.names or self._after.column(token.text) is not None)
-            put.append(_named(token) if is_column or (previous and previous.is_word("REFERENCES")) else token)
+            put.append(_as_name(token) if is_column or (previous and previous.is_word("REFERENCES")) else token)
             previous = token
         return put
 
@@ -249,23 +249,23 @@ class _Specs:
         at = past_exists(spec, 1 + second.is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
-        return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _named(spec[at])])]
+        return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _as_name(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
         place = past_exists(spec, at)
         name = fold_name(spec[place].value)
         if place > at and name not in self._keys and name not in self._constraints:
             return []
-        return [(action, [*spec[:at], _named(spec[place])])]
+        return [(action, [*spec[:at], _as_name(spec[place])])]
 
     def _drop_constraint(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
-        """DROP CONSTRAINT by what it is, which nothing but the table before tells."""
+        """DROP CONSTRAINT by the constraint's kind, which only the table before the statement shows."""
         name = spec[past_exists(spec, 2)]
         kind = self._constraints.get(fold_name(name.value), "")
         if not kind:
             return self._drop_key(spec, 2, Action.DROP_INDEX)
         action = Action.DROP_CHECK if kind == _CHECK else Action.DROP_FOREIGN_KEY
-        return [(action, [*spaced_tokens(f"DROP {kind}"), _named(name)])]
+        return [(action, [*spaced_tokens(f"DROP {kind}"), _as_name(name)])]
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
@@ -277,24 +277,24 @@ class _Specs:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
-        head = [*spaced_tokens("CHANGE COLUMN"), _named(spec[at])]
+        head = [*spaced_tokens("CHANGE COLUMN"), _as_name(spec[at])]
         return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
 
     def _column(self, spec: list[Token], name: int, at: int) -> list[Token]:
-        """`name definition [UNIQUE] [PRIMARY KEY] [FIRST | AFTER x]`, the definition as the table has it afterwards."""
+        """`name definition [UNIQUE] [PRIMARY KEY] [FIRST | AFTER x]`, with the definition of the resulting table."""
         definition = self._after.column(spec[name].value)
         if definition is None:
-            # A later clause took the column away again.
+            # A later clause removed the column again.
             definition = list(spec[at:])
-            return [_named(spec[name]), *definition]
-        return [_named(spec[name]), *definition, *_inline_keys(spec[at:]), *_place(spec[at:])]
+            return [_as_name(spec[name]), *definition]
+        return [_as_name(spec[name]), *definition, *_inline_keys(spec[at:]), *_column_position(spec[at:])]
 
     def _alter(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         if spec[1].is_word("INDEX", "KEY"):
             at = past_exists(spec, 2)
             if at > 2 and fold_name(spec[at].value) not in self._keys:
                 return []
-            return [(Action.INDEX_VISIBILITY, [*spec[:2], _named(spec[at]), *spec[at + 1 :]])]
+            return [(Action.INDEX_VISIBILITY, [*spec[:2], _as_name(spec[at]), *spec[at + 1 :]])]
         if spec[1].is_word("CHECK", "CONSTRAINT"):
             return []
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
@@ -303,7 +303,7 @@ class _Specs:
             return []
         if fold_name(spec[at].value) not in self.names:
             return []
-        return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _named(spec[at]), *rest])]
+        return [(Action.SET_DEFAULT, [*spaced_tokens("ALTER COLUMN"), _as_name(spec[at]), *rest])]
 
     def _rename(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = past_exists(spec, 2)
@@ -311,7 +311,7 @@ class _Specs:
         if at > 2 and fold_name(spec[at].value) not in (self.names if is_column else self._keys):
             return []
         action = Action.MODIFY_COLUMN if is_column else Action.RENAME_INDEX
-        return [(action, [*spec[:2], _named(spec[at]), *spaced_tokens("TO"), _named(spec[at + 2])])]
+        return [(action, [*spec[:2], _as_name(spec[at]), *spaced_tokens("TO"), _as_name(spec[at + 2])])]
 
     def _option(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
@@ -327,13 +327,13 @@ class _Specs:
         raise SchemaError(
             f"ALTER TABLE ... {word} is not known",
             hint="if it changes no definition, name its transaction in [[source.replace]] of feeder.toml: without"
-            " statements it is passed over",
+            " statements it is skipped",
             where={"table": f"{self._before.db}.{self._before.name}"},
         )
 
 
-def _constraints_in(create: str) -> dict[str, str]:
-    """What each named constraint of a CREATE TABLE is, by its name folded: a foreign key or a check."""
+def _find_constraints(create: str) -> dict[str, str]:
+    """The kind of each named constraint of a CREATE TABLE, by its folded name: a foreign key or a check."""
     constraints = dict[str, str]()
     for head, name, kind in zip(tokens := tokenize(create), tokens[1:], tokens[2:], strict=False):
         if head.is_word("CONSTRAINT") and kind.is_word("FOREIGN", "CHECK"):
@@ -341,12 +341,12 @@ def _constraints_in(create: str) -> dict[str, str]:
     return constraints
 
 
-def _named(token: Token) -> Token:
+def _as_name(token: Token) -> Token:
     return Token(TokenKind.NAME, quote_name(token.value), space=True)
 
 
 def _inline_keys(definition: Sequence[Token]) -> list[Token]:
-    """The keys that a column's definition asks for; a bare KEY is the primary one."""
+    """The keys that a column's definition declares; KEY alone means the primary key."""
     depth, words = 0, list[str]()
     for token in definition:
         depth += token.is_mark("(") - token.is_mark(")")
@@ -357,9 +357,9 @@ def _inline_keys(definition: Sequence[Token]) -> list[Token]:
     return spaced_tokens(" UNIQUE KEY" * unique + " PRIMARY KEY" * primary)
 
 
-def _place(definition: Sequence[Token]) -> list[Token]:
+def _column_position(definition: Sequence[Token]) -> list[Token]:
     if definition and definition[-1].is_word("FIRST"):
         return spaced_tokens("FIRST")
     if len(definition) > 1 and definition[-2].is_word("AFTER"):
-        return [*spaced_tokens("AFTER"), _named(definition[-1])]
+        return [*spaced_tokens("AFTER"), _as_name(definition[-1])]
     return []

@@ -1,8 +1,8 @@
 """One change of the catalog as a DDL job of TiDB: its text, its ids, and the definitions after it.
 
-A job says in `feeder` what TiDB's has no place for: the source, and what is remembered of an online-DDL tool's tables
-(such a job did not take effect). Jobs are the whole state: who folds them in order has the catalog, its next id and its
-next version.
+A job has in `feeder` what TiDB's has no field for: the source, and the state of an online-DDL tool's tables (such a job
+did not take effect). Jobs are the whole state: folding them in order gives the catalog, its next id and its next
+version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.rows.schema import Action, DdlJob
 from binlake.rows.schema.actions import PUBLIC
 from binlake.rows.schema.forms import Json
 
-_LEAVE = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
+_REMOVING = frozenset({Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_COLUMN, Action.DROP_INDEX})
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class SchemaChange:
 
     @property
     def version(self) -> int:
-        """The SchemaVersion after it."""
+        """The SchemaVersion after the change."""
         return int(self.body["binlog"]["SchemaVersion"])
 
     @property
     def schema_state(self) -> int:
-        """`ddl_schema_state` of its binlog: 0 where something leaves, else public."""
-        return 0 if Action(self.body["type"]) in _LEAVE else PUBLIC
+        """`ddl_schema_state` of its binlog: 0 if something is removed, else public."""
+        return 0 if Action(self.body["type"]) in _REMOVING else PUBLIC
 
     def job(self, start_ts: int, commit_ts: int) -> Json:
         """The job as `/ddl/history` shows it, and as the journal stores it."""
@@ -48,12 +48,12 @@ class SchemaChange:
 
 
 def source_of(job: Mapping[str, Any]) -> str:
-    """The source whose change a job is."""
+    """The source that made a job's change."""
     return str(job["feeder"]["source"])
 
 
 def greatest_id(jobs: Iterable[DdlJob]) -> int:
-    """The greatest id of a job, database or table in `jobs`; 0 where there is none."""
+    """The greatest id of a job, database or table in `jobs`; 0 if there is none."""
     return max(
         (max(job.id, job.schema_id, job.table_id, (job.table_info or {}).get("id", 0)) for job in jobs), default=0
     )

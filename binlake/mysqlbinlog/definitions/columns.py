@@ -1,6 +1,6 @@
 """A column of MySQL or MariaDB as TiDB's TableInfo has it: type number, lengths, flags, defaults.
 
-Types that no TiDB has (geometry, UUID, INET6, VECTOR) are refused by name: no row of such a table could be carried.
+Types that no TiDB has (geometry, UUID, INET6, VECTOR) are refused by name: rows of such a table cannot be replicated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from binlake.dialect.tokens import Token, TokenKind, find_closing, tokenize
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.described import ColumnRow
+from binlake.mysqlbinlog.definitions.descriptions import ColumnRow
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, name_json
@@ -39,7 +39,7 @@ _NO_FRACTION = {t.FLOAT: -1, t.DOUBLE: -1}
 
 @dataclass(frozen=True)
 class SqlType:
-    """A COLUMN_TYPE read: `tp` and lengths as TiDB has them."""
+    """A parsed COLUMN_TYPE: `tp` and lengths as TiDB has them."""
 
     tp: int
     flen: int
@@ -51,7 +51,7 @@ class SqlType:
 
 @dataclass(frozen=True)
 class Default:
-    """The default of a column: TiDB's text (None = none), whether it is an expression, and bytes of a BIT's."""
+    """The default of a column: TiDB's text (None = none), whether it is an expression, and the bytes for a BIT."""
 
     text: str | None = None
     is_expr: bool = False
@@ -88,7 +88,7 @@ def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]
     if tp == t.NEWDECIMAL:
         return (numbers[0] if numbers else 10), (numbers[1] if len(numbers) > 1 else 0)
     if tp in _WIDTHS:
-        # A server that does not show widths: what it has shown before, and TiDB does.
+        # If the server shows no width: the one that older servers, and TiDB, show.
         return (numbers[0] if numbers else _WIDTHS[tp] - (unsigned and tp != t.LONGLONG)), 0
     if tp in (t.FLOAT, t.DOUBLE) and len(numbers) == 2:
         return numbers[0], numbers[1]
@@ -100,11 +100,11 @@ def column_info(
 ) -> Json:
     """One element of TableInfo.cols; `place`: its (id, offset), `generated`: the expression of a generated column.
 
-    Raises SchemaError for a type or a default that cannot be carried.
+    Raises SchemaError for a type or a default that is not supported.
     """
     kind = read_type(row.type)
     if kind is None:
-        raise _cannot_carry(row, table, f"the type {row.type}")
+        raise _unsupported_error(row, table, f"the type {row.type}")
     default = read_default(row, kind, flavor, table)
     charset, collate = _charset_of(row, kind)
     return {
@@ -118,12 +118,12 @@ def column_info(
 
 
 def is_virtual(row: ColumnRow) -> bool:
-    """True for a generated column that is computed at each read."""
+    """True for a generated column that is computed when it is read."""
     return "VIRTUAL" in row.extra.upper()
 
 
 def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> Default:
-    """The default as TiDB stores it. The families show it differently: MariaDB as an SQL literal or expression."""
+    """The default as TiDB stores it. The families show it differently: MariaDB shows an SQL literal or expression."""
     text = row.default
     if text is None or (flavor is Flavor.MARIADB and text.upper() == "NULL"):
         return Default()
@@ -133,15 +133,15 @@ def read_default(row: ColumnRow, kind: SqlType, flavor: Flavor, table: str) -> D
         bits = int(text[2:-1] or "0", 2).to_bytes((kind.flen + 7) // 8, "big")
         return Default(bits.decode("latin-1"), bits=bits)
     if flavor is Flavor.MARIADB:
-        return _written_default(row, text, table)
+        return _read_literal_default(row, text, table)
     if "DEFAULT_GENERATED" in row.extra.upper():
         return Default(text, is_expr=True)
     in_hex = row.type.startswith(("binary", "varbinary")) and text[:2] == "0x"
-    return Default(_as_text(bytes.fromhex(text[2:]), row, table) if in_hex else text)
+    return Default(_decode_default(bytes.fromhex(text[2:]), row, table) if in_hex else text)
 
 
-def _written_default(row: ColumnRow, text: str, table: str) -> Default:
-    """The default of SQL text: one literal with or without a sign, or else an expression."""
+def _read_literal_default(row: ColumnRow, text: str, table: str) -> Default:
+    """The default from SQL text: one literal with or without a sign, else an expression."""
     tokens = tokenize(text)
     kinds = [token.kind for token in tokens]
     if kinds == [TokenKind.STRING] or kinds == [TokenKind.NUMBER]:
@@ -149,15 +149,15 @@ def _written_default(row: ColumnRow, text: str, table: str) -> Default:
     if kinds == [TokenKind.MARK, TokenKind.NUMBER]:
         return Default(tokens[0].text + tokens[1].text)
     if kinds == [TokenKind.WORD, TokenKind.STRING] and tokens[0].is_word("X"):
-        return Default(_as_text(bytes.fromhex(tokens[1].value), row, table))
+        return Default(_decode_default(bytes.fromhex(tokens[1].value), row, table))
     return Default(text, is_expr=True)
 
 
-def _as_text(value: bytes, row: ColumnRow, table: str) -> str:
+def _decode_default(value: bytes, row: ColumnRow, table: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise _cannot_carry(row, table, "a default of bytes that are no UTF-8") from None
+        raise _unsupported_error(row, table, "a default of bytes that are not UTF-8") from None
 
 
 def _charset_of(row: ColumnRow, kind: SqlType) -> tuple[str, str]:
@@ -170,7 +170,7 @@ def _charset_of(row: ColumnRow, kind: SqlType) -> tuple[str, str]:
 
 
 def tidb_charset(name: str) -> str:
-    """TiDB's name of a character set or collation: it says `utf8` of what the servers call `utf8mb3`."""
+    """TiDB's name of a character set or collation: it calls `utf8` what the servers call `utf8mb3`."""
     return "utf8" + name.removeprefix("utf8mb3") if name.startswith("utf8mb3") else name
 
 
@@ -192,9 +192,9 @@ def _base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _cannot_carry(row: ColumnRow, table: str, what: str) -> SchemaError:
+def _unsupported_error(row: ColumnRow, table: str, what: str) -> SchemaError:
     return SchemaError(
-        f"a column has {what}, which Binlake cannot carry",
-        hint="leave the table out (ignore-tables of the source in feeder.toml), or change the column at the source",
+        f"a column has {what}, which Binlake cannot replicate",
+        hint="exclude the table (ignore-tables of the source in feeder.toml), or change the column at the source",
         where={"table": table, "column": row.name},
     )

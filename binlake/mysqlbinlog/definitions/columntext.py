@@ -1,7 +1,7 @@
 """Columns and tables as DDL text that means the same in every session: read from SHOW CREATE TABLE, not as written.
 
-Each text column says its character set and collation where they are not the table's, a table always does; what only
-the source's server understands (engine, row format, versions in comments, invisible columns) is gone.
+Each text column states its character set and collation if they differ from the table's; a table always does. What only
+the source's server understands (engine, row format, versions in comments, invisible columns) is removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.dialect.tokens import (
     tokenize,
 )
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.statements import unwrapped
+from binlake.mysqlbinlog.definitions.statements import unwrap_version_comments
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import qualified, quote_name
@@ -31,14 +31,14 @@ _TABLE_OPTIONS = ("COMMENT", "AUTO_INCREMENT")
 
 
 def create_tokens(create: str, flavor: Flavor) -> list[Token]:
-    """The tokens of a SHOW CREATE TABLE text, comments with versions unwrapped."""
-    return standard_tokens(unwrapped(tokenize(create), flavor, DEFAULT_QUOTING))
+    """The tokens of a SHOW CREATE TABLE text, comments with versions unwrap_version_comments."""
+    return standard_tokens(unwrap_version_comments(tokenize(create), flavor, DEFAULT_QUOTING))
 
 
 class CreateText:
     """A table's CREATE in parts. `charsets`: (character set, collation) of each text column, `own`: those of the table.
 
-    Raises SchemaError for a table whose rows keep their history (system versioning): its log is another one.
+    Raises SchemaError for a table whose rows keep their history (system versioning): its log has other rows.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class CreateText:
         self._options = tokens[end + 1 :]
         if any(a.is_word("SYSTEM") and b.is_word("VERSIONING") for a, b in pairwise(tokens)):
             raise SchemaError(
-                "a table with system versioning cannot be followed: its log holds the rows of its history",
-                hint="leave the table out (ignore-tables of the source in feeder.toml)",
+                "a table with system versioning cannot be followed: its log contains the rows of its history",
+                hint="exclude the table (ignore-tables of the source in feeder.toml)",
                 where={"table": create[:80]},
             )
         self._columns = {fold_name(part[0].value): part for part in self._parts if part[0].kind is TokenKind.NAME}
@@ -65,26 +65,26 @@ class CreateText:
         return f"CHARACTER SET {charset} COLLATE {collate}"
 
     def column(self, name: str) -> list[Token] | None:
-        """The definition of a column behind its name; None where the table has none of that name."""
+        """The definition of a column, without its name; None if there is no such column."""
         part = self._columns.get(fold_name(name))
         return None if part is None else self._definition(part)
 
     def statement(self, db: str, table: str) -> list[Token]:
-        """CREATE TABLE under another name."""
+        """The CREATE TABLE statement under another name."""
         parts = [[part[0], *self._definition(part)] if part[0].kind is TokenKind.NAME else part for part in self._parts]
-        options = [*spaced_tokens(f"DEFAULT {self.charset_words}"), *self._kept_options()]
+        options = [*spaced_tokens(f"DEFAULT {self.charset_words}"), *self._table_options()]
         head = tokenize(f"CREATE TABLE {qualified(db, table)} (")
         return [*head, *join_list(parts), *tokenize(")"), *options]
 
     def _definition(self, part: Sequence[Token]) -> list[Token]:
-        plain = without_charset([token for token in part[1:] if not token.is_word(*_DROPPED)])
+        plain = strip_charset([token for token in part[1:] if not token.is_word(*_DROPPED)])
         charset, collate = self._charsets.get(part[0].value, self._own)
         if collate == self._own[1]:
             return plain
         end = find_closing(plain, 1) + 1 if len(plain) > 1 and plain[1].is_mark("(") else 1
         return [*plain[:end], *spaced_tokens(f"CHARACTER SET {charset} COLLATE {collate}"), *plain[end:]]
 
-    def _kept_options(self) -> list[Token]:
+    def _table_options(self) -> list[Token]:
         partition = next((at for at, t in enumerate(self._options) if t.is_word("PARTITION")), len(self._options))
         options = list[Token]()
         for at, token in enumerate(self._options[:partition]):
@@ -93,8 +93,8 @@ class CreateText:
         return [*options, *self._options[partition:]]
 
 
-def without_charset(definition: Sequence[Token]) -> list[Token]:
-    """A column's definition without CHARACTER SET and COLLATE; those inside of parentheses are an expression's."""
+def strip_charset(definition: Sequence[Token]) -> list[Token]:
+    """A column's definition without CHARACTER SET and COLLATE; those inside parentheses belong to an expression."""
     tokens, at, depth = list[Token](), 0, 0
     while at < len(definition):
         token = definition[at]

@@ -1,9 +1,9 @@
-"""Tables of gh-ost and pt-online-schema-change: their DDL and rows are left out until the tool swaps the tables.
+"""Tables of gh-ost and pt-online-schema-change: their DDL and rows are ignored until the tool swaps the tables.
 
-A **shadow** (`_t_gho`, `_t_new`) begins as a copy of `t`; what ALTER does to it is remembered and done to `t` itself
-when the shadow is renamed to `t`. **Trash** (`_t_ghc`, `_t_del`, `_t_old`) is what the tool writes down or what `t` was
-before. The rows of `t` go on all the while: nothing is lost, and no target copies a table twice. A table of such a name
-without a `t` beside it, or that is no copy of `t`, is one like any other.
+A **shadow** (`_t_gho`, `_t_new`) begins as a copy of `t`; its ALTERs are recorded and applied to `t` itself when the
+shadow is renamed to `t`. **Trash** (`_t_ghc`, `_t_del`, `_t_old`) is the tool's log, or what `t` was before. The rows
+of `t` are replicated all the time: nothing is lost, and no target copies a table twice. A table with such a name but
+without a `t`, or that is not a copy of `t`, is treated like any other table.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ _SHADOW = re.compile(r"^_(.+)_(?:gho|new)$", re.IGNORECASE)
 _TRASH = re.compile(r"^_(.+?)(?:_\d{14})?_(?:ghc|del|old)$", re.IGNORECASE)
 Role = Literal["shadow", "trash", "gone"]
 KEY = "online"
-"""The key of a job's `feeder` that remembers such a table."""
+"""The key in a job's `feeder` under which such a table is stored."""
 
 
 def shadow_base(table: str) -> str | None:
-    """The table of which `table` would be the shadow; None for any other name."""
+    """The table whose shadow `table` would be; None for any other name."""
     match = _SHADOW.match(table)
     return match[1] if match else None
 
 
 def trash_base(table: str) -> str | None:
-    """The table of whose tool `table` would be the trash; None for any other name."""
+    """The table whose trash `table` would be; None for any other name."""
     match = _TRASH.match(table)
     return match[1] if match else None
 
 
 def is_tool_log(table: str) -> bool:
-    """True for the name of the table in which gh-ost writes down what it does."""
+    """True for the name of gh-ost's log table."""
     return table.lower().endswith("_ghc")
 
 
 @dataclass(frozen=True)
 class OnlineTable:
-    """A tool's table of `base`; `alters`: (text, session) of what was done to a shadow, in order."""
+    """A tool's table for `base`; `alters`: (text, session) of the ALTERs of a shadow, in order."""
 
     db: str
     table: str
@@ -56,15 +56,15 @@ class OnlineTable:
         return self.db, self.table
 
     def altered(self, text: str, session: Session) -> OnlineTable:
-        """With one more ALTER."""
+        """The table with one more ALTER."""
         return replace(self, alters=(*self.alters, (text, session)))
 
     def to_json(self) -> dict[str, Any]:
-        """For a job's `feeder`."""
+        """The value for a job's `feeder`."""
         return {**asdict(self), "alters": [[text, asdict(session)] for text, session in self.alters]}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> OnlineTable:
-        """What `to_json` wrote."""
+        """Parse the result of `to_json`."""
         alters = tuple((text, Session(**session)) for text, session in raw["alters"])
         return cls(raw["db"], raw["table"], raw["base"], raw["role"], alters)

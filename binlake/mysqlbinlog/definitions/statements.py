@@ -1,8 +1,8 @@
 """DDL text of a MySQL or MariaDB log as single statements in standard form: one object each, whatever the session.
 
-The text is as its session wrote it: the sql_mode says what quotes and backslashes mean, and comments with a version
-(`/*!50100 ... */`) are part of it where the server runs them. What no target needs is told apart here, and what cannot
-be followed is refused by name.
+The text is as its session wrote it: sql_mode decides what quotes and backslashes mean, and comments with a version
+(`/*!50100 ... */`) are part of it if the server runs them. Statements that no target needs are recognised here, and
+those that cannot be followed are refused by name.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from binlake.mysqlbinlog.model import Flavor, Statement
 from binlake.statements.literal import qualified, quote_name
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
-"""Bits of sql_mode that say how text is read; both families have them at the same place."""
+"""Bits of sql_mode that affect parsing; they are the same in both families."""
 
 
-class What(Enum):
-    """What a statement is to a follower of definitions."""
+class Effect(Enum):
+    """What a statement changes."""
 
     DDL = "ddl"
-    PASSED_OVER = "passed over"
+    SKIPPED = "skipped"
     ROWS = "rows"
 
 
 @dataclass(frozen=True)
 class SingleStatement:
-    """DDL of one object: (`db`, `table`), a database's `table` is "". `tokens`: standard form, names as written.
+    """DDL on one object: (`db`, `table`); for a database `table` is "". `tokens`: standard form, names as written.
 
-    `to`: the (db, table) that a rename gives, or whose form CREATE TABLE LIKE takes.
+    `to`: the new (db, table) of a rename, or the table that CREATE TABLE LIKE copies.
     """
 
     kind: Kind
@@ -50,31 +50,31 @@ class SingleStatement:
 
 
 def split_ddl(statement: Statement, flavor: Flavor) -> list[SingleStatement]:
-    """The single statements of `statement` in order; none where it changes no definition that is followed.
+    """The single statements of `statement` in order; none if it changes no tracked definition.
 
-    Raises SchemaError for a statement that changes rows or is not known.
+    Raises SchemaError for a statement that changes rows or is unknown.
     """
     tokens = read_tokens(statement, flavor)
-    what = _what(tokens)
-    if what is What.PASSED_OVER:
+    effect = _effect_of(tokens)
+    if effect is Effect.SKIPPED:
         return []
-    if what is What.ROWS:
+    if effect is Effect.ROWS:
         raise SchemaError(
-            "the log holds a change of rows as a statement, which no row of it can be made of",
+            "the log has a change of rows as a statement, which cannot be converted to rows",
             hint="set binlog_format = ROW at the source, for all sessions, and start from a new snapshot",
             where={"statement": statement.text[:200]},
         )
-    return list(_singles(tokens, statement.db))
+    return list(_split_by_object(tokens, statement.db))
 
 
 def read_tokens(statement: Statement, flavor: Flavor) -> list[Token]:
-    """The tokens of a statement in standard form: comments that the server runs are in, all others gone."""
+    """The tokens of a statement in standard form: with comments that the server runs, without all others."""
     mode = statement.session.sql_mode or 0
     quoting = Quoting(bool(mode & ANSI_QUOTES), not mode & NO_BACKSLASH_ESCAPES)
-    tokens = standard_tokens(unwrapped(tokenize(statement.text, quoting), flavor, quoting))
+    tokens = standard_tokens(unwrap_version_comments(tokenize(statement.text, quoting), flavor, quoting))
     while tokens and tokens[-1].is_mark(";"):
         tokens.pop()
-    tokens = _without_settings(tokens)
+    tokens = _strip_settings(tokens)
     if len(tokens) > 1 and tokens[1].is_word("TABLES") and tokens[0].is_word("DROP", "RENAME"):
         tokens[1] = Token(TokenKind.WORD, "TABLE", space=True)
     if tokens[-2:] and tokens[-1].is_word("TRANSACTION") and tokens[-2].is_word("START"):
@@ -83,7 +83,7 @@ def read_tokens(statement: Statement, flavor: Flavor) -> list[Token]:
     return tokens
 
 
-def _without_settings(tokens: list[Token]) -> list[Token]:
+def _strip_settings(tokens: list[Token]) -> list[Token]:
     """`tokens` without MariaDB's `SET STATEMENT variable = value, ... FOR`: the log's session has these settings."""
     if len(tokens) < 2 or not (tokens[0].is_word("SET") and tokens[1].is_word("STATEMENT")):
         return tokens
@@ -95,16 +95,16 @@ def _without_settings(tokens: list[Token]) -> list[Token]:
     return tokens
 
 
-def unwrapped(tokens: Sequence[Token], flavor: Flavor, quoting: Quoting) -> list[Token]:
-    """`tokens` with the insides of the comments that a server of `flavor` runs."""
+def unwrap_version_comments(tokens: Sequence[Token], flavor: Flavor, quoting: Quoting) -> list[Token]:
+    """`tokens` with the contents of comments that a server of `flavor` runs."""
     put = list[Token]()
     for token in tokens:
-        inside = _run_by(token, flavor)
+        inside = _executable_comment(token, flavor)
         put += [token] if inside is None else tokenize(" " + inside, quoting)
     return put
 
 
-def _run_by(token: Token, flavor: Flavor) -> str | None:
+def _executable_comment(token: Token, flavor: Flavor) -> str | None:
     if token.kind is not TokenKind.COMMENT:
         return None
     mark = "/*!" if token.text.startswith("/*!") else "/*M!"
@@ -113,7 +113,7 @@ def _run_by(token: Token, flavor: Flavor) -> str | None:
     inside = token.text[len(mark) : -2]
     digits = inside[: len(inside) - len(inside.lstrip("0123456789"))][:6]
     version = int(digits) if len(digits) >= 5 else 0
-    # MariaDB leaves out what only a MySQL that it has no counterpart of would run.
+    # MariaDB skips comments for MySQL versions that it has no counterpart of.
     if mark == "/*!" and flavor is Flavor.MARIADB and 50700 <= version <= 99999:
         return None
     return inside[len(digits) if version else 0 :]
@@ -134,34 +134,34 @@ _NO_TABLES = frozenset(
         "SEQUENCE", "SERVER", "SPATIAL", "TABLESPACE", "TEMPORARY", "TRIGGER", "UNDO", "USER", "VIEW",
     }
 )  # fmt: skip
-"""Objects of CREATE, ALTER, DROP and RENAME that are not followed; a temporary table is its session's own."""
+"""Objects of CREATE, ALTER, DROP and RENAME that are not followed; a temporary table belongs to its session."""
 
 _ROW_VERBS = frozenset({"CALL", "DELETE", "DO", "INSERT", "LOAD", "MERGE", "REPLACE", "UPDATE", "WITH"})
 
 
-def _what(tokens: Sequence[Token]) -> What:
-    """What a statement is, read from its first words. Raises SchemaError for one that is not known."""
+def _effect_of(tokens: Sequence[Token]) -> Effect:
+    """The effect of a statement, by its first words. Raises SchemaError for an unknown statement."""
     if not tokens or tokens[0].is_word(*_NO_DEFINITIONS):
-        return What.PASSED_OVER
+        return Effect.SKIPPED
     if tokens[0].is_word(*_ROW_VERBS):
-        return What.ROWS
+        return Effect.ROWS
     kind = classify_tokens(tokens).kind
     if kind is Kind.CREATE_TABLE and any(token.is_word("SELECT") for token in split_list(tokens)[-1]):
-        return What.ROWS
-    if tokens[0].is_word("CREATE", "ALTER", "DROP", "RENAME") and _of_another_object(tokens):
-        return What.PASSED_OVER
+        return Effect.ROWS
+    if tokens[0].is_word("CREATE", "ALTER", "DROP", "RENAME") and _is_untracked_object(tokens):
+        return Effect.SKIPPED
     if kind is Kind.OTHER:
         raise SchemaError(
-            "a statement of the log is not known",
+            "the log has an unknown statement",
             hint="if it changes no table, name its transaction in [[source.replace]] of feeder.toml: without"
-            " statements it is passed over",
+            " statements it is skipped",
             where={"statement": render(tokens)[:200]},
         )
-    return What.DDL
+    return Effect.DDL
 
 
-def _of_another_object(tokens: Sequence[Token]) -> bool:
-    """True when the object of CREATE, ALTER, DROP or RENAME is none that is followed."""
+def _is_untracked_object(tokens: Sequence[Token]) -> bool:
+    """True if the object of CREATE, ALTER, DROP or RENAME is not followed."""
     for at, token in enumerate(tokens[1:], 1):
         if token.is_word("TABLE", "DATABASE", "SCHEMA", "INDEX"):
             return not names_object_first(tokens)
@@ -170,7 +170,7 @@ def _of_another_object(tokens: Sequence[Token]) -> bool:
     return False
 
 
-def _singles(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
+def _split_by_object(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
     statement = classify_tokens(tokens)
     kind = statement.kind
     if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE):
@@ -182,18 +182,18 @@ def _singles(tokens: list[Token], default_db: str) -> Iterator[SingleStatement]:
         for db, table in statement.tables:
             yield drop_table((db or default_db, table))
     elif kind is Kind.RENAME_TABLE:
-        yield from _renames(tokens[statement.rest :], default_db)
+        yield from _split_rename(tokens[statement.rest :], default_db)
     else:
         if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
-            tokens = _as_alter(tokens, statement)
+            tokens = _index_as_alter(tokens, statement)
             statement = classify_tokens(tokens)
         db, table = statement.tables[0]
         main = SingleStatement(statement.kind, db or default_db, table, tuple(tokens))
-        yield from _alters(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
+        yield from _split_alter(main, statement.rest) if statement.kind is Kind.ALTER_TABLE else (main,)
 
 
-def _as_alter(tokens: Sequence[Token], statement: Classified) -> list[Token]:
-    """CREATE INDEX and DROP INDEX as the ALTER TABLE that they are."""
+def _index_as_alter(tokens: Sequence[Token], statement: Classified) -> list[Token]:
+    """CREATE INDEX or DROP INDEX as the equivalent ALTER TABLE."""
     on = next(at for at, token in enumerate(tokens) if token.is_word("ON"))
     how = ("ALGORITHM", "LOCK", "WAIT", "NOWAIT")
     end = next((at for at in range(statement.rest, len(tokens)) if tokens[at].is_word(*how)), len(tokens))
@@ -209,7 +209,7 @@ def _as_alter(tokens: Sequence[Token], statement: Classified) -> list[Token]:
     return [*head, *added]
 
 
-def _renames(tokens: Sequence[Token], default_db: str) -> Iterator[SingleStatement]:
+def _split_rename(tokens: Sequence[Token], default_db: str) -> Iterator[SingleStatement]:
     for part in split_list(tokens):
         old, after = read_name(part, 0)
         to = next((at for at in range(after, len(part)) if part[at].is_word("TO")), len(part))
@@ -230,28 +230,28 @@ def drop_table(name: NameRef) -> SingleStatement:
 
 
 def single_alter(db: str, table: str, text: str) -> SingleStatement:
-    """`text`, a single ALTER TABLE, of another table."""
+    """`text`, a single ALTER TABLE, applied to another table."""
     tokens = tokenize(text)
     at = classify_tokens(tokens).rest
     head = tokenize(f"ALTER TABLE {qualified(db, table)}")
     return SingleStatement(Kind.ALTER_TABLE, db, table, (*head, *tokens[at:]))
 
 
-def _alters(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
-    """An ALTER TABLE, and behind it the rename that is one of its clauses."""
+def _split_alter(main: SingleStatement, rest: int) -> Iterator[SingleStatement]:
+    """An ALTER TABLE, followed by the rename that is one of its clauses."""
     specs, new = list[Token](), None
     for spec in split_list(main.tokens[rest:]):
-        if _gives_name(spec):
+        if _is_rename_clause(spec):
             new, _ = read_name(spec, 1 + (spec[1].is_word("TO", "AS") or spec[1].is_mark("=")))
         elif spec:
             specs += [Token(TokenKind.MARK, ","), *spec] if specs else spec
     if specs:
         head = spaced_tokens(f"ALTER TABLE {qualified(main.db, main.table)}")
         yield SingleStatement(main.kind, main.db, main.table, (*head, *specs))
-    # A server takes a table's own name as its new one.
+    # A server accepts a table's own name as its new one.
     if new is not None and (new[0] or main.db, new[1]) != (main.db, main.table):
         yield rename_table((main.db, main.table), (new[0] or main.db, new[1]))
 
 
-def _gives_name(spec: Sequence[Token]) -> bool:
+def _is_rename_clause(spec: Sequence[Token]) -> bool:
     return len(spec) > 1 and spec[0].is_word("RENAME") and not spec[1].is_word("COLUMN", "INDEX", "KEY")

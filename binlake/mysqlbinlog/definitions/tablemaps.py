@@ -1,4 +1,4 @@
-"""A table map of the log against the definition: rows are read by it only where the two agree."""
+"""Checks a table map of the log against the definition: rows are decoded with it only if the two agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from binlake.errors import BinlakeError, SchemaError
 from binlake.mysqlbinlog.charsets import charset_of, decode_text
 from binlake.mysqlbinlog.definitions.columns import tidb_charset
-from binlake.mysqlbinlog.definitions.described import with_shown_characters
+from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.model import TableMap
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
@@ -15,14 +15,14 @@ from binlake.rows.schema.names import fold_name
 
 _TIMESTAMP2, _DATETIME2, _TIME2 = 17, 18, 19
 _BLOB_COMPRESSED, _VARCHAR_COMPRESSED = 140, 141
-_SAME = {
+_EQUIVALENT = {
     _TIMESTAMP2: t.TIMESTAMP, _DATETIME2: t.DATETIME, _TIME2: t.DURATION, t.NEWDATE: t.DATE,
     t.TINYBLOB: t.BLOB, t.MEDIUMBLOB: t.BLOB, t.LONGBLOB: t.BLOB, t.VARSTRING: t.VARCHAR,
     t.ENUM: t.STRING, t.SET: t.STRING, _BLOB_COMPRESSED: t.BLOB, _VARCHAR_COMPRESSED: t.VARCHAR,
 }  # fmt: skip
-"""Types that are one for this comparison: an event has ENUM and SET as strings, and one number for all BLOBs."""
+"""Types that are equal for this comparison: an event has ENUM and SET as strings, and one number for all BLOBs."""
 _SEQUENCE_TYPES = bytes([t.LONGLONG] * 6 + [t.TINY, t.LONGLONG])
-"""Of the eight columns that every sequence has (MariaDB KB, "CREATE SEQUENCE")."""
+"""Types of the eight columns that every sequence has (MariaDB KB, "CREATE SEQUENCE")."""
 
 _WITH_CHARSET = t.STRINGS | {t.ENUM, t.SET}
 
@@ -30,14 +30,14 @@ _WITH_CHARSET = t.STRINGS | {t.ENUM, t.SET}
 def check_table_map(table: TableDef, event: TableMap) -> None:
     """Raises SchemaError naming what differs: the number of columns, a name, a type, the primary key.
 
-    Of a type also what decides values and is in no type number, where the log has it: signs, charsets, elements.
+    Of a type also what affects values but is not in the type number, if the log has it: signs, charsets, elements.
     """
-    what = _difference(table.all_columns, event) or _other_key(table, event)
+    what = _compare_columns(table.all_columns, event) or _compare_keys(table, event)
     if what:
         raise SchemaError(
             f"the log's rows do not fit the definition of their table: {what}",
             hint="a DDL of this table did not reach the catalog (sql_log_bin = 0, a skipped transaction, definitions of"
-            " another place): take a new snapshot of the source (binlake bootstrap)",
+            " another position): take a new snapshot of the source (binlake bootstrap)",
             where={"table": f"{event.db}.{event.table}"},
         )
 
@@ -49,21 +49,21 @@ def is_sequence(event: TableMap) -> bool:
     return event.names is None or fold_name(event.names[0]) == "next_not_cached_value"
 
 
-def _difference(columns: Sequence[ColumnInfo], event: TableMap) -> str:
+def _compare_columns(columns: Sequence[ColumnInfo], event: TableMap) -> str:
     if len(columns) != len(event.types):
         return f"{len(event.types)} columns in the log, {len(columns)} in the definition"
     for at, (column, kind) in enumerate(zip(columns, event.types, strict=True)):
         if event.names is not None and fold_name(event.names[at]) != fold_name(column.name):
             return f"column {at + 1} is {event.names[at]} in the log, {column.name} in the definition"
-        if _SAME.get(kind, kind) != _SAME.get(column.tp, column.tp):
+        if _EQUIVALENT.get(kind, kind) != _EQUIVALENT.get(column.tp, column.tp):
             return f"column {column.name} has the type {kind} in the log, {column.tp} in the definition"
-        what = _other_values(column, event, at)
+        what = _compare_values(column, event, at)
         if what:
             return f"column {column.name} has other {what} in the log than in the definition"
     return ""
 
 
-def _other_values(column: ColumnInfo, event: TableMap, at: int) -> str:
+def _compare_values(column: ColumnInfo, event: TableMap, at: int) -> str:
     if event.unsigned is not None and column.tp in t.INTEGERS and event.unsigned[at] != column.unsigned:
         return "signs"
     charset = event.charsets[at] if event.charsets is not None else 0
@@ -72,23 +72,23 @@ def _other_values(column: ColumnInfo, event: TableMap, at: int) -> str:
     if tidb_charset(charset_of(charset)) != tidb_charset(column.charset):
         return "charsets"
     logged = event.elements[at] if event.elements is not None else ()
-    if logged and _shown(logged, charset) != tuple(map(with_shown_characters, column.elems)):
+    if logged and _decode_elements(logged, charset) != tuple(map(mask_four_byte_characters, column.elems)):
         return "elements"
     return ""
 
 
-def _shown(elements: Sequence[bytes], charset: int) -> tuple[str, ...]:
+def _decode_elements(elements: Sequence[bytes], charset: int) -> tuple[str, ...]:
     try:
-        return tuple(with_shown_characters(decode_text(element, charset)) for element in elements)
+        return tuple(mask_four_byte_characters(decode_text(element, charset)) for element in elements)
     except BinlakeError:
         return ()
 
 
-def _other_key(table: TableDef, event: TableMap) -> str:
-    # Who logs names logs the key too.
+def _compare_keys(table: TableDef, event: TableMap) -> str:
+    # A server that logs names also logs the key.
     if event.names is None:
         return ""
-    logged = {event.names[place] for place in event.primary_key or ()}
+    logged = {event.names[index] for index in event.primary_key or ()}
     if {fold_name(name) for name in logged} == {fold_name(name) for name in table.primary_key}:
         return ""
     return "another primary key"

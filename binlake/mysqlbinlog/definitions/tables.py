@@ -1,8 +1,8 @@
-"""A described table as TiDB's TableInfo, with ids that stay: a column has its id as long as it lives.
+"""A described table as TiDB's TableInfo, with stable ids: a column keeps its id as long as it exists.
 
-An integer primary key of one column is the handle, as TiDB has it of a clustered table; any other key is an index and
-rows have a handle of their own. Partitions are the server's business: the table is plain. `source_create` of the
-TableInfo is the table's own CREATE TABLE at the source, from which it can be made again on a server of its family.
+An integer primary key of one column is the handle, as in TiDB's clustered tables; any other key is an index and rows
+have a separate handle. Partitions are ignored: the table is plain. `source_create` of the TableInfo is the table's own
+CREATE TABLE at the source, from which it can be recreated on a server of its family.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from itertools import groupby
 from binlake.dialect.tokens import Token, find_closing, render
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
-from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription, definitions_in
+from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription, read_column_definitions
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, index_json, table_json
 from binlake.rows.schema.names import fold_name
 
 CREATE_KEY = "source_create"
-"""The key of a TableInfo under which the source's own CREATE TABLE stands."""
+"""The key of a TableInfo for the source's own CREATE TABLE."""
 
 _UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
 
@@ -34,15 +34,14 @@ def table_info(
 ) -> Json:
     """The TableInfo of `described` under the name `name`.
 
-    `former`: the definition before, whose columns keep their ids; `names`: by the name of a column the one that it has
-    there, where that is another, None for a column that is not there; all folded. Raises SchemaError for what cannot
-    be carried.
+    `former`: the previous definition, whose columns keep their ids; `names`: by a column's name its name there, if
+    different, None for a column that is not there; all folded. Raises SchemaError for what is not supported.
     """
     where = f"{described.db}.{described.name}"
     known = {fold_name(column.name): column for column in (former.all_columns if former is not None else ())}
     next_id = max((former.raw.get("max_col_id") or 0 if former is not None else 0, *(c.id for c in known.values())))
     primary = [row.column for row in described.indexes if row.index == "PRIMARY"]
-    expressions = _generated(described)
+    expressions = _generated_expressions(described)
     columns = []
     for offset, row in enumerate(described.columns):
         folded = fold_name(row.name)
@@ -54,7 +53,7 @@ def table_info(
         column = column_info(
             row, described.flavor, where, place, primary=row.name in primary, generated=expressions.get(row.name, "")
         )
-        columns.append(column if before is None else {**column, **_origin(former, before)})
+        columns.append(column if before is None else {**column, **_kept_origin(former, before)})
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
     charset = _charset_of(described.collate)
@@ -67,10 +66,10 @@ def table_info(
 
 
 def with_origin_defaults(info: Json, former: TableDef, moment_of: Mapping[str, str]) -> Json:
-    """`info` where each column that `former` lacks says what it holds in older rows: its default.
+    """`info` in which each column that `former` lacks states its value in older rows: its default.
 
-    `moment_of`: what the current time is, by the type's SQL word, where that is known. An expression has no one value:
-    NULL or zero. Raises SchemaError where a time is needed that is not known.
+    `moment_of`: the current time by the type's SQL word, if known. An expression has no single value: NULL or zero.
+    Raises SchemaError if a time is needed but not known.
     """
     had = {column.id for column in former.all_columns}
     return {**info, "cols": [c if c["id"] in had else _with_origin(c, moment_of) for c in info["cols"]]}
@@ -84,15 +83,15 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
         text = moment_of.get(t.type_name(column["type"]["Tp"], binary=False))
         if text is None:
             raise SchemaError(
-                "a new column is filled with the time of a zone that this machine does not know",
-                hint="install the zones (tzdata) where the feeder runs", where={"column": column["name"]["O"]},
+                "a new column is filled with the time in a zone that this machine does not know",
+                hint="install the time zones (tzdata) where the feeder runs", where={"column": column["name"]["O"]},
             )  # fmt: skip
         fsp = column["type"]["Decimal"]
         default = text[: 20 + fsp] if fsp else text[:19]
     return {**column, "origin_default": default, "origin_default_bit": column["default_bit"]}
 
 
-def _origin(former: TableDef | None, before: ColumnInfo) -> Json:
+def _kept_origin(former: TableDef | None, before: ColumnInfo) -> Json:
     raw = next(c for c in (former.raw["cols"] if former is not None else ()) if c["id"] == before.id)
     return {key: raw.get(key) for key in ("origin_default", "origin_default_bit") if raw.get(key) is not None}
 
@@ -110,7 +109,7 @@ def _is_handle(described: TableDescription, columns: Sequence[Json]) -> bool:
 
 
 def _index_infos(described: TableDescription, former: TableDef | None, *, drop_primary: bool) -> list[Json]:
-    """TableInfo.index_info; an index on an expression is left out: TiDB has a hidden column there, rows do not."""
+    """TableInfo.index_info without indexes on expressions: TiDB has a hidden column for those, rows do not."""
     offsets = {row.name: offset for offset, row in enumerate(described.columns)}
     known = {fold_name(index.name): index.id for index in (former.indexes if former is not None else ())}
     next_id = max((former.raw.get("max_idx_id") or 0 if former is not None else 0, *known.values()), default=0)
@@ -136,12 +135,12 @@ def _index_info(index_id: int, name: str, rows: Sequence[IndexRow], offsets: Map
     return {**info, "is_invisible": not rows[0].visible}
 
 
-def _generated(described: TableDescription) -> dict[str, str]:
+def _generated_expressions(described: TableDescription) -> dict[str, str]:
     """The expression of each generated column, by name."""
     names = {row.name for row in described.columns if is_virtual(row) or _is_stored(row)}
     if not names:
         return {}
-    definitions = definitions_in(described.create)
+    definitions = read_column_definitions(described.create)
     return {name: _expression(definitions[name]) for name in names}
 
 

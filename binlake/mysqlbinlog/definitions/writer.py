@@ -1,6 +1,6 @@
-"""Writes the DDL jobs of all sources, one after the other: each with the next ids, the state being the fold so far.
+"""Writes the DDL jobs of all sources, one after the other: each with the next ids; the state is the fold so far.
 
-Names are those that everything behind sees (`SourceNames.database`).
+Names are those that everything downstream sees (`SourceNames.database`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.changes import SchemaChange, greatest_id, source_of
 from binlake.mysqlbinlog.definitions.columns import tidb_charset
 from binlake.mysqlbinlog.definitions.columntext import CreateText, create_database_text
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription, is_of_users
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription, is_user_database
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
 from binlake.mysqlbinlog.model import Flavor, Session
 from binlake.rows.schema import Action, DbInfo, DdlJob, JobState, SchemaState, TableDef
@@ -25,48 +25,48 @@ from binlake.rows.schema.names import fold_name
 from binlake.statements.literal import qualified
 
 _FIRST_ID = 102
-"""TiDB's ids below are its own tables'."""
+"""Lower ids belong to TiDB's own tables."""
 
 
-def _as_it_is(db: str) -> str:
+def _unchanged(db: str) -> str:
     return db
 
 
-def _nothing(_db: str, _table: str) -> bool:
+def _ignores_none(_db: str, _table: str) -> bool:
     return False
 
 
 @dataclass(frozen=True)
 class SourceNames:
-    """A source as the catalog knows it. `database`: what its databases are called here (`SourceFile.database_name`).
+    """A source as the catalog knows it. `database`: gives its databases' names here (`SourceFile.database_name`).
 
-    `ignores(db, table)`: True for a table (table "": a database) that is left out, definitions and rows.
+    `ignores(db, table)`: True for a table (table "": a database) whose definitions and rows are excluded.
     """
 
     name: str
     flavor: Flavor
-    database: Callable[[str], str] = _as_it_is
-    ignores: Callable[[str, str], bool] = _nothing
+    database: Callable[[str], str] = _unchanged
+    ignores: Callable[[str, str], bool] = _ignores_none
 
     def leaves_out(self, db: str, table: str) -> bool:
-        """True for what is the server's own, a tracker's, or ignored."""
-        return not is_of_users(db) or self.ignores(db, table)
+        """True for tables of the server itself or a tracker, and for ignored ones."""
+        return not is_user_database(db) or self.ignores(db, table)
 
 
 class JobWriter:
-    """`state` is the schema after the jobs so far; `owners`: (source, database there) by each database here, folded."""
+    """`state`: the schema after the jobs so far; `owners`: (source, database there) by folded name of the database."""
 
     def __init__(self, jobs: Iterable[Json]) -> None:
         ordered = sorted(jobs, key=lambda job: int(job["id"]))
         self.owners: dict[str, tuple[str, str]] = {}
         for job in ordered:
-            self._note_owner(job)
+            self._record_owner(job)
         parsed = [DdlJob.from_dict(job) for job in ordered]
         self.state = SchemaState().fold((0, job) for job in parsed)
         self._next_id = max(greatest_id(parsed), _FIRST_ID - 1) + 1
 
-    def saved(self) -> Callable[[], None]:
-        """What takes everything back to now."""
+    def save_state(self) -> Callable[[], None]:
+        """Returns a function that restores the current state."""
         state, next_id, owners = self.state, self._next_id, dict(self.owners)
 
         def restore() -> None:
@@ -75,61 +75,61 @@ class JobWriter:
         return restore
 
     def new_id(self) -> int:
-        """The next id of a job, database or table."""
+        """Allocate the next id for a job, database or table."""
         self._next_id += 1
         return self._next_id - 1
 
     def table(self, names: SourceNames, db: str, table: str) -> TableDef | None:
-        """A table by its name at the source; None where there is none, or another source has the database."""
+        """A table by its name at the source; None if there is none, or another source has the database."""
         name = names.database(db)
         owner = self.owners.get(fold_name(name))
         return self.state.find(name, table) if owner is not None and owner[0] == names.name else None
 
     def database(self, names: SourceNames, db: str) -> DbInfo | None:
-        """A database by its name at the source, None where there is none; raises SchemaError for another source's."""
+        """A database by its name at the source, None if there is none; raises SchemaError if another source has it."""
         name = names.database(db)
         owner = self.owners.get(fold_name(name))
         if owner is not None and owner[0] != names.name:
             raise SchemaError(
-                f"two sources have a database that is {name} here: {owner[0]} and {names.name}",
-                hint='give one of them rename-schema = "{source}_{schema}" in feeder.toml, and route it from there',
+                f"two sources have a database that is called {name} here: {owner[0]} and {names.name}",
+                hint='set rename-schema = "{source}_{schema}" for one of them in feeder.toml, and route it from there',
                 where={"database": name},
             )
         return self.state.database(name)
 
     def own_name(self, database: DbInfo) -> str:
-        """What its source calls a database."""
+        """A database's name at its source."""
         return self.owners[fold_name(database.name)][1]
 
     def known_table(self, names: SourceNames, db: str, table: str) -> TableDef:
-        """As `table`; raises SchemaError where there is none."""
+        """Like `table`, but raises SchemaError if there is none."""
         definition = self.table(names, db, table)
         if definition is None:
             raise SchemaError(
                 "the log names a table that the catalog does not have",
                 hint="its definition was not read at the start, or its DDL did not reach the log (sql_log_bin = 0):"
-                " take a new snapshot of the source (binlake bootstrap), or leave the table out",
+                " take a new snapshot of the source (binlake bootstrap), or exclude the table",
                 where={"source": names.name, "table": f"{db}.{table}"},
             )
         return definition
 
     def known_database(self, names: SourceNames, db: str) -> DbInfo:
-        """A database by its name at the source; raises SchemaError where there is none."""
+        """Like `database`, but raises SchemaError if there is none."""
         info = self.database(names, db)
         if info is None:
             raise SchemaError(
                 "the log names a database that the catalog does not have",
-                hint="take a new snapshot of the source (binlake bootstrap), or leave the database out",
+                hint="take a new snapshot of the source (binlake bootstrap), or exclude the database",
                 where={"source": names.name, "database": db},
             )
         return info
 
-    def home(self, table: TableDef) -> DbInfo:
+    def database_of(self, table: TableDef) -> DbInfo:
         """The database of a table."""
         return next(db for db in self.state.databases() if db.id == table.db_id)
 
     def create_database(self, names: SourceNames, database: DatabaseDescription) -> SchemaChange:
-        """CREATE DATABASE of one that the catalog does not have."""
+        """CREATE DATABASE for one that the catalog does not have."""
         name = names.database(database.name)
         info = database_info(self.new_id(), name, database)
         text = tokenize(create_database_text(name, info["charset"], info["collate"]))
@@ -138,7 +138,7 @@ class JobWriter:
         return self.change(names, Action.CREATE_SCHEMA, text, home, db_info=info, more=more)
 
     def create_table(self, names: SourceNames, described: TableDescription) -> SchemaChange:
-        """CREATE TABLE. Raises SchemaError for what cannot be carried."""
+        """CREATE TABLE. Raises SchemaError for what is not supported."""
         home = self.known_database(names, described.db)
         info = table_info(described, self.new_id(), described.name)
         text = create_text(described).statement(home.name, described.name)
@@ -147,7 +147,7 @@ class JobWriter:
     def drop_table(self, names: SourceNames, former: TableDef) -> SchemaChange:
         """DROP TABLE."""
         text = tokenize(f"DROP TABLE {qualified(former.db, former.name)}")
-        return self.change(names, Action.DROP_TABLE, text, self.home(former), former, former.raw)
+        return self.change(names, Action.DROP_TABLE, text, self.database_of(former), former, former.raw)
 
     def change(
         self,
@@ -162,7 +162,7 @@ class JobWriter:
         more: Mapping[str, Any] | None = None,
         session: Session | None = None,
     ) -> SchemaChange:
-        """The next change; the state is the one behind it when this returns. `session`: of one that converts values."""
+        """The next change; on return the state includes it. `session`: for a change that converts values."""
         job = job_json(
             self.new_id(), action, render(text), schema=(home.id, home.name),
             table=(table.id, table.name) if table is not None else (0, ""), version=self.state.version + 1, start_ts=0,
@@ -170,15 +170,17 @@ class JobWriter:
         )  # fmt: skip
         body = {**job, "feeder": {"source": names.name, **(more or {})}}
         if session is not None:
-            body["feeder"] |= _converting(names.flavor, session)
+            body["feeder"] |= _conversion_settings(names.flavor, session)
             body["reorg_meta"] = {"location": _location(session)}
         self.state = self.state.apply(DdlJob.from_dict(body))
         if action is Action.DROP_SCHEMA:
             self.owners.pop(fold_name(home.name), None)
         return SchemaChange(names.name, restored_text(text), body)
 
-    def note(self, names: SourceNames, text: str, home: DbInfo, table: str, more: Mapping[str, Any]) -> SchemaChange:
-        """A statement that changes nothing for anyone behind, to be remembered: a job that did not take effect."""
+    def record_note(
+        self, names: SourceNames, text: str, home: DbInfo, table: str, more: Mapping[str, Any]
+    ) -> SchemaChange:
+        """Record a statement that changes nothing downstream: as a job that did not take effect."""
         job = job_json(
             self.new_id(), Action.TABLE_COMMENT, text, schema=(home.id, home.name), table=(0, table), version=0,
             start_ts=0, finished_ts=0,
@@ -186,8 +188,8 @@ class JobWriter:
         body = {**job, "state": int(JobState.CANCELLED), "feeder": {"source": names.name, **more}}
         return SchemaChange(names.name, restored_text(tokenize(text)), body)
 
-    def described(self, names: SourceNames) -> list[DatabaseDescription]:
-        """What a tracker is made of again: the databases of a source with the texts of their tables."""
+    def describe_databases(self, names: SourceNames) -> list[DatabaseDescription]:
+        """What a tracker is rebuilt from: the databases of a source with the CREATE texts of their tables."""
         databases = []
         for db in self.state.databases():
             source, own = self.owners.get(fold_name(db.name), ("", ""))
@@ -199,22 +201,22 @@ class JobWriter:
                 databases.append(DatabaseDescription(own, db.charset, db.collate, tables))
         return databases
 
-    def _note_owner(self, job: Json) -> None:
+    def _record_owner(self, job: Json) -> None:
         if job["type"] == Action.CREATE_SCHEMA:
             self.owners[fold_name(job["binlog"]["DBInfo"]["db_name"]["O"])] = (source_of(job), job["feeder"]["db"])
         elif job["type"] == Action.DROP_SCHEMA:
             self.owners.pop(fold_name(job["schema_name"]), None)
 
 
-def _converting(flavor: Flavor, session: Session) -> Json:
-    """What decides, beside the zone, into which values a statement of `session` turned old ones (`SourceSession`)."""
+def _conversion_settings(flavor: Flavor, session: Session) -> Json:
+    """Besides the zone, what determines the values to which a statement of `session` converts (`SourceSession`)."""
     seconds = (session.timestamp_us or 0) / 1_000_000
     moment = f"{seconds:.6f}" if seconds else ""
     return {"family": flavor.value, "sql_mode": session.sql_mode or 0, "moment": moment}
 
 
 def _location(session: Session) -> Json:
-    """The zone of `session` as TiDB's job has it; `SYSTEM` is taken for UTC."""
+    """The time zone of `session` as in TiDB's jobs; `SYSTEM` is treated as UTC."""
     zone = session.time_zone or "UTC"
     if zone[:1] in ("+", "-"):
         hours, _, minutes = zone[1:].partition(":")
@@ -223,11 +225,11 @@ def _location(session: Session) -> Json:
     return {"name": "UTC" if zone.upper() == "SYSTEM" else zone, "offset": 0}
 
 
-def one_name_here(names: Sequence[str]) -> SchemaError:
-    """Two objects of a source whose names differ in the case of letters alone: here they would be one."""
+def name_clash_error(names: Sequence[str]) -> SchemaError:
+    """The error for two objects of a source whose names differ only in letter case: here they would be one."""
     return SchemaError(
-        "two names of the source differ in the case of their letters alone, and are one name for TiDB and its like",
-        hint="rename one of them at the source, or leave one out (ignore-tables of the source in feeder.toml)",
+        "two names of the source differ only in letter case, so they are the same name for TiDB and the like",
+        hint="rename one of them at the source, or exclude one (ignore-tables of the source in feeder.toml)",
         where={"names": ", ".join(names)},
     )
 

@@ -1,1 +1,1 @@
-"""Events of a binary log: bytes, as a server sends them, to the transactions that they make up (`transactions`)."""
+"""Events of a binary log: from the bytes that a server sends to the transactions they form (`transactions`)."""

@@ -16,21 +16,21 @@ _ZSTD, _NONE = 0, 255
 
 
 def events_of_payload(event: bytes) -> Iterator[bytes]:
-    """The events in a TRANSACTION_PAYLOAD event without checksum; none of them has one. Raises WireError."""
+    """The events in a TRANSACTION_PAYLOAD event without checksum; they have no checksums either. Raises WireError."""
     fields, at = _payload_fields(event)
     data: bytes = event[at:]
     algorithm = fields.get(_COMPRESSION, _NONE)
     if algorithm == _ZSTD:
         data = _unzstd(data, fields.get(_UNCOMPRESSED_SIZE, 0))
     elif algorithm != _NONE:
-        raise WireError(f"compression {algorithm} of a transaction is unknown", hint="it is read with zstd or none")
-    place = 0
-    while place < len(data):
-        size = int.from_bytes(data[place + 9 : place + 13], "little")
-        if size < HEADER_BYTES or place + size > len(data):
+        raise WireError(f"compression {algorithm} of a transaction is unknown", hint="only zstd and none are supported")
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 9 : at + 13], "little")
+        if size < HEADER_BYTES or at + size > len(data):
             raise WireError("a compressed transaction ends inside an event")
-        yield data[place : place + size]
-        place += size
+        yield data[at : at + size]
+        at += size
 
 
 def _payload_fields(event: bytes) -> tuple[dict[int, int], int]:
@@ -54,7 +54,7 @@ def _unzstd(data: bytes, size: int) -> bytes:
 
 
 def uncompress_mariadb(data: bytes) -> bytes:
-    """The part of a compressed event that is compressed: a byte, the length in big-endian, zlib. Raises WireError."""
+    """Decompress the compressed part of an event: a byte, the length in big-endian, zlib. Raises WireError."""
     algorithm, width = data[0] >> 4 & 7, data[0] & 7
     if not data[0] & 0x80 or algorithm:
         raise WireError(f"compression {algorithm} of an event is unknown", hint="SET GLOBAL log_bin_compress = OFF")

@@ -1,4 +1,4 @@
-"""GTID events of both families, which begin each transaction, and MySQL's sets, which begin each file."""
+"""GTID events of both families, which start each transaction, and MySQL's GTID sets, which start each file."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ROLLBACK_ALTER = 8
 
 
 class Gtid(NamedTuple):
-    """A GTID event. `text`: "" for an anonymous one; `time_us`: of the commit where it was made, 0 = not told.
+    """A GTID event. `text`: "" for an anonymous one; `time_us`: of the original commit, 0 = not in the event.
 
-    `standalone` (MariaDB): one statement follows, with no BEGIN and no end. `void`: nothing of what follows counts:
-    the first half of an ALTER that is logged in two, or one that was taken back.
+    `standalone` (MariaDB): one statement follows, with no BEGIN and no end. `void`: what follows does not count: the
+    first half of an ALTER that is logged in two parts, or one that was rolled back.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Gtid(NamedTuple):
 
 
 def read_mysql_gtid(event: bytes) -> Gtid:
-    """GTID and ANONYMOUS_GTID have the same form; the caller knows which it is."""
+    """Read GTID or ANONYMOUS_GTID, which have the same form; the caller knows which it is."""
     _, uuid, number = _MYSQL.unpack_from(event, HEADER_BYTES)
     return Gtid(f"{_uuid_text(uuid)}:{number}", _commit_time(event, HEADER_BYTES + _MYSQL.size))
 
@@ -51,7 +51,7 @@ def _uuid_text(uuid: bytes) -> str:
 
 
 def _commit_time(event: bytes, at: int) -> int:
-    """The original commit's time behind the logical clock (17 bytes); MySQL 5.7 has none."""
+    """The original commit's time after the logical clock (17 bytes); MySQL 5.7 has none."""
     if len(event) < at + 24 or event[at] != _LOGICAL_CLOCK:
         return 0
     immediate = int.from_bytes(event[at + 17 : at + 24], "little")
@@ -60,7 +60,7 @@ def _commit_time(event: bytes, at: int) -> int:
 
 
 def read_tagged_gtid(event: bytes) -> Gtid:
-    """GTID_TAGGED, in the form of MySQL's serialization library: numbered fields. Raises WireError."""
+    """Read GTID_TAGGED, in the form of MySQL's serialization library: numbered fields. Raises WireError."""
     fields = _serialized_fields(event)
     uuid, number, tag = fields.get("uuid"), fields.get("number"), fields["tag"]
     if not isinstance(uuid, bytes) or not isinstance(number, int) or not isinstance(tag, bytes):
@@ -91,7 +91,7 @@ def _serialized_fields(event: bytes) -> dict[str, int | bytes]:
         elif field in _UNSIGNED:
             fields[_UNSIGNED[field]], at = read_varlen(event, at)
         else:
-            break  # Fields come in order, and nothing behind the times is needed.
+            break  # Fields come in order, and nothing after the times is needed.
     return fields
 
 
@@ -100,14 +100,14 @@ _UNSIGNED = {0: "flags", 6: "immediate", 7: "original"}
 
 
 def read_mariadb_gtid(event: bytes, server_id: int) -> Gtid:
-    """MariaDB's, whose server id is the event header's."""
+    """Read MariaDB's GTID event; the server id comes from the event's header."""
     number, domain, flags = _MARIADB.unpack_from(event, HEADER_BYTES)
     at = HEADER_BYTES + _MARIADB.size
     if flags & _GROUP_COMMIT:
         at += 8
     if flags & (PREPARED_XA | COMPLETED_XA) and len(event) > at + 6:
         at += 6 + event[at + 4] + event[at + 5]
-    # Without both the event is filled up with six zero bytes.
+    # Without either, the event is padded with six zero bytes.
     more = event[at] if len(event) > at else 0
     return Gtid(
         f"{domain}-{server_id}-{number}",
@@ -117,12 +117,12 @@ def read_mariadb_gtid(event: bytes, server_id: int) -> Gtid:
 
 
 def read_previous_gtids(event: bytes) -> MySqlGtidSet:
-    """PREVIOUS_GTIDS of MySQL: everything done before its file."""
+    """Read MySQL's PREVIOUS_GTIDS: everything done before its file."""
     return decode_mysql_set(event[HEADER_BYTES:])
 
 
 def decode_mysql_set(data: bytes) -> MySqlGtidSet:
-    """A set in MySQL's binary form, with or without tags."""
+    """Decode a set in MySQL's binary form, with or without tags."""
     tagged = data[7] == _TAGGED
     count = int.from_bytes(data[1:7] if tagged else data[:7], "little")
     at = 8
@@ -141,7 +141,7 @@ def decode_mysql_set(data: bytes) -> MySqlGtidSet:
 
 
 def encode_mysql_set(done: MySqlGtidSet) -> bytes:
-    """`done` in MySQL's binary form, tagged only if it has tags: servers before 8.3 do not know the tagged one."""
+    """`done` in MySQL's binary form; tagged only if it has tags, since servers before 8.3 do not know that form."""
     origins = list(done.intervals())
     tagged = any(":" in origin for origin, _ in origins)
     count = len(origins)

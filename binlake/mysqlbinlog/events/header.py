@@ -1,6 +1,6 @@
-"""What stands before and behind every event: its header of 19 bytes and its checksum.
+"""What surrounds every event: its header of 19 bytes and its checksum.
 
-An event that is not understood is left out only where its own flag allows it.
+An unknown event is ignored only if its own flag allows it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from binlake.errors import WireError
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
 ARTIFICIAL = 0x20
-"""Flag: the event is in no file, the server made it for the reader."""
+"""Flag: the event is in no file; the server generated it for the reader."""
 IGNORABLE = 0x80
-"""Flag: who does not know the event's type may leave it out."""
+"""Flag: a reader that does not know the event's type may ignore it."""
 _HEADER = struct.Struct("<IBIIIH")
 
 
 class EventType(IntEnum):
-    """The types that a server of today writes, and the old ones that are refused by name."""
+    """The types that current servers write, and old ones that are refused by name."""
 
     UNKNOWN = 0
     QUERY = 2
@@ -71,7 +71,7 @@ class EventType(IntEnum):
 
 
 class Header(NamedTuple):
-    """`time`: seconds of Unix time; `end`: the low 32 bits of the offset behind the event, 0 where it has none."""
+    """`time`: seconds of Unix time; `end`: the low 32 bits of the offset after the event, 0 if it has none."""
 
     time: int
     type: int
@@ -82,16 +82,18 @@ class Header(NamedTuple):
 
 
 def read_header(event: bytes) -> Header:
-    """The header of an event that is whole. Raises WireError."""
+    """The header of a complete event. Raises WireError."""
     if len(event) < HEADER_BYTES:
         raise WireError(f"an event of {len(event)} bytes is shorter than its header")
     header = Header._make(_HEADER.unpack_from(event))
     if header.size != len(event):
-        raise WireError(f"an event says {header.size} bytes and has {len(event)}", where={"type": name_of(header.type)})
+        raise WireError(
+            f"an event says {header.size} bytes and has {len(event)}", where={"type": event_type_name(header.type)}
+        )
     return header
 
 
-def name_of(number: int) -> str:
+def event_type_name(number: int) -> str:
     """The name of an event type, or its number."""
     try:
         return EventType(number).name
@@ -104,9 +106,9 @@ def without_checksum(event: bytes) -> bytes:
     body = event[:-CHECKSUM_BYTES]
     if zlib.crc32(body) != int.from_bytes(event[-CHECKSUM_BYTES:], "little"):
         raise WireError(
-            "an event's checksum is wrong: it was damaged on its way or on the server's disk",
+            "an event's checksum is wrong: it was damaged in transit or on the server's disk",
             hint="mysqlbinlog --verify-binlog-checksum on the server shows whether its file is damaged",
-            where={"type": name_of(event[4])},
+            where={"type": event_type_name(event[4])},
         )
     return body
 
@@ -117,7 +119,7 @@ def has_checksum(event: bytes) -> bool:
 
 
 def writes_checksums(format_description: bytes) -> bool:
-    """Whether the events behind a FORMAT_DESCRIPTION event have checksums; it has one in any case. Raises WireError."""
+    """Whether the events after a FORMAT_DESCRIPTION event have checksums; it always has one. Raises WireError."""
     algorithm = format_description[-CHECKSUM_BYTES - 1]
     if algorithm not in (0, 1):
         raise WireError(

@@ -1,4 +1,4 @@
-"""Numbers and strings inside events, each read at a place and given with the place behind it."""
+"""Numbers and strings inside events: each is read at an offset and returned with the offset after it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ def read_length(data: bytes, at: int) -> tuple[int, int]:
         return first, at + 1
     width = {252: 2, 253: 3, 254: 8}.get(first)
     if width is None:
-        raise WireError(f"{first} begins no length")
+        raise WireError(f"{first} cannot begin a length")
     return int.from_bytes(data[at + 1 : at + 1 + width], "little"), at + 1 + width
 
 
 def read_text(data: bytes, at: int) -> tuple[bytes, int]:
-    """A string behind its length-encoded length. Raises WireError."""
+    """A string after its length-encoded length. Raises WireError."""
     size, at = read_length(data, at)
     if at + size > len(data):
-        raise WireError("a string ends behind the event that holds it")
+        raise WireError("a string ends after the event that contains it")
     return data[at : at + size], at + size
 
 
 def read_varlen(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned integer of MySQL's serialization library: the trailing ones of the first byte count those behind."""
+    """An unsigned integer of MySQL's serialization library: trailing ones of the first byte count further bytes."""
     more = 0
     while more < 8 and data[at] >> more & 1:
         more += 1

@@ -1,4 +1,4 @@
-"""QUERY: a statement as text, with the settings of the session that sent it, and what it does to a transaction."""
+"""QUERY: a statement as text, with the settings of the session that sent it, and its role in a transaction."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from binlake.mysqlbinlog.model import Session, Statement
 _POST_HEADER = struct.Struct("<IIBHH")
 _NO_FOREIGN_KEY_CHECKS = 0x4000000
 _RELAXED_UNIQUE_CHECKS = 0x8000000
-_EXPLICIT_DEFAULTS_FOR_TIMESTAMP = 0x1000000  # MariaDB's; MySQL has a variable of its own behind, where it matters
+_EXPLICIT_DEFAULTS_FOR_TIMESTAMP = 0x1000000  # MariaDB's; MySQL has a separate variable
 _UTF8MB4 = 45
 _BEGIN = b"\0BEGIN"
-_NAMES_NOT_TOLD = 254
-"""The count of changed databases when they are too many."""
+_TOO_MANY_DATABASES = 254
+"""The count of changed databases if there are too many to list."""
 
 
 class Role(Enum):
-    """What a statement is in the log."""
+    """The role of a statement in the log."""
 
     BEGIN = "begin"
     COMMIT = "commit"
     ROLLBACK = "rollback"
     ROLLBACK_TO = "rollback to savepoint"
-    AROUND = "savepoint, XA START or XA END"
+    NEUTRAL = "savepoint, XA START or XA END"
     XA_COMMIT = "XA COMMIT"
     XA_ROLLBACK = "XA ROLLBACK"
     ROWS_AS_TEXT = "a change of rows as text"
@@ -63,26 +63,26 @@ _FIRST_WORDS = {
     "BEGIN": Role.BEGIN,
     "COMMIT": Role.COMMIT,
     "ROLLBACK": Role.ROLLBACK,
-    "SAVEPOINT": Role.AROUND,
-    "RELEASE": Role.AROUND,
+    "SAVEPOINT": Role.NEUTRAL,
+    "RELEASE": Role.NEUTRAL,
     **dict.fromkeys(
         ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "DO", "SELECT", "WITH", "("), Role.ROWS_AS_TEXT
     ),
 }
 _XA_WORDS = {
-    "START": Role.AROUND,
-    "BEGIN": Role.AROUND,
-    "END": Role.AROUND,
+    "START": Role.NEUTRAL,
+    "BEGIN": Role.NEUTRAL,
+    "END": Role.NEUTRAL,
     "COMMIT": Role.XA_COMMIT,
     "ROLLBACK": Role.XA_ROLLBACK,
 }
-# A comment with `!` or `M!` is code: what it holds was executed.
+# A comment with `!` or `M!` is code: its contents were executed.
 _LEADING = re.compile(r"(?:\s+|--[ \t][^\n]*\n|#[^\n]*\n|/\*(?!!|M!).*?\*/|/\*M?!\d*)*", re.DOTALL)
 _WORDS = re.compile(r"(\w+|\()\s*(\w*)")
 
 
 def role_of(text: str) -> Role:
-    """What the statement does to the transaction that it stands in."""
+    """The role of the statement in its transaction."""
     words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
     if words is None:
         return Role.DEFINITION
@@ -95,17 +95,17 @@ def role_of(text: str) -> Role:
 
 
 def is_of_temporary_table(text: str) -> bool:
-    """Whether the statement makes or drops a temporary table."""
+    """Whether the statement creates or drops a temporary table."""
     words = _WORDS.match(text, _LEADING.match(text).end())  # type: ignore[union-attr]
     return words is not None and words[2].upper() == "TEMPORARY"
 
 
 _Reader = Callable[[bytes, int, dict[str, Any]], int]
-"""Reads one variable at a place into the settings; gives the place behind it."""
+"""Reads one variable at an offset into the settings; returns the offset after it."""
 
 
 def _read_status(data: bytes) -> dict[str, Any]:
-    """The session's settings. A variable of an unknown number ends them: nothing says how long it is."""
+    """The session's settings. An unknown variable ends them, since its length is unknown."""
     settings: dict[str, Any] = {}
     at = 0
     try:
@@ -119,7 +119,7 @@ def _read_status(data: bytes) -> dict[str, Any]:
     return settings
 
 
-def _flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
+def _read_flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
     flags = int.from_bytes(data[at : at + 4], "little")
     settings["foreign_key_checks"] = not flags & _NO_FOREIGN_KEY_CHECKS
     settings["unique_checks"] = not flags & _RELAXED_UNIQUE_CHECKS
@@ -127,7 +127,7 @@ def _flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
     return at + 4
 
 
-def _number(name: str, width: int) -> _Reader:
+def _read_number(name: str, width: int) -> _Reader:
     def read(data: bytes, at: int, settings: dict[str, Any]) -> int:
         settings[name] = int.from_bytes(data[at : at + width], "little")
         return at + width
@@ -135,7 +135,7 @@ def _number(name: str, width: int) -> _Reader:
     return read
 
 
-def _several(names: tuple[str, ...]) -> _Reader:
+def _read_numbers(names: tuple[str, ...]) -> _Reader:
     def read(data: bytes, at: int, settings: dict[str, Any]) -> int:
         settings.update(zip(names, struct.unpack_from(f"<{len(names)}H", data, at), strict=True))
         return at + 2 * len(names)
@@ -143,22 +143,22 @@ def _several(names: tuple[str, ...]) -> _Reader:
     return read
 
 
-def _time_zone(data: bytes, at: int, settings: dict[str, Any]) -> int:
+def _read_time_zone(data: bytes, at: int, settings: dict[str, Any]) -> int:
     end = at + 1 + data[at]
     settings["time_zone"] = data[at + 1 : end].decode("utf-8")
     return end
 
 
-def _explicit_defaults(data: bytes, at: int, settings: dict[str, Any]) -> int:
+def _read_explicit_defaults(data: bytes, at: int, settings: dict[str, Any]) -> int:
     settings["explicit_defaults_for_timestamp"] = bool(data[at])
     return at + 1
 
 
-def _past(width: int) -> _Reader:
+def _skip(width: int) -> _Reader:
     return lambda _data, at, _settings: at + width
 
 
-def _past_text(after: int, texts: int = 1) -> _Reader:
+def _skip_text(after: int, texts: int = 1) -> _Reader:
     def read(data: bytes, at: int, _: dict[str, Any]) -> int:
         for _text in range(texts):
             at += 1 + data[at]
@@ -167,44 +167,44 @@ def _past_text(after: int, texts: int = 1) -> _Reader:
     return read
 
 
-def _past_databases(data: bytes, at: int, _: dict[str, Any]) -> int:
+def _skip_databases(data: bytes, at: int, _: dict[str, Any]) -> int:
     count, at = data[at], at + 1
-    for _name in range(0 if count == _NAMES_NOT_TOLD else count):
+    for _name in range(0 if count == _TOO_MANY_DATABASES else count):
         at = data.index(b"\0", at) + 1
     return at
 
 
-def _past_gtid_flags(data: bytes, at: int, _: dict[str, Any]) -> int:
-    # The second half of an ALTER names its first one.
+def _skip_gtid_flags(data: bytes, at: int, _: dict[str, Any]) -> int:
+    # The second half of an ALTER refers to its first half.
     return at + (9 if data[at] & 0b1100 else 1)
 
 
-def _past_collations(data: bytes, at: int, _: dict[str, Any]) -> int:
+def _skip_collations(data: bytes, at: int, _: dict[str, Any]) -> int:
     return at + 1 + 4 * data[at]
 
 
 _STATUS: dict[int, _Reader] = {
-    0: _flags,
-    1: _number("sql_mode", 8),
-    2: _past_text(1),  # catalog, old
-    3: _several(("auto_increment_increment", "auto_increment_offset")),
-    4: _several(("client_charset", "connection_collation", "server_collation")),
-    5: _time_zone,
-    6: _past_text(0),  # catalog
-    7: _past(2),  # lc_time_names
-    8: _number("database_collation", 2),
-    9: _past(8),  # tables of a multi-table UPDATE
-    10: _past(4),  # size at the source
-    11: _past_text(0, texts=2),  # invoker
-    12: _past_databases,
-    13: _number("microseconds", 3),
-    16: _explicit_defaults,
-    17: _past(8),  # XID of a DDL
-    18: _number("utf8mb4_collation", 2),
-    19: _past(1),  # sql_require_primary_key
-    20: _past(1),  # default_table_encryption
-    128: _number("microseconds", 3),
-    129: _past(8),  # MariaDB's XID
-    130: _past_gtid_flags,
-    131: _past_collations,
+    0: _read_flags,
+    1: _read_number("sql_mode", 8),
+    2: _skip_text(1),  # catalog, old
+    3: _read_numbers(("auto_increment_increment", "auto_increment_offset")),
+    4: _read_numbers(("client_charset", "connection_collation", "server_collation")),
+    5: _read_time_zone,
+    6: _skip_text(0),  # catalog
+    7: _skip(2),  # lc_time_names
+    8: _read_number("database_collation", 2),
+    9: _skip(8),  # tables of a multi-table UPDATE
+    10: _skip(4),  # size at the source
+    11: _skip_text(0, texts=2),  # invoker
+    12: _skip_databases,
+    13: _read_number("microseconds", 3),
+    16: _read_explicit_defaults,
+    17: _skip(8),  # XID of a DDL
+    18: _read_number("utf8mb4_collation", 2),
+    19: _skip(1),  # sql_require_primary_key
+    20: _skip(1),  # default_table_encryption
+    128: _read_number("microseconds", 3),
+    129: _skip(8),  # MariaDB's XID
+    130: _skip_gtid_flags,
+    131: _skip_collations,
 }

@@ -1,4 +1,4 @@
-"""Row events of both families and versions: their table, bitmaps and the bytes of their rows, not yet decoded."""
+"""Row events of both families and all versions: their table, bitmaps and the bytes of their rows, not yet decoded."""
 
 from __future__ import annotations
 

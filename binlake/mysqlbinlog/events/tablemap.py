@@ -1,8 +1,8 @@
 """TABLE_MAP: the columns of the row events that follow it.
 
-A column's `metadata` is one number: the length of VARCHAR and VAR_STRING and the bits of BIT (`bytes * 256 + rest`)
-are little-endian; STRING, ENUM and SET (`real type * 256 + length`) and DECIMAL (`precision * 256 + scale`) are
-big-endian, as the servers write them; all others have one byte or none.
+A column's `metadata` is one number: for VARCHAR and VAR_STRING (length) and BIT (`bytes * 256 + rest`) it is
+little-endian, for STRING, ENUM and SET (`real type * 256 + length`) and DECIMAL (`precision * 256 + scale`) big-endian,
+as the servers write it; all other types have one byte or none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.rows.schema import mysqltypes as t
 
 TIMESTAMP2, DATETIME2, TIME2 = 17, 18, 19
 BLOB_COMPRESSED, VARCHAR_COMPRESSED, VECTOR, GEOMETRY = 140, 141, 242, 255
-"""Types that the log has and no definition of TiDB."""
+"""Types that occur in the log but not in TiDB's definitions."""
 
 _ONE_BYTE = t.BLOBS | {
     t.FLOAT, t.DOUBLE, t.JSON, TIMESTAMP2, DATETIME2, TIME2, BLOB_COMPRESSED, VECTOR, GEOMETRY,
@@ -30,7 +30,7 @@ _CHOICES = frozenset({t.ENUM, t.SET})
 _NUMERIC = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE, t.YEAR}
 _TEXT = t.STRINGS | {BLOB_COMPRESSED, VARCHAR_COMPRESSED}
 _LIKE_TEXT = {Flavor.MYSQL: VECTOR, Flavor.MARIADB: GEOMETRY}
-"""What each family also tells a charset of, though it has none."""
+"""The type for which each family also logs a charset, though it has none."""
 
 
 class _Field(IntEnum):
@@ -48,7 +48,7 @@ class _Field(IntEnum):
 
 @dataclass
 class _Optional:
-    """What may follow the columns."""
+    """Optional metadata after the columns."""
 
     unsigned: list[bool] | None = None
     charsets: dict[int, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class _Optional:
 
 
 def read_table_map(event: bytes, flavor: Flavor) -> TableMap:
-    """The table map that an event without checksum is. Raises WireError."""
+    """Parse a TABLE_MAP event without checksum. Raises WireError."""
     try:
         return _read(event, flavor)
     except (IndexError, ValueError) as error:
@@ -74,7 +74,7 @@ def _read(event: bytes, flavor: Flavor) -> TableMap:
     count, at = read_length(event, at)
     types, at = event[at : at + count], at + count
     raw, at = read_text(event, at)
-    metadata = _metadata(types, raw)
+    metadata = _read_metadata(types, raw)
     nulls, at = event[at : at + (count + 7) // 8], at + (count + 7) // 8
     kinds = [real_type(kind, number) for kind, number in zip(types, metadata, strict=True)]
     more = _read_optional(event, at, kinds, _TEXT | {_LIKE_TEXT[flavor]})
@@ -93,7 +93,7 @@ def _read(event: bytes, flavor: Flavor) -> TableMap:
     )
 
 
-def _metadata(types: bytes, raw: bytes) -> tuple[int, ...]:
+def _read_metadata(types: bytes, raw: bytes) -> tuple[int, ...]:
     numbers, at = [], 0
     for kind in types:
         if kind in _ONE_BYTE:
@@ -113,7 +113,7 @@ def _metadata(types: bytes, raw: bytes) -> tuple[int, ...]:
 
 
 def real_type(kind: int, metadata: int) -> int:
-    """The type of a column: ENUM and SET travel as STRING, with their own number in the metadata."""
+    """The real type of a column: ENUM and SET are logged as STRING, with their own number in the metadata."""
     return metadata >> 8 if kind == t.STRING and metadata >> 8 in _CHOICES else kind
 
 
@@ -128,28 +128,28 @@ def _read_optional(event: bytes, at: int, kinds: list[int], with_charset: Set[in
             optional.unsigned = _read_signs(value, kinds)
         elif number in (_Field.DEFAULT_CHARSET, _Field.ENUM_AND_SET_DEFAULT_CHARSET):
             places = texts if number == _Field.DEFAULT_CHARSET else choices
-            optional.charsets |= _default_charsets(value, places)
+            optional.charsets |= _read_default_charsets(value, places)
             optional.has_charsets = True
         elif number in (_Field.COLUMN_CHARSET, _Field.ENUM_AND_SET_COLUMN_CHARSET):
             places = texts if number == _Field.COLUMN_CHARSET else choices
-            optional.charsets |= dict(zip(places, _lengths(value), strict=True))
+            optional.charsets |= dict(zip(places, _read_lengths(value), strict=True))
             optional.has_charsets = True
         elif number == _Field.COLUMN_NAME:
-            optional.names = tuple(name.decode("utf-8") for name in _texts(value))
+            optional.names = tuple(name.decode("utf-8") for name in _read_texts(value))
         elif number in (_Field.SET_VALUES, _Field.ENUM_VALUES):
             kind = t.SET if number == _Field.SET_VALUES else t.ENUM
             places = [place for place in choices if kinds[place] == kind]
-            optional.elements |= dict(zip(places, _element_lists(value), strict=True))
+            optional.elements |= dict(zip(places, _read_element_lists(value), strict=True))
             optional.has_elements = True
         elif number == _Field.PRIMARY_KEY:
-            optional.primary_key = tuple(_lengths(value))
+            optional.primary_key = tuple(_read_lengths(value))
         elif number == _Field.PRIMARY_KEY_WITH_PREFIX:
-            optional.primary_key = tuple(_lengths(value)[::2])
+            optional.primary_key = tuple(_read_lengths(value)[::2])
     return optional
 
 
 def _read_signs(value: bytes, kinds: list[int]) -> list[bool]:
-    """A bit for each column of a number, YEAR among them, the first in the highest bit."""
+    """One bit for each numeric column, including YEAR, the first in the highest bit."""
     numeric = [kind in _NUMERIC for kind in kinds]
     signs, bit = [], 0
     for is_number in numeric:
@@ -158,13 +158,13 @@ def _read_signs(value: bytes, kinds: list[int]) -> list[bool]:
     return signs
 
 
-def _default_charsets(value: bytes, places: list[int]) -> dict[int, int]:
-    numbers = _lengths(value)
+def _read_default_charsets(value: bytes, places: list[int]) -> dict[int, int]:
+    numbers = _read_lengths(value)
     others = dict(zip(numbers[1::2], numbers[2::2], strict=True))
     return {place: others.get(order, numbers[0]) for order, place in enumerate(places)}
 
 
-def _lengths(value: bytes) -> list[int]:
+def _read_lengths(value: bytes) -> list[int]:
     numbers, at = [], 0
     while at < len(value):
         number, at = read_length(value, at)
@@ -172,7 +172,7 @@ def _lengths(value: bytes) -> list[int]:
     return numbers
 
 
-def _texts(value: bytes) -> list[bytes]:
+def _read_texts(value: bytes) -> list[bytes]:
     texts, at = [], 0
     while at < len(value):
         text, at = read_text(value, at)
@@ -180,7 +180,7 @@ def _texts(value: bytes) -> list[bytes]:
     return texts
 
 
-def _element_lists(value: bytes) -> list[tuple[bytes, ...]]:
+def _read_element_lists(value: bytes) -> list[tuple[bytes, ...]]:
     lists, at = [], 0
     while at < len(value):
         count, at = read_length(value, at)

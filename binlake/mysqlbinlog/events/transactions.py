@@ -1,6 +1,6 @@
-"""Puts the events of a log together to transactions, each with the position behind it.
+"""Combines the events of a log into transactions, each with the position after it.
 
-What cannot be followed is refused by name; nothing is left out but events that change no row and no definition.
+What cannot be followed is refused by name; only events that change neither rows nor definitions are ignored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from binlake.mysqlbinlog.events.header import (
     IGNORABLE,
     EventType,
     Header,
+    event_type_name,
     has_checksum,
-    name_of,
     read_header,
     without_checksum,
     writes_checksums,
@@ -33,38 +33,38 @@ from binlake.mysqlbinlog.gtid import GtidSet, MySqlGtidSet, parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent, SourceTransaction, Statement, TableMap
 
 _E = EventType
-_PASSED_OVER = frozenset({
+_IGNORED = frozenset({
     _E.STOP, _E.INTVAR, _E.RAND, _E.USER_VAR, _E.HEARTBEAT, _E.HEARTBEAT_V2, _E.IGNORABLE, _E.ROWS_QUERY,
     _E.TRANSACTION_CONTEXT, _E.VIEW_CHANGE, _E.MARIADB_ANNOTATE_ROWS, _E.MARIADB_BINLOG_CHECKPOINT,
     _E.MARIADB_GTID_LIST,
     _E.MARIADB_START_ENCRYPTION,
 })  # fmt: skip
 _NO_TABLE = 0xFFFFFF
-"""Table id of a row event that has no row: the end of a statement that changed none."""
+"""Table id of a row event without rows: the end of a statement that changed none."""
 _MAPS = 4096
 _HIGH = ~0xFFFFFFFF
 _DAMAGE = (IndexError, ValueError, OverflowError, MemoryError, struct.error)
-"""What the parts of an event raise where it is shorter or other than it says."""
+"""Errors raised by parsing an event that is shorter than, or different from, what it claims."""
 _START_TRANSACTION = " START TRANSACTION"
 """What MySQL adds to a CREATE TABLE whose rows follow in the same transaction."""
 
 FindPrepared = Callable[[Xid, Position], tuple[RowsEvent, ...]]
-"""The rows of a prepared transaction that this log was not read from: it was prepared before the position."""
+"""Finds the rows of a prepared transaction that was prepared before the position from which the log is read."""
 
 
-class Gtids(Enum):
-    """What the GTID set of a position comes from."""
+class GtidOrigin(Enum):
+    """Where the GTID set of a position comes from."""
 
-    NONE = "the log has none, or they do not matter"
-    KNOWN = "the start's set, and what is read behind it"
-    FROM_FILE = "the head of the next file (MySQL), and the start's set; until then positions have none"
+    NONE = "the log has no GTIDs, or they do not matter"
+    KNOWN = "the start's set, plus what is read after it"
+    FROM_FILE = "the head of the next file (MySQL), plus the start's set; until then positions have none"
 
 
 class TransactionReader:
-    """Takes event by event; `position` is behind the last whole transaction that it gave, `resume` before the first.
+    """Is fed event by event; `position` is after the last complete transaction returned, and `resume` before the first.
 
-    `start`: where the events begin. Transactions of the first file that begin below `skip_below` are noted as done and
-    not given. `refuses`: whether what cannot be followed in the transaction of an id is an error.
+    `start`: where the events begin. Transactions of the first file that begin below `skip_below` are counted as done
+    and not returned. `refuses`: whether what cannot be followed is an error, by the transaction's id.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class TransactionReader:
         start: Position,
         find_prepared: FindPrepared,
         *,
-        gtids: Gtids,
+        gtids: GtidOrigin,
         resume: Position,
         skip_below: int = 0,
         refuses: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._flavor = flavor
         self._find_prepared = find_prepared
-        self._done: GtidSet | None = parse_gtid_set(flavor, start.gtids) if gtids is Gtids.KNOWN else None
-        self._learns_done = gtids is Gtids.FROM_FILE
+        self._done: GtidSet | None = parse_gtid_set(flavor, start.gtids) if gtids is GtidOrigin.KNOWN else None
+        self._awaits_file_gtids = gtids is GtidOrigin.FROM_FILE
         self._start_gtids = start.gtids
         self._file, self._offset = start.file, start.offset
         self._first = (start.file, skip_below)
@@ -100,20 +100,23 @@ class TransactionReader:
 
     @property
     def file(self) -> str:
-        """The file that the next event is in."""
+        """The file of the next event."""
         return self._file
 
     @property
-    def place(self) -> tuple[str, int]:
-        """File and offset behind the events that have been taken."""
+    def event_position(self) -> tuple[str, int]:
+        """File and offset after the events that have been fed."""
         return self._file, self._offset
 
     def is_at(self, place: Position) -> bool:
-        """Whether the events up to `place` of its file have been taken."""
+        """Whether the events up to `place` in its file have been fed."""
         return self._file == place.file and self._offset >= place.offset
 
     def feed(self, event: bytes) -> SourceTransaction | None:
-        """Take the next event; the transaction that it ends, if any. Raises WireError, SourceRefused, LostRange."""
+        """Process the next event; returns the transaction that it ends, if any.
+
+        Raises WireError, SourceRefused, LostRange.
+        """
         header = read_header(event)
         kind, before = header.type, self._offset
         if kind == _E.FORMAT_DESCRIPTION:
@@ -125,19 +128,19 @@ class TransactionReader:
             event = without_checksum(event)
         if header.end and not header.flags & ARTIFICIAL:
             self._advance(header.end)
-            # Not where the event before it ended: a server leaves out what was done.
+            # Not where the previous event ended: a server skips what is already done.
             before = self._offset - header.size
         self._size += header.size
         try:
-            return self._take(header, event, before)
+            return self._process(header, event, before)
         except (WireError, SourceRefused, LostRange) as error:
             place = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
             raise type(error)(error.message, hint=error.hint, where={**place, **error.where}) from None
         except _DAMAGE as error:
             raise WireError(
                 "an event is damaged: its parts do not fit its length",
-                hint="mysqlbinlog on the server shows whether its file is damaged; binlog_checksum = CRC32 guards it",
-                where={"file": self._file, "offset": before, "type": name_of(kind)},
+                hint="mysqlbinlog on the server shows whether its file is damaged; binlog_checksum = CRC32 helps",
+                where={"file": self._file, "offset": before, "type": event_type_name(kind)},
             ) from error
 
     def _advance(self, end: int) -> None:
@@ -146,50 +149,50 @@ class TransactionReader:
         self._offset = offset if offset >= self._offset else offset + (1 << 32)
 
     def _rotate(self, event: bytes) -> None:
-        # One that was made for this reader may come before the log has said whether it has checksums.
+        # One generated for this reader may come before it is known whether the log has checksums.
         body = event[:-CHECKSUM_BYTES] if has_checksum(event) else event
         self._offset = int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + 8], "little")
         self._file = body[HEADER_BYTES + 8 :].decode("utf-8", "backslashreplace")
 
-    def _take(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
+    def _process(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
         kind = header.type
         if kind == _E.TABLE_MAP:
-            self._map(event)
+            self._add_table_map(event)
         elif kind in rows.KINDS:
-            self._row(kind, event)
+            self._add_rows(kind, event)
         elif kind in (_E.GTID, _E.ANONYMOUS_GTID, _E.GTID_TAGGED, _E.MARIADB_GTID):
             self._begin_group(header, event, before)
         elif kind == _E.XID:
-            return self._end(header)
+            return self._end_transaction(header)
         elif kind == _E.QUERY and query.is_begin(event):
-            self._open(header, before)
+            self._open_transaction(header, before)
         elif kind in (_E.QUERY, _E.MARIADB_QUERY_COMPRESSED):
-            return self._statement(header, event, before)
+            return self._process_statement(header, event, before)
         elif kind == _E.TRANSACTION_PAYLOAD:
-            return self._payload(event, before)
+            return self._process_payload(event, before)
         elif kind == _E.XA_PREPARE:
             return self._prepare(header, event)
         else:
-            self._take_rare(header, event)
+            self._process_rare(header, event)
         return None
 
-    def _take_rare(self, header: Header, event: bytes) -> None:
+    def _process_rare(self, header: Header, event: bytes) -> None:
         kind = header.type
         if kind == _E.PREVIOUS_GTIDS:
             self._begin_file(event)
         elif kind == _E.INCIDENT:
-            self._refuse(_incident())
+            self._refuse(_incident_error())
         elif kind in (_E.BEGIN_LOAD_QUERY, _E.EXECUTE_LOAD_QUERY):
-            self._refuse(_as_text("LOAD DATA"))
-        elif kind not in _PASSED_OVER and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
-            self._refuse(_unknown_event(kind))
+            self._refuse(_statement_rows_error("LOAD DATA"))
+        elif kind not in _IGNORED and kind != _E.FORMAT_DESCRIPTION and not header.flags & IGNORABLE:
+            self._refuse(_unknown_event_error(kind))
 
     def _begin_file(self, event: bytes) -> None:
-        """The set of what is in earlier files counts where none was given: a position of file and offset."""
-        if self._learns_done:
+        """The set of earlier files counts if the start had none: a position of file and offset."""
+        if self._awaits_file_gtids:
             done = gtidevents.read_previous_gtids(event)
             done.add_set(MySqlGtidSet.parse(self._start_gtids))
-            self._done, self._learns_done = done, False
+            self._done, self._awaits_file_gtids = done, False
 
     def _begin_group(self, header: Header, event: bytes, before: int) -> None:
         if header.type == _E.MARIADB_GTID:
@@ -213,10 +216,10 @@ class TransactionReader:
         file, below = self._first
         if self._file == file and before < below:
             return True
-        # MariaDB's numbers need not rise in a domain, and the server skips what is done.
+        # MariaDB's numbers need not increase within a domain, and the server skips what is done.
         return self._flavor is Flavor.MYSQL and bool(gtid.text and self._done and self._done.contains(gtid.text))
 
-    def _map(self, event: bytes) -> None:
+    def _add_table_map(self, event: bytes) -> None:
         body = event[HEADER_BYTES:]
         table = self._known_maps.get(body)
         if table is None:
@@ -225,104 +228,104 @@ class TransactionReader:
             table = self._known_maps[body] = tablemap.read_table_map(event, self._flavor)
         self._maps[table.table_id] = table
 
-    def _row(self, kind: int, event: bytes) -> None:
+    def _add_rows(self, kind: int, event: bytes) -> None:
         if not self._is_open:
             raise WireError(
-                "rows stand outside of a transaction: the position is in the middle of one",
-                hint="a position is right behind a transaction's end",
+                "rows occur outside a transaction: the position is in the middle of one",
+                hint="use a position at the end of a transaction",
             )
         table_id = rows.table_id_of(event)
         if self._is_skipped or table_id == _NO_TABLE:
             return
         table = self._maps.get(table_id)
         if table is None:
-            raise WireError(f"rows of table id {table_id} have no table map before them")
+            raise WireError(f"rows of table id {table_id} are not preceded by a table map")
         self._changes.append(rows.read_rows(kind, event, table))
 
-    def _payload(self, event: bytes, before: int) -> SourceTransaction | None:
+    def _process_payload(self, event: bytes, before: int) -> SourceTransaction | None:
         ended = None
         for inner in events_of_payload(event):
-            ended = self._take(read_header(inner), inner, before) or ended
+            ended = self._process(read_header(inner), inner, before) or ended
         return ended
 
-    def _statement(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
-        sent = query.read_query(event, header.time, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED)
-        role = query.role_of(sent.text)
-        if role is Role.BEGIN or (role is Role.AROUND and not self._is_open):
-            self._open(header, before)
+    def _process_statement(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
+        statement_sent = query.read_query(event, header.time, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED)
+        role = query.role_of(statement_sent.text)
+        if role is Role.BEGIN or (role is Role.NEUTRAL and not self._is_open):
+            self._open_transaction(header, before)
         elif role is Role.COMMIT:
-            return self._end(header)
+            return self._end_transaction(header)
         elif role is Role.ROLLBACK:
             return self._roll_back(header)
         elif role is Role.ROLLBACK_TO:
-            self._refuse(_half_rolled_back())
+            self._refuse(_partial_rollback_error())
             self._changes = []
         elif role in (Role.XA_COMMIT, Role.XA_ROLLBACK):
-            return self._end_prepared(header, role, sent.text, before)
+            return self._end_prepared(header, role, statement_sent.text, before)
         elif role is Role.ROWS_AS_TEXT:
-            self._refuse(_as_text(sent.text))
+            self._refuse(_statement_rows_error(statement_sent.text))
         elif role is Role.DEFINITION:
-            return self._define(header, sent, before)
+            return self._process_definition(header, statement_sent, before)
         return None
 
-    def _open(self, header: Header, before: int) -> None:
+    def _open_transaction(self, header: Header, before: int) -> None:
         if self._gtid is None:
             self._start(Gtid(""), header.size, before)
             self._is_skipped = self._is_done(Gtid(""), before)
         self._is_open = True
 
-    def _define(self, header: Header, sent: Statement, before: int) -> SourceTransaction | None:
+    def _process_definition(self, header: Header, statement_sent: Statement, before: int) -> SourceTransaction | None:
         if self._is_open:
-            return self._define_inside(header, sent)
+            return self._process_inner_definition(header, statement_sent)
         if self._gtid is None:
             self._start(Gtid(""), header.size, before)
             self._is_skipped = self._is_done(Gtid(""), before)
         is_void = self._gtid is not None and self._gtid.void
-        return self._end(header, statement=None if is_void else sent)
+        return self._end_transaction(header, statement=None if is_void else statement_sent)
 
-    def _define_inside(self, header: Header, sent: Statement) -> SourceTransaction | None:
-        """A definition among rows: CREATE TABLE ... SELECT, whose rows follow, comes before them as one of its own."""
-        if query.is_of_temporary_table(sent.text):
+    def _process_inner_definition(self, header: Header, statement_sent: Statement) -> SourceTransaction | None:
+        """A definition inside a transaction: CREATE TABLE ... SELECT becomes its own transaction before its rows."""
+        if query.is_of_temporary_table(statement_sent.text):
             return None
         if self._changes:
-            self._refuse(_definition_behind_rows(sent.text))
+            self._refuse(_definition_after_rows_error(statement_sent.text))
         if self._is_skipped:
             return None
-        text = sent.text.removesuffix(_START_TRANSACTION)
-        statement = Statement(sent.db, text, sent.session)
+        text = statement_sent.text.removesuffix(_START_TRANSACTION)
+        statement = Statement(statement_sent.db, text, statement_sent.session)
         return SourceTransaction(
             f"{self._id()}/ddl", self._time(header), self.position, statement=statement, size=header.size
         )
 
     def _roll_back(self, header: Header) -> SourceTransaction | None:
         if self._changes:
-            self._refuse(_half_rolled_back())
+            self._refuse(_partial_rollback_error())
             self._changes = []
-        return self._end(header)
+        return self._end_transaction(header)
 
     def _prepare(self, header: Header, event: bytes) -> SourceTransaction | None:
         xid, one_phase = xa.read_prepare(event)
         if not one_phase and not self._is_skipped:
             self._prepared[xid] = tuple(self._changes)
             self._changes = []
-        return self._end(header)
+        return self._end_transaction(header)
 
     def _end_prepared(self, header: Header, role: Role, text: str, before: int) -> SourceTransaction | None:
-        self._open(header, before)
+        self._open_transaction(header, before)
         xid = xa.xid_of(text)
         changes = self._prepared.pop(xid, None)
         if role is Role.XA_COMMIT and not self._is_skipped:
             self._changes = list(self._find_prepared(xid, Position(*self._begin)) if changes is None else changes)
-        return self._end(header)
+        return self._end_transaction(header)
 
     def prepared(self, xid: Xid) -> tuple[RowsEvent, ...] | None:
-        """The rows of a transaction that was prepared and has not ended."""
+        """The rows of a transaction that is prepared and has not ended."""
         return self._prepared.get(xid)
 
-    def _end(self, header: Header, statement: Statement | None = None) -> SourceTransaction | None:
+    def _end_transaction(self, header: Header, statement: Statement | None = None) -> SourceTransaction | None:
         gtid, changes, is_skipped = self._gtid, tuple(self._changes), self._is_skipped
         if gtid is None:
-            raise WireError("a transaction ends that has not begun: the position is in the middle of one")
+            raise WireError("a transaction ends that did not begin: the position is in the middle of one")
         name, time = self._id(), self._time(header)
         if gtid.text and self._done is not None:
             self._done.add(gtid.text)
@@ -344,36 +347,34 @@ class TransactionReader:
         return exact or header.time * 1000
 
 
-def _unknown_event(kind: int) -> SourceRefused:
+def _unknown_event_error(kind: int) -> SourceRefused:
     return SourceRefused(
-        f"the log has an event that is not known: {name_of(kind)}",
-        hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is read",
+        f"the log has an unknown event: {event_type_name(kind)}",
+        hint="a newer server, or one older than MySQL 5.7; see docs/operate/feeder.md for what is supported",
     )
 
 
-def _incident() -> LostRange:
+def _incident_error() -> LostRange:
     return LostRange(
         "the server wrote an incident into its log: changes before it may be missing",
-        hint="its error log says what happened; load the tables anew (`binlake bootstrap`)",
+        hint="its error log says what happened; load the tables again (`binlake bootstrap`)",
     )
 
 
-def _definition_behind_rows(statement: str) -> SourceRefused:
-    return SourceRefused(
-        "a definition changes behind rows of the same transaction", where={"statement": statement[:80]}
-    )
+def _definition_after_rows_error(statement: str) -> SourceRefused:
+    return SourceRefused("a definition changes after rows in the same transaction", where={"statement": statement[:80]})
 
 
-def _as_text(statement: str) -> SourceRefused:
+def _statement_rows_error(statement: str) -> SourceRefused:
     return SourceRefused(
         f"the log has a change of rows as a statement, not as rows: {statement[:80]!r}",
-        hint="SET GLOBAL binlog_format = ROW and end the sessions that set another; then load the table anew"
-        " (`binlake bootstrap`), or name the transaction in a [[source.replace]] of feeder.toml: it is passed over",
+        hint="SET GLOBAL binlog_format = ROW and end the sessions that set another one; then load the table again"
+        " (`binlake bootstrap`), or name the transaction in a [[source.replace]] of feeder.toml: it is skipped",
     )
 
 
-def _half_rolled_back() -> SourceRefused:
+def _partial_rollback_error() -> SourceRefused:
     return SourceRefused(
-        "a transaction in the log was rolled back in part: it also changed tables of an engine without transactions",
-        hint="change such tables in transactions of their own (or to InnoDB); load them anew (`binlake bootstrap`)",
+        "a transaction in the log was partly rolled back: it also changed tables of a non-transactional engine",
+        hint="change such tables in separate transactions (or to InnoDB); load them again (`binlake bootstrap`)",
     )

@@ -1,4 +1,4 @@
-"""Transactions of two phases: what XA PREPARE logs, and which of them a later XA COMMIT means."""
+"""Two-phase transactions: what XA PREPARE logs, and which transaction a later XA COMMIT refers to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _XID = re.compile(r"(?i)^\s*XA\s+\w+\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s
 
 
 class Xid(NamedTuple):
-    """The name of a transaction of two phases."""
+    """The id of a two-phase transaction."""
 
     format_id: int
     gtrid: bytes
@@ -25,7 +25,7 @@ class Xid(NamedTuple):
 
 
 def read_prepare(event: bytes) -> tuple[Xid, bool]:
-    """The transaction that an XA_PREPARE event without checksum ends, and whether it is committed in one phase."""
+    """The transaction that an XA_PREPARE event (without checksum) ends, and whether it is committed in one phase."""
     one_phase, format_id, gtrid_size, bqual_size = _PREPARE.unpack_from(event, HEADER_BYTES)
     at = HEADER_BYTES + _PREPARE.size
     return Xid(format_id, event[at : at + gtrid_size], event[at + gtrid_size : at + gtrid_size + bqual_size]), bool(
@@ -37,5 +37,5 @@ def xid_of(text: str) -> Xid:
     """The transaction that `XA COMMIT X'61',X'',1` names; the servers log them in this form. Raises WireError."""
     match = _XID.match(text)
     if match is None:
-        raise WireError(f"no transaction is named by {text!r}")
+        raise WireError(f"{text!r} does not name a transaction")
     return Xid(int(match[3]), bytes.fromhex(match[1]), bytes.fromhex(match[2]))

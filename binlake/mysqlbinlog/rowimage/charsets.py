@@ -1,4 +1,4 @@
-"""Texts of MySQL's charsets to UTF-8, which is all that TiDB stores."""
+"""Converts texts of MySQL's charsets to UTF-8, the only encoding that TiDB stores."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _AS_IT_IS = UTF8 | {"binary", ""}
 
 
 def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
-    """Text of `charset` to UTF-8; None where it is UTF-8 already, or bytes. Raises SchemaError for other charsets.
+    """A function that converts text of `charset` to UTF-8; None if it already is UTF-8, or bytes.
 
-    What it gives raises UnicodeDecodeError for bytes that are no text.
+    Raises SchemaError for unsupported charsets. The function raises UnicodeDecodeError for undecodable bytes.
     """
     if charset in _AS_IT_IS:
         return None
@@ -22,11 +22,11 @@ def utf8_writer(charset: str) -> Callable[[bytes], bytes] | None:
     if decode is None:
         raise SchemaError(
             f"texts of the charset {charset} cannot be replicated",
-            hint="convert the column to utf8mb4 at the source, or leave the table out at the feeder",
+            hint="convert the column to utf8mb4 at the source, or exclude the table at the feeder",
         )
     return lambda raw: decode(raw).encode()
 
 
-def no_text(charset: str, raw: bytes) -> str:
-    """What is wrong with bytes that `charset` does not have."""
-    return f"bytes that are no text of {charset}: {shown_bytes(raw)}"
+def describe_undecodable(charset: str, raw: bytes) -> str:
+    """Describe bytes that are not valid in `charset`."""
+    return f"bytes that are not valid {charset}: {shown_bytes(raw)}"

@@ -1,6 +1,6 @@
 """Numbers and times of many rows at once: what `numbers.py` reads one by one, from words of the rows' bytes.
 
-A reader's answer holds for every place that has a value; at others, NULLs, it may be any number.
+A reader's result is valid for every row that has a value; for NULLs it may be any number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from binlake.mysqlbinlog.rowimage.numbers import FRACTION_UNITS, fraction_bytes
 from binlake.rows.schema import mysqltypes as t
 
 LaneReader = Callable[[NDArray[Any], Ints], Ints]
-"""(words, places) -> numbers; unsigned ones as the signed ones of the same bits."""
+"""(words, offsets) -> numbers; unsigned ones as signed ones with the same bits."""
 
 _DAY, _LAST_DAY = 86_400, 49_711
-"""Seconds of a day; the days from 1970 that 32 bits of seconds reach."""
+"""Seconds in a day; the number of days since 1970 that 32 bits of seconds cover."""
 
 
 def lane_reader_of(layout: Layout, unsigned: bool) -> LaneReader | None:
-    """The reader of `layout`'s numbers for many rows; None where only the plain one can."""
+    """The reader of `layout`'s numbers for many rows; None if only the plain reader supports it."""
     if layout.tp in t.INTEGERS and not unsigned:
         return _signed(8 * layout.size)
     if layout.tp in t.INTEGERS | {t.ENUM, t.SET}:
@@ -46,7 +46,7 @@ def comparable_floats(words: NDArray[Any], at: Ints, size: int) -> Uints:
     raw = words[at]
     if size == 4:
         single = raw.astype(np.uint32).view(np.float32)
-        # What stands at a NULL's place may be no number.
+        # The bytes at a NULL's offset may not be a number.
         with np.errstate(invalid="ignore"):
             raw = single.astype(np.float64).view(np.uint64)
     sign = np.uint64(1 << 63)
@@ -116,7 +116,7 @@ def _moments(seconds: Ints, micro: Ints) -> Ints:
 
 @cache
 def _days() -> Ints:
-    """The date part of TiDB's packed time, by days from 1970."""
+    """The date part of TiDB's packed time, by days since 1970."""
     days = np.arange(_LAST_DAY).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     years = days.astype("datetime64[Y]")

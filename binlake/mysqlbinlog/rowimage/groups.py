@@ -1,4 +1,4 @@
-"""The row events of one shape in a batch: their rows are found and encoded together, and given back event by event."""
+"""The row events of one shape in a batch: their rows are located and encoded together, and returned event by event."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort, enco
 from binlake.mysqlbinlog.rowimage.walker import walker_of
 
 FEWEST = 64
-"""Rows that are worth numpy's calls; below it they are encoded one by one."""
+"""Least number of rows for which numpy pays off; fewer are encoded one by one."""
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 4096, 4 << 20
-"""Of a piece of work, so that its columns stay in the processor's caches."""
+"""Limits of a piece of work, so that its columns stay in the processor's caches."""
 _PLAIN_ERRORS = (CutShort, ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, struct.error)
 
 INSERT_SEQUENCE = b"\x38\x00"
@@ -31,7 +31,7 @@ _LISTS = {
     RowKind.PARTIAL_UPDATE: (0x1A, 1, b"\x38\x01"),
     RowKind.DELETE: (0x32, 2, b"\x38\x04"),
 }
-"""Of a TableMutation's lists of rows: protobuf's tag, its place, and the entry of `sequence` for one of its rows."""
+"""For each list of rows in a TableMutation: protobuf's tag, its order, and the entry of `sequence` for one row."""
 
 
 class Entries(NamedTuple):
@@ -48,7 +48,7 @@ class Entries(NamedTuple):
 
 
 class Group:
-    """The `events` of one `shape`. `rows`: how many each has. Raises WireError for damaged ones."""
+    """The `events` of one `shape`. `rows`: number of rows of each. Raises WireError for damaged events."""
 
     def __init__(self, shape: Shape, events: Sequence[RowsEvent]) -> None:
         self._shape, self._events = shape, events
@@ -64,22 +64,22 @@ class Group:
         self.rows = np.diff(self._bounds)
 
     def _walk(self) -> tuple[Ints, Ints]:
-        """Where the rows begin, and the end; the number of each event's first row, and of all."""
+        """Where each row begins, plus the end; the number of each event's first row, plus the total."""
         size = len(self._data) - ROOM
         try:
             starts = np.asarray([*walker_of(self._shape)(self._data, size), size], np.int64)
             bounds: Ints = np.searchsorted(starts, self._limits)
-            # No row lies across two events.
+            # No row spans two events.
             if np.array_equal(starts[bounds], self._limits):
                 return starts, bounds
         except (IndexError, struct.error):
             pass
         for event in self._events:
             encode_rows(event, self._shape, 0)
-        raise AssertionError("rows that can be read one by one were not found together")
+        raise AssertionError("rows that can be read one by one were not located together")
 
     def encode(self, numbers: Ints) -> list[Entries]:
-        """The entries of each event; `numbers`: that of its first row in its transaction."""
+        """The entries of each event; `numbers`: the number of its first row within its transaction."""
         if self._plain is not None:
             return [self._entries_of(rows) for rows in self._plain]
         if len(self._starts) <= FEWEST:
@@ -110,7 +110,7 @@ class Group:
         try:
             data, row_ends = encode_together(self._shape, rows, places, _LISTS[self._shape.kind][0])
         except _PLAIN_ERRORS:
-            # Says what is wrong with which row, or knows better.
+            # The plain writer names the damaged row, or handles it.
             return self._one_by_one(first, last, numbers)
         table_id, (_, order, sequence) = self._shape.table.id, _LISTS[self._shape.kind]
         bounds = np.concatenate((np.zeros(1, np.int64), row_ends))[self._bounds[first : last + 1] - low].tolist()

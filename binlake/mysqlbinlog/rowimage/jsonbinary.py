@@ -1,7 +1,7 @@
-"""MySQL's binary JSON to the values that TiDB's is written from (MySQL `json_binary.h`).
+"""Parses MySQL's binary JSON to values from which TiDB's is written (MySQL `json_binary.h`).
 
-A document is a type byte and a value; in an object or array, entries hold small values or offsets from its start,
-of 2 bytes in small ones and of 4 in large ones. A DECIMAL becomes a double, as TiDB casts it.
+A document is a type byte and a value; in an object or array, entries contain small values or offsets from its start:
+2 bytes in small ones, 4 in large ones. A DECIMAL becomes a double, as TiDB casts it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOMENTS = {t.DATE: DATE, t.DATETIME: DATETIME, t.TIMESTAMP: TIMESTAMP}
 
 
 def json_value(raw: bytes) -> Any:
-    """The document as `json.loads` gives it, with Opaque and Temporal; nothing at all is a null, as MySQL reads it."""
+    """The document as from `json.loads`, with Opaque and Temporal; empty bytes are a null, as MySQL reads them."""
     try:
         return _value(raw[0], raw, 1, 0) if raw else None
     except struct.error as error:

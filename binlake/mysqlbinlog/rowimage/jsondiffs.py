@@ -1,4 +1,4 @@
-"""Differences of a JSON document (MySQL, binlog_row_value_options = PARTIAL_JSON), applied to the document before.
+"""Applies differences of a JSON document (MySQL, binlog_row_value_options = PARTIAL_JSON) to the previous document.
 
 A difference is an operation, a path as text and, unless it removes, a value in binary JSON (MySQL `json_diff.cc`).
 """
@@ -19,7 +19,7 @@ Leg = str | int
 
 
 def read_packed(data: bytes, pos: int) -> tuple[int, int]:
-    """A length-encoded integer of MySQL's protocol, and the position behind it."""
+    """A length-encoded integer of MySQL's protocol, and the position after it."""
     first = data[pos]
     if first < 0xFB:
         return first, pos + 1
@@ -30,7 +30,7 @@ def read_packed(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def apply_diffs(document: Any, diffs: bytes) -> Any:
-    """The document behind `diffs`. Raises ValueError, KeyError or IndexError where they do not fit it."""
+    """The document after `diffs`. Raises ValueError, KeyError or IndexError if they do not fit it."""
     root, pos = [document], 0
     while pos < len(diffs):
         operation = diffs[pos]
@@ -45,7 +45,7 @@ def apply_diffs(document: Any, diffs: bytes) -> Any:
 
 
 def path_legs(path: str) -> list[Leg]:
-    """The legs of a path such as `$.a[2]."b c"[last-1]`: names and places in arrays, from the end as negative ones."""
+    """The legs of a path such as `$.a[2]."b c"[last-1]`: names and array indexes, negative ones from the end."""
     legs: list[Leg] = []
     pos = 1
     while pos < len(path):
@@ -77,7 +77,7 @@ def _apply(root: list[Any], legs: list[Leg], operation: int, value: Any) -> None
 
 
 def _real_legs(root: list[Any], legs: list[Leg]) -> list[Leg]:
-    """The legs without places in what is no array: there the only place is the value itself."""
+    """The legs without indexes into non-arrays: there the only element is the value itself."""
     real: list[Leg] = []
     value: Any = root
     for number, leg in enumerate(legs):

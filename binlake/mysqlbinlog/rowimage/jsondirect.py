@@ -1,6 +1,6 @@
-"""MySQL's binary JSON to TiDB's without a value between them: strings, doubles and literals are the same bytes in both.
+"""Converts MySQL's binary JSON to TiDB's directly: strings, doubles and literals are the same bytes in both.
 
-The result is that of `jsonbinary.json_value` written again, which remains the reference and knows the rarer types.
+The result equals writing the value of `jsonbinary.json_value`, which remains the reference and knows the rarer types.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SMALL = Struct("<HH"), Struct("<HH"), Struct("<BH")
 _LARGE = Struct("<II"), Struct("<IH"), Struct("<BI")
 
 _KNOWN_KEYS, _LONG_KEYS = 1024, 4096
-"""Sets of keys that are kept, and the bytes of one that is not."""
+"""Number of cached sets of keys, and the bytes from which a set is not cached."""
 
 _Part = tuple[int, bytes]
 """TiDB's type and body of a value."""
@@ -47,7 +47,7 @@ def _part(kind: int, data: bytes, pos: int, depth: int) -> _Part:
         return INT64, _WORD(integer.unpack_from(data, pos)[0])
     if kind in _WIDE:
         body = _cut(data, pos, 8)
-        # TiDB's are signed where they can be.
+        # TiDB's integers are signed if they fit.
         return (INT64 if kind == _UINT64 and body[7] < 0x80 else _WIDE[kind]), body
     if kind <= _LARGE_ARRAY:
         return _container(kind, data, pos, depth)
@@ -73,7 +73,7 @@ def _container(kind: int, data: bytes, start: int, depth: int) -> _Part:
         return OBJECT, _written(0, b"", b"", [])
     values_at = pos + key_entry.size * count
     last, length = key_entry.unpack_from(data, values_at - key_entry.size)
-    # Documents of a column mostly have the same keys.
+    # The documents of a column mostly have the same keys.
     keys_at = values_at + value_entry.size * count
     texts = _cut(data, keys_at, start + last + length - keys_at)
     find = _keys_of if len(texts) < _LONG_KEYS else _keys_of.__wrapped__
@@ -84,7 +84,7 @@ def _container(kind: int, data: bytes, start: int, depth: int) -> _Part:
 
 
 class _Keys(NamedTuple):
-    """The keys of an object in TiDB's order: MySQL's places, TiDB's entries and texts."""
+    """The keys of an object in TiDB's order: their indexes in MySQL's order, TiDB's entries and texts."""
 
     order: list[int]
     entries: bytes
@@ -105,7 +105,7 @@ def _keys_of(entries: bytes, texts: bytes, offset: int, large: bool) -> _Keys:
 
 
 def _element(data: bytes, start: int, large: bool, depth: int, kind: int, value: int) -> _Part:
-    """A value by its entry, which holds the small ones itself and of others their place."""
+    """A value by its entry, which contains small values itself and the offset of others."""
     if kind == _STRING:
         place = start + value
         size = data[place]
@@ -137,7 +137,7 @@ def _written(count: int, key_entries: bytes, keys: bytes, parts: list[_Part]) ->
 
 
 def _sized(data: bytes, pos: int) -> bytes:
-    """A string with its length in front, which both write the same way."""
+    """A string preceded by its length, which both formats write the same way."""
     size, shift, at = 0, 0, pos
     while True:
         byte = data[at]

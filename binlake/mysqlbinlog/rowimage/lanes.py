@@ -1,6 +1,6 @@
-"""Many numbers at once between the log's bytes and TiDB's: gathered as words of 8 bytes, scattered the same way.
+"""Converts many numbers at once between the log's bytes and TiDB's: gathered and scattered as words of 8 bytes.
 
-A word that is written may reach behind its piece: what comes next is written later, and each piece has room behind it.
+A written word may extend past its piece: what comes next is written later, and each piece has room after it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
 ROOM = 48
-"""Bytes behind what is read or written word by word: the longest DECIMAL and a word more."""
+"""Spare bytes after what is read or written word by word: the longest DECIMAL plus one word."""
 _EACH, _SEVENS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
 _LOW_56 = np.uint64((1 << 56) - 1)
 # Groups of 7 bits move apart by halves: 28 bits, then 14, then 7; each from the size on that needs it.
@@ -31,13 +31,13 @@ _HALVES = tuple(
 
 
 def words_of(data: Bytes) -> NDArray[Any]:
-    """The 8 bytes from each place on, little endian, as numbers that can be read and written."""
+    """The 8 bytes from each offset on, little endian, as numbers that can be read and written."""
     return np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
 
 
 class Varints(NamedTuple):
-    """LEB128 numbers: their first 8 bytes, the two behind (None where no number has them), their sizes; `most`: the
-    largest size."""
+    """LEB128 numbers: their first 8 bytes, the next two (None if no number has them), their sizes; `most`: the largest
+    size."""
 
     low: Uints
     high: Uints | None
@@ -72,12 +72,12 @@ def varints(values: Uints) -> Varints:
 
 
 def zigzag(values: Ints) -> Uints:
-    """Signed numbers as unsigned ones, small ones small."""
+    """Zigzag-encode signed numbers: numbers of small magnitude become small unsigned ones."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 class Sink:
-    """Rows of pieces in one buffer, a fixed stride each; `at`: where each row is written on."""
+    """Rows of pieces in one buffer, with a fixed stride; `at`: where the next piece of each row is written."""
 
     def __init__(self, rows: int, stride: int) -> None:
         self.data: Bytes = np.empty(rows * stride + ROOM, np.uint8)
@@ -86,7 +86,7 @@ class Sink:
         self.at = self.first
 
     def move(self, offset: int) -> Ints:
-        """Write on at `offset` of each row; returns the places."""
+        """Continue writing at `offset` of each row; returns the positions in the buffer."""
         self.at = self.first + offset
         return self.at
 

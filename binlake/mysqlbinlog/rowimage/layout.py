@@ -1,8 +1,8 @@
 """How the log writes the values of a column: by the type number and the metadata of its table map.
 
-A value has a fixed size, or a length of 1 to 4 bytes (little endian) in front (MySQL internals manual,
-"Table_map_event"; MariaDB KB, "Rows_event_v1"). A string's real type is in its metadata; old temporal types have none,
-there the definition tells the digits.
+A value has a fixed size, or is preceded by a length of 1 to 4 bytes (little endian) (MySQL internals manual,
+"Table_map_event"; MariaDB KB, "Rows_event_v1"). A string's real type is in its metadata; old temporal types have no
+metadata, so the definition gives the number of digits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _SIZES = {
     t.DATE: 3, t.NEWDATE: 3,
 }  # fmt: skip
 _BIG_ENDIAN = frozenset((t.STRING, t.NEWDECIMAL))
-"""Types of which the metadata's two bytes are a big-endian number, not a little-endian one."""
+"""Types whose two bytes of metadata are a big-endian number, not a little-endian one."""
 _NEW_TEMPORALS = {TIMESTAMP2: 4, DATETIME2: 5, TIME2: 3}
-# By digits of the fraction: MariaDB's formats before it took MySQL's (mysql56_temporal_format=OFF).
+# By digits of the fraction: MariaDB's formats before it adopted MySQL's (mysql56_temporal_format=OFF).
 _OLD_TEMPORALS = {
     t.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
     t.DATETIME: (8, 6, 6, 7, 7, 7, 8),
@@ -43,8 +43,8 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`tp`: the type of the values, of a string the real one; `size`: bytes of a value, or 0 where a length of
-    `prefix` bytes stands in front; `first`, `second`: the bytes of the metadata as they stand in the event."""
+    """`tp`: the type of the values, for a string the real one; `size`: bytes of a value, or 0 if preceded by a length
+    of `prefix` bytes; `first`, `second`: the bytes of the metadata in the order of the event."""
 
     tp: int
     size: int
@@ -54,20 +54,20 @@ class Layout:
 
 
 def layout_of(column: ColumnInfo, tp: int, metadata: int) -> Layout:
-    """The layout of `column`'s values. Raises SchemaError, naming the column, for a type that is none of TiDB's and
-    for one that contradicts the definition."""
+    """The layout of `column`'s values. Raises SchemaError, naming the column, for a type that TiDB does not have or
+    that contradicts the definition."""
     low, high = metadata & 0xFF, metadata >> 8
     layout = _layout(column, tp, *((high, low) if tp in _BIG_ENDIAN else (low, high)))
     if layout is None:
         raise SchemaError(
             f"column {column.name} has a type that cannot be replicated: {_NAMES.get(tp, f'type number {tp}')}",
-            hint="leave the table out at the feeder, or give the column another type at the source",
+            hint="exclude the table at the feeder, or change the column's type at the source",
         )
     if column.tp not in _DEFINED_AS.get(layout.tp, {layout.tp}) or not _agrees(column, layout):
         raise SchemaError(
             f"column {column.name} is {column.type_text} in the definition, and another type in the log"
             f" (number {layout.tp}, metadata {metadata})",
-            hint="the definition is not the one that the table had at this place of the log",
+            hint="the definition is not the one that the table had at this position of the log",
         )
     return layout
 
@@ -108,7 +108,7 @@ def _agrees(column: ColumnInfo, layout: Layout) -> bool:
     if layout.tp in _NEW_TEMPORALS:
         return layout.first == column.fsp
     if layout.tp in (t.STRING, t.VARCHAR, t.VARSTRING) and column.flen > 0:
-        # Characters have the same most bytes each.
+        # The length in bytes is a multiple of the number of characters.
         length = layout.first | layout.second << 8
         return length == column.flen if column.is_binary else length % column.flen == 0 and length >= column.flen
     return True

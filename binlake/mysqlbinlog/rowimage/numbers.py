@@ -1,7 +1,7 @@
-"""The log's bytes of a number or a time to the number that TiDB stores, one value at a time.
+"""Converts the log's bytes of a number or a time to the number that TiDB stores, one value at a time.
 
-Temporal types of MySQL 5.6 hold big-endian numbers with an offset, so that bytes compare as values do; the older ones
-hold decimal digits or seconds (MySQL `my_time.cc`, MariaDB KB "Rows_event_v1").
+Temporal types of MySQL 5.6 are big-endian numbers with an offset, so that bytes compare like values; older ones are
+decimal digits or seconds (MySQL `my_time.cc`, MariaDB KB "Rows_event_v1").
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from binlake.mysqlbinlog.rowimage.layout import DATETIME2, TIME2, TIMESTAMP2, La
 from binlake.rows.schema import mysqltypes as t
 
 _TIME_SPAN = 839 * 3600
-"""Seconds from zero to the zero point of MariaDB's older TIME with fractions."""
+"""Offset in seconds of MariaDB's older TIME with fractions."""
 _MICRO = 1_000_000
 FRACTION_UNITS = (1, 10_000, 100, 1)
-"""Microseconds of a unit of a fraction of 0 to 3 bytes."""
+"""Microseconds per unit of a fraction of 0 to 3 bytes."""
 
 
 def number_reader(layout: Layout, unsigned: bool) -> Callable[[bytes], int]:
@@ -47,7 +47,7 @@ def packed_time(year: int, month: int, day: int, clock: int, micro: int = 0) -> 
 
 
 def fraction_bytes(layout: Layout) -> int:
-    """Bytes of the fraction of a temporal type of MySQL 5.6."""
+    """Size in bytes of the fraction of a temporal type of MySQL 5.6."""
     return (layout.first + 1) // 2
 
 

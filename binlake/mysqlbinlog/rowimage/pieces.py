@@ -1,5 +1,5 @@
 """Rows of many columns as pieces in the order in which Arrow copies them: texts that stay where they are, and a sink of
-numbers with a fixed stride a row. What comes out is entries of a protobuf field, lengths in front.
+numbers with a fixed stride per row. The result is entries of a protobuf field, preceded by their lengths.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from binlake.mysqlbinlog.rowimage.lanes import Bools, Bytes, Ints, Sink, varints, words_of
 
 FRAME, NUMBER_ROOM, TEXT_ROOM = 8, 20, 40
-"""Bytes of the sink: in front of a row, of a number, of a text's head."""
+"""Bytes in the sink: before a row, for a number, for a text's head."""
 
 DATA, SINK = 0, -1
-"""Sources of pieces: the rows' own bytes, what was made for a column (from 1 on), the sink."""
+"""Sources of pieces: the rows' own bytes, values generated for a column (from 1 on), the sink."""
 
 
 class Values(NamedTuple):
-    """A column's values: where each begins, its length where that is logged, and which are NULL (None: none is)."""
+    """A column's values: where each begins, its length if logged, and which are NULL (None: none is)."""
 
     at: Ints
     size: Ints | None
@@ -30,7 +30,7 @@ class Values(NamedTuple):
 
 @dataclass
 class Rows:
-    """Rows of one shape in `data`, which has room behind it: where they begin and end; `words`: of `data`."""
+    """Rows of one shape in `data`, which has spare room at its end: where they begin and end; `words`: of `data`."""
 
     data: Bytes
     words: NDArray[Any]
@@ -39,18 +39,18 @@ class Rows:
 
     @classmethod
     def of(cls, data: bytes, starts: Ints, ends: Ints) -> Rows:
-        """`data` ends with ROOM bytes of no row."""
+        """Rows in `data`, which ends with ROOM spare bytes."""
         array = np.frombuffer(data, np.uint8)
         return cls(array, words_of(array), starts, ends)
 
     def between(self, first: int, last: int) -> Rows:
-        """Some of the rows."""
+        """The rows from `first` up to, but not including, `last`."""
         return Rows(self.data, self.words, self.starts[first:last], self.ends[first:last])
 
 
 @dataclass
 class Output:
-    """What is written so far: `pieces`, in their order, are (source, starts, ends); a row's `offset` in the sink."""
+    """What is written so far: `pieces`, in order, are (source, starts, ends); `offset`: of the row in the sink."""
 
     rows: Rows
     sink: Sink
@@ -60,36 +60,36 @@ class Output:
     begun: Ints | None = None
 
     def begin(self, offset: int) -> None:
-        """A piece of the sink begins at `offset` of each row."""
+        """Begin a piece of the sink at `offset` of each row."""
         self.offset, self.begun = offset, self.sink.move(offset)
 
     def end(self) -> None:
-        """It ends where the rows are written now."""
+        """End the piece of the sink at the current write position."""
         assert self.begun is not None
         self.pieces.append((SINK, self.begun, self.sink.at))
 
     def text(self, source: int, starts: Ints, ends: Ints) -> None:
-        """A piece of another source is next."""
+        """End the piece of the sink, and append a piece of another source."""
         self.end()
         self.pieces.append((source, starts, ends))
 
 
-def joined(out: Output, tag: int) -> tuple[memoryview, Ints]:
-    """(entries, ends): the rows as entries of a field `tag`, their lengths in front, and where each ends."""
+def join_pieces(out: Output, tag: int) -> tuple[memoryview, Ints]:
+    """(entries, ends): the rows as entries of a field `tag`, preceded by their lengths, and where each ends."""
     size: Ints = sum((end - start for _, start, end in out.pieces), np.zeros(1, np.int64))
     frames = varints(size.view(np.uint64))
     bytes_of_frame = np.asarray(frames.size + 1, np.int64)
-    # Right before the first piece, so that both are one.
+    # Directly before the first piece, so that both form one piece.
     source, first, end = out.pieces[0]
     out.sink.words[first - FRAME] = (frames.low << np.uint64(8) | np.uint64(tag)) << (
         (FRAME - bytes_of_frame) << 3
     ).view(np.uint64)
     out.pieces[0] = (source, first - bytes_of_frame, end)
-    return _copied(out), (size + bytes_of_frame).cumsum()
+    return _copy_pieces(out), (size + bytes_of_frame).cumsum()
 
 
-def _copied(out: Output) -> memoryview:
-    """All pieces, row by row: every second value between neighbours of `bounds` is one of them."""
+def _copy_pieces(out: Output) -> memoryview:
+    """All pieces, row by row: every second range between consecutive `bounds` is a piece."""
     count, low, high = len(out.rows.starts), int(out.rows.starts[0]), int(out.rows.ends[-1])
     blocks = [out.rows.data[low:high], *(np.frombuffer(made, np.uint8) for made in out.made), out.sink.data]
     bases = np.cumsum([0, *map(len, blocks)])
@@ -115,7 +115,7 @@ def _copied(out: Output) -> memoryview:
 
 
 def put_text(out: Output, head: bytes, values: Values) -> None:
-    """Texts that are copied as they are, behind `head` and their lengths."""
+    """Append texts that are copied as they are, after `head` and their lengths."""
     assert values.size is not None
     out.sink.put_number(head + b"\x02", head + b"\x00", (values.size << 1).view(np.uint64), values.null)
     out.text(DATA, values.at, values.at + values.size)

@@ -1,7 +1,7 @@
-"""Rows of an event to TiDB's rows one by one: the reference, which knows every type and says what is wrong.
+"""Converts the rows of an event to TiDB's one by one: the reference, which supports every type and reports errors.
 
-An insert is the handle and the columns behind it, an update all columns before and after, a delete all columns before
-(tidb-binlog 1.11). A row without an integer key has as handle the number of its row in the transaction.
+An insert is the handle and then the columns, an update all columns before and after, a delete all columns before
+(tidb-binlog 1.11). The handle of a row without an integer key is its row number in the transaction.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from binlake.errors import WireError
 from binlake.mysqlbinlog.model import RowKind, RowsEvent
-from binlake.mysqlbinlog.rowimage.charsets import no_text, utf8_writer
+from binlake.mysqlbinlog.rowimage.charsets import describe_undecodable, utf8_writer
 from binlake.mysqlbinlog.rowimage.jsonbinary import json_value
 from binlake.mysqlbinlog.rowimage.jsondiffs import apply_diffs, read_packed
 from binlake.mysqlbinlog.rowimage.jsondirect import tidb_json
@@ -24,26 +24,26 @@ from binlake.rows.codec.jsons import json_bytes, write_json
 from binlake.rows.schema import mysqltypes as t
 
 WriteDatum = Callable[[bytes], bytes]
-"""A value as the log has it, without its length, to TiDB's datum."""
+"""Converts a value as the log has it, without its length, to TiDB's datum."""
 _NULL = b"\x00"
 _ERRORS = (IndexError, ValueError, KeyError, TypeError, OverflowError, OSError, struct.error)
 SIGNED = frozenset((t.YEAR, t.DURATION))
-"""Types beside integers that TiDB stores as signed numbers."""
+"""Types besides integers that TiDB stores as signed numbers."""
 _KNOWN_WRITERS = 1024
 _NO_DOCUMENTS: Mapping[int, bytes] = {}
 
 
 class _Writers(NamedTuple):
-    """By image: (column, its id as a datum, writer of its values) of each column; `handle`: that of the key."""
+    """By image: (column, its id as a datum, writer of its values) of each column; `handle`: reader of the key."""
 
     images: tuple[tuple[tuple[LoggedColumn, bytes, WriteDatum], ...], ...]
     handle: Callable[[bytes], int] | None
 
 
 def encode_rows(event: RowsEvent, shape: Shape, first_number: int) -> list[bytes]:
-    """The rows of `event` in TiDB's old row format; `first_number`: that of the first one in its transaction.
+    """The rows of `event` in TiDB's old row format; `first_number`: number of the first one in its transaction.
 
-    Raises WireError that names the table, and the row in the event, for rows that are damaged.
+    Raises WireError naming the table, and the row's number in the event, for damaged rows.
     """
     rows: list[bytes] = []
     number = 0
@@ -85,7 +85,7 @@ def _json_writer(binary: bool) -> WriteDatum:
 def _string_writer(column: LoggedColumn) -> WriteDatum:
     info = column.info
     if info.is_binary:
-        # Its zeros at the end are not logged.
+        # Trailing zeros of BINARY are not logged.
         width = max(info.flen, 0) if info.tp == t.STRING else 0
         return lambda raw: d.write_bytes(raw.ljust(width, b"\0"))
     to_utf8 = utf8_writer(info.charset)
@@ -96,7 +96,7 @@ def _string_writer(column: LoggedColumn) -> WriteDatum:
         try:
             return d.write_bytes(to_utf8(raw))
         except UnicodeDecodeError:
-            raise ValueError(f"column {info.name} holds {no_text(info.charset, raw)}") from None
+            raise ValueError(f"column {info.name} holds {describe_undecodable(info.charset, raw)}") from None
 
     return write
 
@@ -123,7 +123,7 @@ def _row(shape: Shape, row: _Row, number: int) -> bytes:
         return b"".join(pair for image in row.images for _, pair in image)
     if row.key is None:
         return d.write_int(number) + b"".join(pair for _, pair in row.images[0])
-    # An unsigned key is a signed number there.
+    # The handle of an unsigned key is a signed number.
     handle = row.key - (1 << 64) if row.key >> 63 > 0 else row.key
     key_id = shape.handle.id if shape.handle else 0
     return d.write_int(handle) + (b"".join(pair for column, pair in row.images[0] if column != key_id) or _NULL)
@@ -162,7 +162,7 @@ def _pairs(
 
 
 def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], int]:
-    """The values of an image as the log has them (None: NULL), and the position behind."""
+    """The values of an image as the log has them (None: NULL), and the position after them."""
     nulls = int.from_bytes(d.take(data, pos, image.null_bytes)[0], "little")
     pos += image.null_bytes
     values: list[bytes | None] = []
@@ -180,7 +180,7 @@ def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], in
 
 
 def _differing(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
-    """The bits of JSON columns that hold differences, and the position of the image."""
+    """A bit for each JSON column that contains differences, and the position of the image."""
     options, pos = read_packed(data, pos)
     if not options & 1:
         return 0, pos
@@ -189,7 +189,7 @@ def _differing(data: bytes, pos: int, shape: Shape) -> tuple[int, int]:
 
 
 def _documents(before: list[bytes | None], after: list[bytes | None], shape: Shape, differing: int) -> dict[int, bytes]:
-    """By column id, the datums of the documents of which `after` holds differences."""
+    """By column id, the datums of the documents for which `after` contains differences."""
     if not differing:
         return {}
     old = {c.info.id: raw for raw, c in zip(before, shape.images[0].columns, strict=True)}

@@ -1,7 +1,7 @@
-"""What the rows of one event look like: its columns with their definitions and layouts, checked once for all of them.
+"""The form of an event's rows: its columns with their definitions and layouts, checked once for all rows.
 
-The definition is the one of this place of the log: as many columns as the table map, of the same types. An image may
-lack virtual columns only, which TiDB does not store either (R-11).
+The definition is the one at this position of the log: as many columns as the table map, of the same types. An image may
+lack only virtual columns, which TiDB does not store either (R-11).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KNOWN_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class LoggedColumn:
-    """A column that the images hold; `json_place`: its number among the table's JSON columns, -1 for others."""
+    """A column in the images; `json_place`: its number among the table's JSON columns, -1 for others."""
 
     info: ColumnInfo
     layout: Layout
@@ -29,25 +29,25 @@ class LoggedColumn:
 
     @property
     def is_written(self) -> bool:
-        """False for what TiDB's rows do not have."""
+        """False for columns that are not in TiDB's rows."""
         return not self.info.is_virtual
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The columns of an image, in the order of their values; `null_bytes`: the size of the bitmap in front."""
+    """The columns of an image, in the order of their values; `null_bytes`: the size of the bitmap before them."""
 
     columns: tuple[LoggedColumn, ...]
 
     @property
     def null_bytes(self) -> int:
-        """Bytes of the bitmap of NULLs."""
+        """Size in bytes of the bitmap of NULLs."""
         return (len(self.columns) + 7) // 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """`images`: one, or before and after of an update; `handle`: the integer key that rows are stored by, if any;
+    """`images`: one, or before and after of an update; `handle`: the integer key by which rows are stored, if any;
     `json_columns`: how many the table has. Compared by identity."""
 
     table: TableDef
@@ -58,7 +58,7 @@ class Shape:
 
     @property
     def is_update(self) -> bool:
-        """True for rows of two images."""
+        """True for rows with two images."""
         return len(self.images) == 2
 
 
@@ -69,7 +69,7 @@ def shape_of(event: RowsEvent, table: TableDef) -> Shape:
 
 @lru_cache(_KNOWN_SHAPES)
 def _shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, table: TableDef) -> Shape:
-    # Kept from batch to batch: what is made for a shape costs as much as many rows.
+    # Cached across batches: preparing a shape costs as much as many rows.
     try:
         columns = _columns(table_map, table)
         bitmaps = [bitmap for bitmap in (before, after) if bitmap]
@@ -87,7 +87,7 @@ def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
         raise SchemaError(
             f"the definition has the columns {', '.join(c.name for c in infos)}, the log has"
             f" {', '.join(table_map.names or ()) or len(table_map.types)}",
-            hint="the definition is not the one that the table had at this place of the log",
+            hint="the definition is not the one that the table had at this position of the log",
         )
     columns: list[LoggedColumn] = []
     json_columns = 0
@@ -109,7 +109,7 @@ def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
         raise SourceRefused(
             f"a row image lacks the columns {', '.join(absent)}: the source does not log whole rows",
             hint="SET GLOBAL binlog_row_image = 'FULL' at the source, close the sessions that were open before, and"
-            " start anew behind this place: what is not in the log cannot be replicated",
+            " start again after this position: what is not in the log cannot be replicated",
         )
     return Image(tuple(c for place, c in enumerate(columns) if bits >> place & 1))
 
@@ -117,6 +117,6 @@ def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
 def _handle(table: TableDef) -> ColumnInfo | None:
     if table.is_common_handle:
         raise SchemaError(
-            "a definition with a clustered key of several columns is none of the feeder's", where={"table": table.name}
+            "the feeder has no definitions with a clustered key of several columns", where={"table": table.name}
         )
     return next((c for c in table.all_columns if c.flag & t.FLAG_PRIMARY), None) if table.pk_is_handle else None

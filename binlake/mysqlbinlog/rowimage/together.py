@@ -1,8 +1,8 @@
-"""Many rows of one shape at once: the bytes that `plain.py` gives, column by column.
+"""Encodes many rows of one shape at once, column by column, to the same bytes as `plain.py`.
 
-Rows go out as pieces: numbers are made into a buffer with a fixed stride (`lanes.Sink`), texts that are UTF-8 stay
-where they are, and Arrow copies all pieces in their order. What is not one of the two is made by the plain writer,
-value by value. Whoever calls takes the plain way for rows that this one cannot follow.
+Rows are written as pieces: numbers go into a buffer with a fixed stride (`lanes.Sink`), texts that are UTF-8 stay where
+they are, and Arrow copies all pieces in order. Other values are encoded by the plain writer, one by one. The caller
+falls back to the plain encoder for rows that cannot be encoded this way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from binlake.mysqlbinlog.rowimage.pieces import (
     Output,
     Rows,
     Values,
-    joined,
+    join_pieces,
     put_text,
 )
 from binlake.mysqlbinlog.rowimage.plain import SIGNED, WriteDatum, datum_writer
@@ -35,7 +35,7 @@ from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
 
 MOST_COLUMN_ID = 1 << 20
-"""Column ids below it leave room for a flag and a DECIMAL's layout in a word."""
+"""Column ids below this leave room for a flag and a DECIMAL's layout in a word."""
 _KNOWN_PLANS = 256
 
 
@@ -48,7 +48,7 @@ _Writer = Callable[[Output, Values], None]
 
 class _Column(NamedTuple):
     """How a column of an image is written; `room`: the most bytes that it takes in the sink; `cuts`: a text, which is
-    a piece of its own."""
+    a separate piece."""
 
     place: int
     write: _Writer
@@ -57,7 +57,7 @@ class _Column(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The written columns of each image, the place and reader of the key, and the stride of the sink."""
+    """The written columns of each image, the index and reader of the key, and the stride of the sink."""
 
     images: tuple[tuple[_Column, ...], ...]
     key: tuple[int, LaneReader] | None
@@ -65,7 +65,7 @@ class _Plan(NamedTuple):
 
 
 def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[memoryview, Ints]:
-    """(entries, ends): `rows` as entries of a field `tag`, their lengths in front, and where each ends.
+    """(entries, ends): `rows` as entries of a field `tag`, preceded by their lengths, and where each ends.
 
     `numbers`: of the rows in their transactions. Raises CutShort, or what the plain writers raise.
     """
@@ -83,7 +83,7 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
             else:
                 out.offset += column.room
     out.end()
-    return joined(out, tag)
+    return join_pieces(out, tag)
 
 
 def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -> None:
@@ -95,7 +95,7 @@ def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -
     out.sink.put_number(b"\x08", b"\x00", zigzag(numbers), None)
     out.offset += NUMBER_ROOM
     if not plan.images[0]:
-        # A row of nothing but its handle.
+        # A row with nothing but its handle.
         out.sink.put(np.uint64(0), 1)
 
 
@@ -156,19 +156,19 @@ def _column(place: int, column: LoggedColumn) -> _Column:
     info, layout = column.info, column.layout
     head = d.write_int(info.id)
     if info.tp == t.NEWDECIMAL:
-        return _Column(place, _decimals(head, column), len(head) + 3 + layout.size + 8, False)
+        return _Column(place, _decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(place, _floats(head, layout.size), NUMBER_ROOM, False)
+        return _Column(place, _float_writer(head, layout.size), NUMBER_ROOM, False)
     if info.tp in t.STRINGS or info.tp == t.JSON:
         return _Column(place, _text_writer(head, column), TEXT_ROOM, True)
     signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
     read = lane_reader_of(layout, info.unsigned)
     if read is None:
-        return _Column(place, _made(head, column), TEXT_ROOM, True)
-    return _Column(place, _numbers(head, read, signed), NUMBER_ROOM, False)
+        return _Column(place, _plain_value_writer(head, column), TEXT_ROOM, True)
+    return _Column(place, _number_writer(head, read, signed), NUMBER_ROOM, False)
 
 
-def _numbers(head: bytes, read: LaneReader, signed: bool) -> _Writer:
+def _number_writer(head: bytes, read: LaneReader, signed: bool) -> _Writer:
     full, null_head = head + (b"\x08" if signed else b"\x09"), head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
@@ -180,7 +180,7 @@ def _numbers(head: bytes, read: LaneReader, signed: bool) -> _Writer:
     return write
 
 
-def _floats(head: bytes, size: int) -> _Writer:
+def _float_writer(head: bytes, size: int) -> _Writer:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
@@ -190,7 +190,7 @@ def _floats(head: bytes, size: int) -> _Writer:
     return write
 
 
-def _decimals(head: bytes, column: LoggedColumn) -> _Writer:
+def _decimal_writer(head: bytes, column: LoggedColumn) -> _Writer:
     layout = column.layout
     full, null_head = head + bytes((d.DECIMAL, layout.first, layout.second)), head + b"\x00"
 
@@ -203,22 +203,22 @@ def _decimals(head: bytes, column: LoggedColumn) -> _Writer:
 
 def _text_writer(head: bytes, column: LoggedColumn) -> _Writer:
     info = column.info
-    made, direct = _made(head, column), _direct(head)
+    made, direct = _plain_value_writer(head, column), _copying_writer(head)
     if info.tp == t.JSON:
         return made
     if info.is_binary:
-        return _padded(info.flen, direct, made) if info.tp == t.STRING else direct
+        return _binary_writer(info.flen, direct, made) if info.tp == t.STRING else direct
     if utf8_writer(info.charset) is None:
         return direct
-    return _ascii_first(direct, made) if has_ascii(info.charset) else made
+    return _ascii_writer(direct, made) if has_ascii(info.charset) else made
 
 
-def _direct(head: bytes) -> _Writer:
+def _copying_writer(head: bytes) -> _Writer:
     return lambda out, values: put_text(out, head, values)
 
 
-def _made(head: bytes, column: LoggedColumn) -> _Writer:
-    """Values that the plain writer makes."""
+def _plain_value_writer(head: bytes, column: LoggedColumn) -> _Writer:
+    """A writer for values that the plain writer encodes."""
     write_datum = datum_writer(column)
     size = column.layout.size
     word = np.uint64(int.from_bytes(head, "little"))
@@ -244,8 +244,8 @@ def _datums(write_datum: WriteDatum, data: Bytes, values: Values, size: int) -> 
     return [b"\x00" if null else write_datum(block[start:end]) for null, (start, end) in zip(nulls, spans, strict=True)]
 
 
-def _padded(width: int, direct: _Writer, made: _Writer) -> _Writer:
-    """BINARY: its zeros at the end are not logged."""
+def _binary_writer(width: int, direct: _Writer, made: _Writer) -> _Writer:
+    """A writer for BINARY, whose trailing zeros are not logged."""
 
     def write(out: Output, values: Values) -> None:
         assert values.size is not None
@@ -257,8 +257,8 @@ def _padded(width: int, direct: _Writer, made: _Writer) -> _Writer:
     return write
 
 
-def _ascii_first(direct: _Writer, made: _Writer) -> _Writer:
-    """Texts that are UTF-8 already when all of them are ASCII."""
+def _ascii_writer(direct: _Writer, made: _Writer) -> _Writer:
+    """A writer for texts that already are UTF-8 if all of them are ASCII."""
 
     def write(out: Output, values: Values) -> None:
         (direct if _is_ascii(out.rows.data, values) else made)(out, values)

@@ -1,6 +1,7 @@
-"""Source transactions to the prewrite values that a pump takes, in TiDB's form (tidb-binlog 1.2).
+"""Encodes source transactions as prewrite values for a pump, in TiDB's form (tidb-binlog 1.2).
 
-A transaction's changes stay in their order: neighbours of one table are one mutation, whose `sequence` tells theirs.
+A transaction's changes stay in order: consecutive changes of one table are one mutation, whose `sequence` keeps their
+order.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from binlake.mysqlbinlog.rowimage.shape import Shape, shape_of
 from binlake.rows.schema.info import TableDef
 
 DefinitionOf = Callable[[TableMap], TableDef | None]
-"""A table map to the definition of its place; None: the table is left out."""
+"""The definition for a table map at its position; None: the table is excluded."""
 
 # Protobuf's tags of PrewriteValue and TableMutation.
 _VERSION, _MUTATION, _TABLE_ID = b"\x08", b"\x12", b"\x08"
@@ -32,12 +33,12 @@ def encode_transactions(
     schema_version: int,
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[bytes]:
-    """A serialised PrewriteValue for each transaction of `batch`; b"" for one without a change that is wanted.
+    """A serialised PrewriteValue for each transaction of `batch`; b"" for one without included changes.
 
-    `on_rows` is told how many rows they have.
+    `on_rows` is called with the number of rows.
 
-    All of them stand between the same two DDLs. Raises SchemaError where a definition and the log differ or a type
-    cannot be replicated, SourceRefused for rows that are not whole, WireError for damaged ones.
+    All of them must lie between the same two DDLs. Raises SchemaError if a definition and the log differ or a type
+    cannot be replicated, SourceRefused for incomplete rows, WireError for damaged ones.
     """
     shape_by_event = _Shapes(definition_of).of
     shaped: list[tuple[RowsEvent, Shape]] = []
@@ -48,29 +49,29 @@ def encode_transactions(
             if shape is not None:
                 shaped.append((event, shape))
         bounds.append(len(shaped))
-    parts = _encoded(shaped, bounds, on_rows)
+    parts = _encode_events(shaped, bounds, on_rows)
     version = _VERSION + write_uvarint(schema_version)
     return [_value(version, parts[first:last]) for first, last in pairwise(bounds)]
 
 
 def value_of_inserts(schema_version: int, table_id: int, entries: memoryview | bytes, rows: int) -> bytes:
-    """A serialised PrewriteValue of `rows` inserts, which `entries` holds as its list of them does."""
+    """A serialised PrewriteValue of `rows` inserts, given as the `entries` of its list of inserts."""
     part = Entries(table_id, 0, entries, INSERT_SEQUENCE * rows)
     return _value(_VERSION + write_uvarint(schema_version), [part])
 
 
 class _Shapes:
-    """The shapes of a batch's events: asked for once a table map and kind."""
+    """The shapes of a batch's events: determined once for each table map and kind."""
 
     def __init__(self, definition_of: DefinitionOf) -> None:
         self._definition_of = definition_of
-        # By the object first: a table map has many fields, and is that of many events.
+        # First by object identity: a table map has many fields, and is shared by many events.
         self._by_object: dict[tuple[int, int, bytes, bytes], Shape | None] = {}
         self._shapes: dict[tuple[TableMap, RowKind, bytes, bytes], Shape | None] = {}
         self._tables: dict[TableMap, TableDef | None] = {}
 
     def of(self, event: RowsEvent) -> Shape | None:
-        """The shape of an event's rows; None where its table is left out."""
+        """The shape of an event's rows; None if its table is excluded."""
         key = (id(event.table), id(event.kind), event.before, event.after)
         try:
             return self._by_object[key]
@@ -88,8 +89,10 @@ class _Shapes:
         return self._shapes[key]
 
 
-def _encoded(shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]) -> list[Entries]:
-    """The rows of each event; `bounds`: of the transactions."""
+def _encode_events(
+    shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]
+) -> list[Entries]:
+    """The encoded rows of each event; `bounds`: of the transactions."""
     places: dict[Shape, list[int]] = {}
     for place, (_, shape) in enumerate(shaped):
         places.setdefault(shape, []).append(place)
@@ -98,7 +101,7 @@ def _encoded(shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: 
     for shape, own in places.items():
         rows[1:][own] = groups[shape].rows
     on_rows(int(rows.sum()))
-    # The number of an event's first row in its transaction: what keeps handles of rows without a key apart.
+    # The number of an event's first row in its transaction makes handles of rows without a key unique.
     before = rows.cumsum()[:-1]
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
     numbers = before - before[firsts] + 1
@@ -122,7 +125,7 @@ def _value(version: bytes, parts: list[Entries]) -> bytes:
 
 
 def _mutation(table_id: int, parts: list[Entries]) -> list[memoryview | bytes]:
-    """The pieces of a mutation, its tag and length in front."""
+    """The pieces of a mutation, preceded by its tag and length."""
     pieces: list[memoryview | bytes] = [part.data for part in sorted(parts, key=itemgetter(1))]
     pieces += [part.sequence for part in parts]
     head = _table_head(table_id)

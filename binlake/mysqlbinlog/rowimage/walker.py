@@ -1,6 +1,6 @@
-"""Where each row of an event begins: a function made for one shape, which does nothing but add sizes.
+"""Finds where each row of an event begins: a function generated for one shape, which only adds up sizes.
 
-Rows have no lengths of their own; all that is known of a row is where the one before it ends.
+Rows have no stored lengths; a row begins where the previous one ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import Struct
 from binlake.mysqlbinlog.rowimage.shape import Image, Shape
 
 Walk = Callable[[bytes, int], list[int]]
-"""(rows, where they end) -> the place of each row. Raises IndexError or struct.error where a row is cut short."""
+"""(rows, where they end) -> the offset of each row. Raises IndexError or struct.error if a row is cut short."""
 
 _KNOWN_WALKERS = 1024
 _LENGTHS = {1: "d[i]", 2: "(d[i] | d[i + 1] << 8)", 3: "(d[i] | d[i + 1] << 8 | d[i + 2] << 16)", 4: "u32(d, i)[0]"}
@@ -20,7 +20,7 @@ _LENGTHS = {1: "d[i]", 2: "(d[i] | d[i + 1] << 8)", 3: "(d[i] | d[i + 1] << 8 | 
 
 @lru_cache(_KNOWN_WALKERS)
 def walker_of(shape: Shape) -> Walk:
-    """The walker of a shape; not of partial updates, whose rows hold more than images."""
+    """The walker of a shape; not for partial updates, whose rows contain more than images."""
     lines = ["def walk(d, n):", " i, out = 0, []", " add = out.append", " while i < n:", "  add(i)"]
     for image in shape.images:
         lines += _image_lines(image)
@@ -33,7 +33,7 @@ def walker_of(shape: Shape) -> Walk:
 def _image_lines(image: Image) -> Iterator[str]:
     size, count = image.null_bytes, len(image.columns)
     bits = _LENGTHS[size] if size < 3 else f"int.from_bytes(d[i:i + {size}], 'little')"
-    # Bits of no column may be set.
+    # Bits beyond the last column may be set.
     yield f"  b = {bits} & {(1 << count) - 1}"
     yield f"  i += {size}"
     yield "  if not b:"
@@ -46,7 +46,7 @@ def _image_lines(image: Image) -> Iterator[str]:
 
 
 def _whole_lines(image: Image) -> Iterator[str]:
-    """Without a NULL, neighbours of a fixed size are one step."""
+    """Lines for rows without NULLs: consecutive columns of fixed size are one step."""
     step, length = 0, ""
     for column in image.columns:
         layout = column.layout

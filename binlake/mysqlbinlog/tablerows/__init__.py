@@ -1,1 +1,1 @@
-"""The rows of a table as a SELECT gives them: cut into ranges, read as the server's packets, written as TiDB's rows."""
+"""The rows of a table as a SELECT returns them: split into ranges, read as the server's packets, written as TiDB's."""

@@ -1,6 +1,6 @@
-"""Cuts a table into ranges of its primary key, one after the other, as readers ask for them.
+"""Splits a table into ranges of its primary key, one after the other, as readers request them.
 
-The bound of a range is looked up in the reader's own snapshot: ranges leave no gap and share no row, whatever is
+The bound of a range is looked up in the reader's own snapshot: ranges leave no gaps and do not overlap, whatever is
 written meanwhile. A table whose key has no exact order in SQL is one range.
 """
 
@@ -29,9 +29,9 @@ class Chunk:
 
 
 class Chunks:
-    """What is left of `ranges` of table `name` at the source, `rows` rows at a time; for one thread at a time.
+    """The unread rest of `ranges` of table `name` at the source, `rows` rows at a time; for one thread at a time.
 
-    `row_id`: a number that the server keeps for each row of a table without a key of its own (TiDB's `_tidb_rowid`).
+    `row_id`: a number that the server has for each row of a table without a key (TiDB's `_tidb_rowid`).
     """
 
     def __init__(self, name: Name, table: TableDef, rows: int, row_id: str = "", ranges: Ranges | None = None) -> None:
@@ -39,51 +39,51 @@ class Chunks:
         self._from = qualified(*name)
         column = cut_column(table)
         self._name = quote_name(column.name) if column is not None else row_id
-        self._shown = _shown(column) if column is not None else row_id
+        self._text_sql = _text_sql(column) if column is not None else row_id
         self._literal = key_literal(column) if column is not None else str
         self._rows = rows
 
     @property
     def is_cut(self) -> bool:
-        """Whether the table may have more ranges than one."""
+        """Whether the table may have more than one range."""
         return bool(self._name)
 
     @property
     def low(self) -> str:
-        """Where the next range begins; "" at the table's begin, and behind its end."""
+        """Where the next range begins; "" at the table's begin, and after its end."""
         left = self.ranges.next()
         return left.low if left is not None else ""
 
     def take(self, link: Link) -> Chunk | None:
-        """The next range; None when all are given out. `link` sees the snapshot."""
+        """The next range; None when all are assigned. `link` sees the snapshot."""
         left = self.ranges.next()
         if left is None:
             return None
-        part = self.ranges.give(left, self._bound(link, left))
+        part = self.ranges.claim(left, self._bound(link, left))
         return Chunk(part.low, part.high, self._condition(part.low, part.high))
 
     def pass_over(self, high: str) -> None:
-        """Give the next range out as one that ends at `high`, without asking."""
+        """Claim the next range as one that ends at `high`, without querying the bound."""
         left = self.ranges.next()
         if left is not None:
-            self.ranges.give(left, high)
+            self.ranges.claim(left, high)
 
     def _condition(self, low: str, high: str) -> str:
         return " AND ".join([f"{self._name} > {low}"] * bool(low) + [f"{self._name} <= {high}"] * bool(high))
 
     def _bound(self, link: Link, left: Range) -> str:
-        """The literal of the key's value `rows` rows on; the end of `left` where fewer are left."""
+        """The literal of the key `rows` rows further on; the end of `left` if fewer rows are left."""
         if not self._name:
             return left.high
         condition = self._condition(left.low, left.high)
         where = f" WHERE {condition}" if condition else ""
-        query = f"SELECT {self._shown} FROM {self._from}{where} ORDER BY {self._name} LIMIT {self._rows - 1}, 1"
+        query = f"SELECT {self._text_sql} FROM {self._from}{where} ORDER BY {self._name} LIMIT {self._rows - 1}, 1"
         rows = ask(link, query)
         return self._literal(str(rows[0][0])) if rows else left.high
 
 
 def cut_column(table: TableDef) -> ColumnInfo | None:
-    """The first column of the primary key, where SQL compares its values as the index orders them."""
+    """The first column of the primary key, if SQL compares its values in the index's order."""
     if not table.primary_key:
         return None
     index = table.primary_index
@@ -93,13 +93,13 @@ def cut_column(table: TableDef) -> ColumnInfo | None:
     return column if column is not None and column.tp in _ORDERED else None
 
 
-def _shown(column: ColumnInfo) -> str:
+def _text_sql(column: ColumnInfo) -> str:
     name = quote_name(column.name)
     return f"HEX({name})" if column.is_binary else f"CAST({name} AS CHAR)"
 
 
 def key_literal(column: ColumnInfo) -> Callable[[str], str]:
-    """The literal of a key's canonical text."""
+    """A function that makes an SQL literal of a key's canonical text."""
     if column.is_binary:
         return lambda text: f"X'{text}'"
     return str if column.tp in _NUMBERS else quote

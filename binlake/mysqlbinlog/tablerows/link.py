@@ -1,4 +1,4 @@
-"""A session at a server, and a question to it."""
+"""A session at a server, and queries on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The ranges of a table's key, in their order: those that are read, with the number of their snapshot, and the rest.
+"""The ranges of a table's key, in order: those that are read, with the number of their snapshot, and the rest.
 
-A range is known by the literals of its bounds and never compared: its place in the list is its order. So what is left
-of a table can be read by another process, and what was read can be told apart row by row.
+A range is identified by the literals of its bounds, which are never compared: the order of the list is their order. So
+another process can read the rest of a table, and for each row it can be decided whether it was read.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-_TODO, _GIVEN = -1, -2
+_UNREAD, _BEING_READ = -1, -2
 
 Stored = list[tuple[str, str, int]]
-"""(low, high, snapshot) of each range as JSON has it; snapshot -1: not read."""
+"""(low, high, snapshot) of each range, as in JSON; snapshot -1: not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The keys above `low` up to `high`, literals; "" = no bound. `snapshot`: of the snapshot in which it was read."""
+    """The keys above `low` up to `high`, as literals; "" = no bound. `snapshot`: in which they were read."""
 
     low: str
     high: str
-    snapshot: int = _TODO
+    snapshot: int = _UNREAD
 
 
 class Ranges:
-    """Of one table; thread-safe."""
+    """The ranges of one table; thread-safe."""
 
     def __init__(self, ranges: Sequence[Range] = (Range("", ""),)) -> None:
         self._all = list(ranges)
@@ -34,51 +34,51 @@ class Ranges:
 
     @classmethod
     def of(cls, stored: Sequence[Sequence[str | int]]) -> Ranges:
-        """As `store` gave them."""
+        """Ranges from the result of `store`."""
         return cls([Range(str(low), str(high), int(snapshot)) for low, high, snapshot in stored])
 
     def next(self) -> Range | None:
-        """The first range that nobody reads yet; None when there is none."""
+        """The first range that nobody has claimed or read; None if there is none."""
         with self._lock:
-            return next((part for part in self._all if part.snapshot == _TODO), None)
+            return next((part for part in self._all if part.snapshot == _UNREAD), None)
 
-    def give(self, of: Range, high: str) -> Range:
-        """`of` up to `high` is being read; what is above stays to be."""
-        part, rest = Range(of.low, high, _GIVEN), Range(high, of.high)
+    def claim(self, of: Range, high: str) -> Range:
+        """Claim `of` up to `high` for reading; the part above it stays unread. Returns the claimed range."""
+        part, rest = Range(of.low, high, _BEING_READ), Range(high, of.high)
         with self._lock:
             place = self._all.index(of)
             self._all[place : place + 1] = [part] if high == of.high else [part, rest]
         return part
 
     def finish(self, low: str, high: str, snapshot: int) -> None:
-        """The range that was given with these bounds is read."""
+        """Mark the claimed range with these bounds as read."""
         with self._lock:
-            place = self._all.index(Range(low, high, _GIVEN))
+            place = self._all.index(Range(low, high, _BEING_READ))
             self._all[place] = replace(self._all[place], snapshot=snapshot)
-            self._all = _joined(self._all)
+            self._all = _join_neighbours(self._all)
 
     def store(self) -> Stored:
-        """For JSON: what is being read is not read."""
+        """The ranges for JSON: claimed ranges count as unread."""
         with self._lock:
-            todo = [part if part.snapshot >= 0 else replace(part, snapshot=_TODO) for part in self._all]
-        return [(part.low, part.high, part.snapshot) for part in _joined(todo)]
+            todo = [part if part.snapshot >= 0 else replace(part, snapshot=_UNREAD) for part in self._all]
+        return [(part.low, part.high, part.snapshot) for part in _join_neighbours(todo)]
 
     @property
     def snapshots(self) -> list[int]:
-        """The snapshots in which parts of the table were read, in their order."""
+        """The snapshots in which parts of the table were read, in order."""
         return sorted({snapshot for _, _, snapshot in self.store() if snapshot >= 0})
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the table is read."""
+        """Whether the whole table is read."""
         return all(snapshot >= 0 for _, _, snapshot in self.store())
 
 
-def _joined(ranges: Sequence[Range]) -> list[Range]:
-    """Neighbours that were read in one snapshot, or that nobody reads, as one."""
+def _join_neighbours(ranges: Sequence[Range]) -> list[Range]:
+    """Merge neighbours that were read in the same snapshot, or are both unread."""
     joined: list[Range] = []
     for part in ranges:
-        if joined and joined[-1].snapshot == part.snapshot != _GIVEN:
+        if joined and joined[-1].snapshot == part.snapshot != _BEING_READ:
             joined[-1] = replace(joined[-1], high=part.high)
         else:
             joined.append(part)

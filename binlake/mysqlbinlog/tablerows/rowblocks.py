@@ -1,6 +1,6 @@
-"""Many rows of a SELECT at once: the bytes that `rowtexts.RowWriter` gives, column by column.
+"""Encodes many rows of a SELECT at once, column by column, to the same bytes as `rowtexts.RowWriter`.
 
-Where a row does not have the form that a server gives it, the plain writer takes all rows of its block.
+If a row does not have the form in which servers send it, the plain writer encodes all rows of its block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from binlake.mysqlbinlog.rowimage.pieces import (
     Output,
     Rows,
     Values,
-    joined,
+    join_pieces,
     put_text,
 )
 from binlake.mysqlbinlog.rowimage.together import MOST_COLUMN_ID, CutShort
@@ -33,9 +33,9 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 
 BLOCK_ROWS, BLOCK_BYTES = 4096, 1 << 20
-"""Of the rows that are written together: their columns stay in the processor's caches."""
+"""Limits of rows that are written together: their columns stay in the processor's caches."""
 _FEWEST = 64
-"""Rows that are worth numpy's calls."""
+"""Least number of rows for which numpy pays off."""
 _INSERTED = 0x12
 """Protobuf's tag of TableMutation.inserted_rows."""
 _PLAIN_ERRORS = (CutShort, ValueError, IndexError, OverflowError, struct.error)
@@ -44,13 +44,13 @@ _Write = Callable[[Output, Values], None]
 
 
 class Entries(NamedTuple):
-    """Rows as entries of a TableMutation's list of inserts, lengths in front, and where each ends."""
+    """Rows as entries of a TableMutation's list of inserts, preceded by their lengths, and where each ends."""
 
     data: memoryview | bytes
     ends: Ints
 
     def parts(self, most_rows: int, most_bytes: int) -> Iterator[tuple[int, memoryview | bytes]]:
-        """(rows, entries) of parts of at most so many rows and bytes; a longer row is alone."""
+        """(rows, entries) of parts with at most this many rows and bytes; a longer row is a part by itself."""
         first, begin, count = 0, 0, len(self.ends)
         while first < count:
             by_bytes = int(np.searchsorted(self.ends, begin + most_bytes, "right"))
@@ -60,8 +60,8 @@ class Entries(NamedTuple):
             first, begin = last, end
 
 
-def in_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
-    """The same packets, as many at a time as are written together."""
+def group_into_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """The same packets, grouped into blocks that are written together."""
     block, size = list[bytes](), 0
     for group in packets:
         block += group
@@ -74,7 +74,7 @@ def in_blocks(packets: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 class _Column(NamedTuple):
-    """How a column is written; `room`: the most bytes that it takes in the sink; `cuts`: a text, a piece of its own."""
+    """How a column is written; `room`: the most bytes that it takes in the sink; `cuts`: a text, a separate piece."""
 
     write: _Write
     room: int
@@ -82,7 +82,7 @@ class _Column(NamedTuple):
 
 
 class BlockWriter:
-    """Inserts of `table` from the packets of its rows."""
+    """Writes inserts of `table` from the packets of its rows."""
 
     def __init__(self, table: TableDef) -> None:
         self._plain = RowWriter(table)
@@ -97,19 +97,19 @@ class BlockWriter:
         )
 
     def write(self, packets: list[bytes]) -> Entries:
-        """The rows in their order."""
+        """The inserts for the rows, in their order."""
         if self._fits and len(packets) >= _FEWEST:
             try:
                 return self._together(packets)
             except _PLAIN_ERRORS:
-                # Says what is wrong with which row, or knows better.
+                # The plain writer names the damaged row, or handles it.
                 pass
         rows = self._plain.write(packets)
         entries = [bytes((_INSERTED,)) + write_uvarint(len(row)) + row for row in rows]
         return Entries(b"".join(entries), np.fromiter(map(len, entries), np.int64, len(entries)).cumsum())
 
     def _together(self, packets: list[bytes]) -> Entries:
-        data, words, starts, ends = textlanes.padded(packets)
+        data, words, starts, ends = textlanes.pad_packets(packets)
         texts = textlanes.text_values(words, starts, ends, len(self._columns))
         out = Output(Rows(data, words, starts, ends), Sink(len(packets), self._stride))
         out.begin(FRAME)
@@ -126,7 +126,7 @@ class BlockWriter:
         out.end()
         if self._handle is None:
             self._plain.next_handle += len(packets)
-        return Entries(*joined(out, _INSERTED))
+        return Entries(*join_pieces(out, _INSERTED))
 
     def _handles(self, out: Output, texts: list[Values]) -> Ints:
         if self._handle is not None:
@@ -140,17 +140,17 @@ def _column(column: ColumnInfo) -> _Column:
     if column.tp in t.STRINGS:
         return _Column(lambda out, values: put_text(out, head, values), TEXT_ROOM, True)
     if column.tp == t.JSON:
-        return _Column(_made(head, column), TEXT_ROOM, True)
+        return _Column(_plain_value_writer(head, column), TEXT_ROOM, True)
     if column.tp == t.NEWDECIMAL:
         precision, scale = decimal_layout(column)
         room = len(head) + 3 + d.decimal_size(precision, scale) + 8
-        return _Column(_decimals(head, precision, scale), room, False)
+        return _Column(_decimal_writer(head, precision, scale), room, False)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(_floats(head), NUMBER_ROOM, False)
-    return _Column(_numbers(head, column), NUMBER_ROOM, False)
+        return _Column(_float_writer(head), NUMBER_ROOM, False)
+    return _Column(_number_writer(head, column), NUMBER_ROOM, False)
 
 
-def _numbers(head: bytes, column: ColumnInfo) -> _Write:
+def _number_writer(head: bytes, column: ColumnInfo) -> _Write:
     is_signed = column.tp in (t.YEAR, t.DURATION) or (column.tp in t.INTEGERS and not column.unsigned)
     read = _reader(column)
     full, null_head = head + (b"\x08" if is_signed else b"\x09"), head + b"\x00"
@@ -170,7 +170,7 @@ def _reader(column: ColumnInfo) -> textlanes.NumberReader:
     return textlanes.durations(column) if column.tp == t.DURATION else textlanes.moments(column)
 
 
-def _floats(head: bytes) -> _Write:
+def _float_writer(head: bytes) -> _Write:
     full, null_head = head + b"\x05", head + b"\x00"
 
     def write(out: Output, values: Values) -> None:
@@ -181,7 +181,7 @@ def _floats(head: bytes) -> _Write:
     return write
 
 
-def _decimals(head: bytes, precision: int, scale: int) -> _Write:
+def _decimal_writer(head: bytes, precision: int, scale: int) -> _Write:
     full, null_head = head + bytes((d.DECIMAL, precision, scale)), head + b"\x00"
     size = d.decimal_size(precision, scale)
 
@@ -192,8 +192,8 @@ def _decimals(head: bytes, precision: int, scale: int) -> _Write:
     return write
 
 
-def _made(head: bytes, column: ColumnInfo) -> _Write:
-    """Values that the plain writer makes."""
+def _plain_value_writer(head: bytes, column: ColumnInfo) -> _Write:
+    """A writer for values that the plain writer encodes."""
     write_datum = row_text_writer(column)
     word = np.uint64(int.from_bytes(head, "little"))
 

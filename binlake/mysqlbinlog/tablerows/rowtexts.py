@@ -1,7 +1,7 @@
-"""Rows of a SELECT as TiDB's rows: what is asked of each column, and the datum of its text.
+"""Rows of a SELECT as TiDB's rows: the expression selected for each column, and the datum of its text.
 
 Texts are the server's own in a session of `opening`: UTF-8 whatever the column's charset, UTC, numbers in full. ENUM,
-SET and BIT are asked for as numbers, FLOAT and DOUBLE(10,3) as the DOUBLE that is stored: their own texts are rounded.
+SET and BIT are selected as numbers, FLOAT and DOUBLE(10,3) as the stored DOUBLE: their own texts are rounded.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NIL = bytes((d.NIL,))
 _SECONDS = len("YYYY-MM-DD HH:MM:SS")
 
 Write = Callable[[bytes], bytes]
-"""The datum of a text."""
+"""Converts a text to its datum."""
 
 
 def select_columns(table: TableDef) -> str:
-    """What a SELECT asks of `table` so that `RowWriter` reads it."""
+    """The select list for `table` that `RowWriter` reads."""
     return ", ".join(_expression(column) for column in table.row_columns)
 
 
 class RowWriter:
-    """Inserts of `table` from the packets of its rows. `next_handle` is the row id of the next row without a key."""
+    """Writes inserts of `table` from the packets of its rows. `next_handle`: row id of the next row without a key."""
 
     def __init__(self, table: TableDef, next_handle: int = 1) -> None:
         self.next_handle = next_handle
@@ -63,10 +63,10 @@ class RowWriter:
 
 
 def handle_datums(table: TableDef) -> int:
-    """How many datums an insert of `table` has in front of its columns.
+    """Number of datums that an insert of `table` has before its columns.
 
-    Of a key that orders the table in TiDB as many as it has columns. The values of such a key stand in the row as well,
-    from where they are read: its datums here are only counted.
+    For a clustered key in TiDB, as many as the key has columns. The values of such a key are in the row as well, and
+    are read from there: the datums here are only counted.
     """
     return len(table.primary_key) if table.is_common_handle else 1
 
@@ -80,7 +80,7 @@ def _expression(column: ColumnInfo) -> str:
 
 
 def row_text_writer(column: ColumnInfo) -> Write:
-    """Gives the datum of a text that `select_columns` asked for."""
+    """A function that converts a text selected by `select_columns` to its datum."""
     if column.tp in t.STRINGS:
         return d.write_bytes
     if column.tp in AS_NUMBER or (column.tp in t.INTEGERS and column.unsigned):
@@ -99,7 +99,7 @@ def row_text_writer(column: ColumnInfo) -> Write:
 
 
 def _decimal_writer(precision: int, scale: int) -> Write:
-    """As `write_decimal` of a text with all its decimals, at a third of the cost."""
+    """Like `write_decimal` for a text with all its decimals, at a third of the cost."""
     head, size = bytes((d.DECIMAL, precision, scale)), d.decimal_size(precision, scale)
     slices, at = list[tuple[int, int, int]](), 0
     for width, digits in d.decimal_groups(precision, scale):
@@ -109,7 +109,7 @@ def _decimal_writer(precision: int, scale: int) -> Write:
 
     def write(text: bytes) -> bytes:
         negative = text[:1] == b"-"
-        # A server shows a zero in front of the point also where the type has no such digit.
+        # A server shows a zero before the point even if the type has no such digit.
         digits = text.lstrip(b"-").replace(b".", b"").rjust(precision, b"0")[-precision:]
         number = 0
         for first, end, width in slices:
@@ -122,7 +122,7 @@ def _decimal_writer(precision: int, scale: int) -> Write:
 
 
 def _packed(text: bytes) -> int:
-    """As `pack_moment` of a server's own text, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
+    """Like `pack_moment` for a server's own text, `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`."""
     day = _packed_day(text[:10])
     if len(text) < _SECONDS:
         return day

@@ -1,7 +1,7 @@
 """Numbers and times of many texts at once: what `rowtexts` reads one by one, from words of the texts' bytes.
 
-Texts are a server's own, in its one form for each type; what has another length than that form raises CutShort, and the
-plain writer decides. There are FRONT bytes in front of the first text, and `lanes.ROOM` behind the last one.
+Texts are a server's own, in its one form for each type; a text of another length raises CutShort, and the plain writer
+is used. There are FRONT bytes before the first text, and `lanes.ROOM` after the last one.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ FRONT = 24
 """A number is read as the words that end with it."""
 Words = NDArray[Any]
 NumberReader = Callable[[Words, Values], Ints]
-"""(words, texts) -> numbers; unsigned ones as the signed ones of the same bits; where a text is NULL any number."""
+"""(words, texts) -> numbers; unsigned ones as signed ones with the same bits; any number for NULLs."""
 
 _MOST_DIGITS = 20
 _DATE, _SECONDS = len("YYYY-MM-DD"), len("YYYY-MM-DD HH:MM:SS")
 _MINUS = np.uint64(ord("-"))
 
 
-def digits(words: Words, first: Ints, end: Ints) -> Uints:
-    """The number of each text of at most 8 digits; 0 of an empty one."""
+def read_digits(words: Words, first: Ints, end: Ints) -> Uints:
+    """The number in each text of at most 8 digits; 0 for an empty one."""
     size = end - first
     spare = np.minimum(64 - (size << 3), 56).view(np.uint64)
     word = (words[end - 8] >> spare) << spare
     word &= np.uint64(0x0F0F0F0F0F0F0F0F)
-    # Neighbours come together: pairs, fours, all eight.
+    # Combine neighbours: pairs, fours, all eight.
     word = word * np.uint64(10 << 8 | 1) >> np.uint64(8)
     word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(100 << 16 | 1) >> np.uint64(16)
     word = (word & np.uint64(0x0000FFFF0000FFFF)) * np.uint64(10_000 << 32 | 1) >> np.uint64(32)
@@ -46,17 +46,19 @@ def digits(words: Words, first: Ints, end: Ints) -> Uints:
 
 
 def integers(words: Words, values: Values) -> Ints:
-    """Whole numbers, also above the signed ones."""
+    """Integers, including unsigned ones above the signed range."""
     first, negative = _unsigned_part(words, values)
     end = values.at + _sizes(values)
     longest = int((end - first).max())
     if longest > _MOST_DIGITS:
         raise CutShort("a whole number has too many digits")
-    magnitudes = digits(words, np.maximum(first, end - 8), end)
+    magnitudes = read_digits(words, np.maximum(first, end - 8), end)
     for power in (8, 16):
         if longest > power:
             high = np.maximum(first, end - power)
-            magnitudes = magnitudes + digits(words, np.maximum(first, end - power - 8), high) * np.uint64(10**power)
+            magnitudes = magnitudes + read_digits(words, np.maximum(first, end - power - 8), high) * np.uint64(
+                10**power
+            )
     numbers: Ints = magnitudes.view(np.int64)
     return np.where(negative, -numbers, numbers) if negative.any() else numbers
 
@@ -70,7 +72,7 @@ def moments(column: ColumnInfo) -> NumberReader:
     def read(words: Words, values: Values) -> Ints:
         _require_size(values, whole)
         at = values.at
-        year = digits(words, at, at + 4).view(np.int64)
+        year = read_digits(words, at, at + 4).view(np.int64)
         packed = (year * 13 + _pair(words, at + 5)) << 5 | _pair(words, at + 8)
         packed <<= 17
         if not is_date:
@@ -92,7 +94,7 @@ def durations(column: ColumnInfo) -> NumberReader:
         hours_size = colon - first if values.null is None else np.where(values.null, 2, colon - first)
         if int(hours_size.min()) < 1 or int(hours_size.max()) > 8:
             raise CutShort("a time has another form")
-        hours = digits(words, colon - hours_size, colon).view(np.int64)
+        hours = read_digits(words, colon - hours_size, colon).view(np.int64)
         seconds = (hours * 60 + _pair(words, colon + 1)) * 60 + _pair(words, colon + 4)
         nanos = (seconds * 1_000_000 + _micro(words, end, fsp)) * 1000
         return np.where(negative, -nanos, nanos)
@@ -101,13 +103,13 @@ def durations(column: ColumnInfo) -> NumberReader:
 
 
 def decimal_words(words: Words, values: Values, precision: int, scale: int) -> list[Uints]:
-    """The body of TiDB's DECIMAL, 8 bytes a word."""
+    """The body of TiDB's DECIMAL, 8 bytes per word."""
     size = d.decimal_size(precision, scale)
     first, negative = _unsigned_part(words, values)
     point = values.at + _sizes(values) - (scale + 1 if scale else 0)
     whole = precision - scale
     if values.null is not None:
-        # So that the places of a NULL's digits are in order: none of them is read.
+        # So that a NULL passes the check below: its digits are not read.
         first = np.where(values.null, point, first)
     if int((point - first).min()) < 0 or int((point - first).max()) > max(whole, 1):
         raise CutShort("a DECIMAL has another form")
@@ -169,7 +171,7 @@ _MASK: Uints = np.zeros(256, np.uint64)
 _MASK[0xFC:0xFF] = (0xFFFF, 0xFFFFFF, 0x00FFFFFFFFFFFFFF)
 
 
-def padded(packets: list[bytes]) -> tuple[Bytes, Words, Ints, Ints]:
+def pad_packets(packets: list[bytes]) -> tuple[Bytes, Words, Ints, Ints]:
     """(bytes, their words, where each packet begins, where it ends)."""
     sizes = np.fromiter(map(len, packets), np.int64, len(packets))
     ends = sizes.cumsum() + FRONT
@@ -181,7 +183,7 @@ ROOM_BEHIND = 64
 
 
 def _unsigned_part(words: Words, values: Values) -> tuple[Ints, Bools]:
-    """(where the digits begin, which are negative)."""
+    """(where the digits begin, which numbers are negative)."""
     negative: Bools = (words[values.at] & np.uint64(0xFF)) == _MINUS
     if values.null is not None:
         negative &= ~values.null
@@ -207,11 +209,11 @@ def _pair(words: Words, at: Ints) -> Ints:
 
 
 def _micro(words: Words, end: Ints, fsp: int) -> Ints | int:
-    return digits(words, end - fsp, end).view(np.int64) * 10 ** (6 - fsp) if fsp else 0
+    return read_digits(words, end - fsp, end).view(np.int64) * 10 ** (6 - fsp) if fsp else 0
 
 
 def _group(words: Words, first: Ints, end: Ints) -> Uints:
-    """The number of at most nine digits; none where `first` is not below `end`."""
+    """The number in at most nine digits; 0 if `first` is not below `end`."""
     first = np.minimum(first, end)
     high = np.maximum(first, end - 8)
-    return digits(words, high, end) + digits(words, first, high) * np.uint64(10**8)
+    return read_digits(words, high, end) + read_digits(words, first, high) * np.uint64(10**8)

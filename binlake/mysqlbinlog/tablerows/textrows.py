@@ -1,7 +1,7 @@
 """The rows of a query as the server's packets: read in blocks from the connection, not one by one.
 
-A packet is 3 bytes of length, 1 of number, and the row: each value behind its length (MySQL internals manual, "Text
-Resultset Row"). pymysql reads the columns' descriptions; its own reading of rows costs several times this one.
+A packet is 3 bytes of length, 1 of number, and the row: each value after its length (MySQL internals manual, "Text
+Resultset Row"). pymysql reads the columns' descriptions; reading rows with it costs several times as much.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from binlake.mysqlbinlog.tablerows.link import Link
 
 _HEADER = 4
 _LONGEST = 0xFFFFFF
-"""A packet of this length goes on in the next one."""
+"""A packet of this length continues in the next one."""
 _END, _ERROR = 0xFE, 0xFF
 _END_LONGEST = 8
 _BLOCK = 1 << 20
@@ -25,19 +25,19 @@ _NULL = 0xFB
 
 
 def query_rows(link: Link, query: str) -> Iterator[list[bytes]]:
-    """The rows of `query`, many at a time, each as its packet has it. The link takes no other query before the end.
+    """The rows of `query`, many at a time, each as in its packet. The link accepts no other query before the end.
 
-    Raises pymysql's errors where the server refuses or fails, SourceUnavailable where the connection ends.
+    Raises pymysql's errors if the server refuses or fails, SourceUnavailable if the connection ends.
     """
     link._execute_command(COMMAND.COM_QUERY, query)  # type: ignore[attr-defined]
     result = MySQLResult(link)
     result.init_unbuffered_query()
-    # Whoever asks the link next is to find no open result: this reads it to its end.
+    # The next query on the link must not find an open result: this function reads it to its end.
     result.unbuffered_active = False
     rest, joined = b"", b""
     while True:
         data = rest + _read(link)
-        rows, at, joined, over = _packets(data, joined)
+        rows, at, joined, over = _split_packets(data, joined)
         if rows:
             yield rows
         if over:
@@ -74,8 +74,8 @@ def _read(link: Link) -> bytes:
     return data
 
 
-def _packets(data: bytes, joined: bytes) -> tuple[list[bytes], int, bytes, bool]:
-    """(rows, bytes used, the part so far of a row of several packets, whether the last row was there)."""
+def _split_packets(data: bytes, joined: bytes) -> tuple[list[bytes], int, bytes, bool]:
+    """(rows, bytes used, the part so far of a row of several packets, whether the last row was read)."""
     rows: list[bytes] = []
     at, size = 0, len(data)
     while at + _HEADER <= size:

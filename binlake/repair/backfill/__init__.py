@@ -1,4 +1,4 @@
-"""What a range of commit_ts that has passed can be asked for: to be repaired on the target, or to be undone.
+"""Operations on a past range of commit_ts: repairing it on the target, or undoing it.
 
-Rebuilding and replaying a range are stages run again (spark_jobs.commands.backfill).
+Rebuilding and replaying a range rerun the stages (spark_jobs.commands.backfill).
 """

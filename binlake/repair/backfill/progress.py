@@ -1,6 +1,6 @@
-"""How far a backfill is: an event in the table `window` for each window that it has behind it (MISSION U-23, U-24).
+"""The progress of a backfill: an event in the table `window` for each window that it has done (MISSION U-23, U-24).
 
-A backfill is known by its name; one that was stopped continues after its last window, one that has ended begins anew.
+A backfill is identified by its name; one that was stopped continues after its last window, a finished one starts again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class BackfillProgress:
     def __init__(self, windows: WindowLog, name: str, lo: int, hi: int) -> None:
         self._windows, self.name, self._lo, self._hi = windows, name, lo, hi
 
-    def left(self) -> list[Bounds]:
-        """The landed windows that overlap the range, cut to it, but for those that are done.
+    def remaining(self) -> list[Bounds]:
+        """The landed windows that overlap the range, cut to it, except those that are done.
 
-        Raises ConfigError when the range is not within what has landed.
+        Raises ConfigError if the range is not within what has landed.
         """
         landed = self._windows.landed((self._lo, self._hi)) if self._lo < self._hi else []
         if not landed or landed[0][0] > self._lo or landed[-1][1] < self._hi:
@@ -37,18 +37,18 @@ class BackfillProgress:
                 hint="a range is from (exclusive) to (inclusive); wait for the window that ends at or after it",
             )
         cut = [(max(lo, self._lo), min(hi, self._hi)) for lo, hi in landed]
-        done = self._done()
+        done = self._read_done()
         return [bounds for bounds in cut if bounds not in done]
 
-    def done(self, bounds: Bounds, rows: int, seconds: float, detail: Mapping[str, Any]) -> None:
-        """One window is behind."""
+    def record_done(self, bounds: Bounds, rows: int, seconds: float, detail: Mapping[str, Any]) -> None:
+        """Record that one window is done."""
         self._windows.record(WindowEvent(STAGE, *bounds, "done", rows, seconds, self.name, detail=detail))
 
     def finish(self, detail: Mapping[str, Any]) -> None:
-        """All are."""
+        """Record that all windows are done."""
         self._windows.record(WindowEvent(STAGE, self._lo, self._hi, _FINISHED, run_id=self.name, detail=detail))
 
-    def _done(self) -> set[Bounds]:
+    def _read_done(self) -> set[Bounds]:
         done: set[Bounds] = set()
         for event in self._windows.events(run_id=self.name, stage=STAGE):
             if event["state"] == _FINISHED:

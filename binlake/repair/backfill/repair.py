@@ -1,7 +1,7 @@
 """Brings every key that a range touched to its state at the target's checkpoint, window by window of the range.
 
-The target is held for one window at a time, so a schedule continues between them: each window is repaired to the
-checkpoint of its own moment, and never to an older one (MISSION C-05, hazards R-01).
+The target is held for one window at a time, so scheduled runs continue in between: each window is repaired to the
+checkpoint at that time, never to an older one (MISSION C-05, hazards R-01).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.errors import IncompleteWindow, Transient
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.progress import BackfillProgress, Bounds
 from binlake.repair.backfill.touched import TouchedKeys, find_touched_keys
-from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys, target_hold
+from binlake.repair.verify.repairing import Repaired, keys_of, make_settled_target, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import tables_at
 from binlake.rules import Rules
@@ -28,7 +28,7 @@ from binlake.target.apply.settled import SettledTarget
 log = structlog.get_logger(__name__)
 
 MOST_DIFFERENCES = 1_000_000
-"""Rows of tables compared whole that are repaired at once."""
+"""Rows repaired at once in tables that are compared whole."""
 _ASK_EVERY_S = 0.5
 
 
@@ -39,15 +39,15 @@ def repair_range(
     wait_s: float = 0.0,
     hook: Callable[[str], None] | None = None,
 ) -> Repaired:
-    """Repair what is left of the range; what was done, summed. Raises what `repair_keys` raises, IncompleteWindow."""
+    """Repair the rest of the range; returns the totals. Raises what `repair_keys` raises, IncompleteWindow."""
     total = Repaired(0)
-    for bounds in progress.left():
+    for bounds in progress.remaining():
         began = time.monotonic()
         with hold_target(replication, wait_s, hook=hook) as target:
             done = _repair_window(replication, bounds, target)
         detail = {"keys": done.keys, "different": done.different, "checkpoint": str(done.commit_ts), "gone": done.gone}
         detail |= {"unknown": done.unknown, "aside": done.aside}
-        progress.done(bounds, done.rows, time.monotonic() - began, detail)
+        progress.record_done(bounds, done.rows, time.monotonic() - began, detail)
         log.info("window_repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
         total = _add_up(total, done)
     return total
@@ -57,11 +57,11 @@ def repair_range(
 def hold_target(
     replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None
 ) -> Iterator[SettledTarget]:
-    """The target, waited for up to `wait_s` seconds while another process applies. Raises LeaseHeld, Transient then."""
+    """Hold the target, waiting up to `wait_s` seconds while another process applies. Raises LeaseHeld, Transient."""
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            target = target_hold(replication, hook=hook).__enter__()
+            target = make_settled_target(replication, hook=hook).__enter__()
             break
         except Transient:
             if time.monotonic() >= deadline:
@@ -90,7 +90,7 @@ def _repair_window(replication: Replication, bounds: Bounds, target: SettledTarg
 
 
 def _repair_whole_tables(replication: Replication, touched: TouchedKeys, target: SettledTarget) -> Repaired:
-    """Tables whose keys of the range say nothing today: every row is compared."""
+    """Compare every row of tables whose keys in the range no longer identify rows."""
     names = tuple(".".join(name) for name in sorted(touched.whole))
     compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))
     tables = tables_at(replication, LakePaths.of(replication), compared.commit_ts)

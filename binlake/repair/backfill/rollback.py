@@ -1,7 +1,7 @@
-"""A new change that undoes a range of commit_ts: on the source, from where it travels on, or on the target alone.
+"""A new change that undoes a range of commit_ts: on the source, from where it is replicated, or on the target alone.
 
-Nothing is undone that later changes depend on: a key changed again after the range, or a row that is not as the lake
-knows it, stops it unless forced (DESIGN 4). A DDL behind the start of the range always does: rows of two definitions.
+Nothing is undone that later changes depend on: a key changed again after the range, or a row that differs from the
+lake's, stops it unless forced (DESIGN 4). A DDL after the start of the range always does: rows of two definitions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class TableUndo:
-    """What is undone of one table, whose definition now is `table` (under that side's name)."""
+    """What is undone of one table, whose current definition is `table` (under that side's name)."""
 
     table: TableDef
     undos: tuple[Undo, ...]
@@ -47,7 +47,7 @@ class TableUndo:
 
 @dataclass(frozen=True)
 class Rollback:
-    """The undo of (lo, hi], planned with all that is known up to `known`; `later`: keys that were changed behind hi."""
+    """The undo of (lo, hi], planned with all changes up to `known`; `later`: keys that were changed after hi."""
 
     lo: int
     hi: int
@@ -58,16 +58,16 @@ class Rollback:
 
     @property
     def keys(self) -> int:
-        """Keys that are set back."""
+        """Number of keys that are restored."""
         return sum(len(table.undos) for table in self.tables)
 
 
 def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: Side) -> Rollback:
-    """The undo of (lo, hi] on `side`, where changes up to `known` are to be reckoned with.
+    """The undo of (lo, hi] on `side`, considering changes up to `known`.
 
-    Raises ConfigError (an empty or too large range, rows that filters hid), Permanent (a DDL since lo), LostRange.
+    Raises ConfigError (an empty or too large range, rows hidden by filters), Permanent (a DDL since lo), LostRange.
     """
-    _require_whole(replication)
+    _require_no_row_filters(replication)
     paths = LakePaths.of(replication)
     first, merged = Audit(paths).merged_range()
     if not first <= lo < hi <= min(known, merged):
@@ -84,24 +84,24 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
         raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="take a smaller range")
     state = SchemaHistory(paths).state_at(known)
     base: Base = state if at_source else target_tables_at(paths, Naming(Rules.of(replication)), known, state)
-    own, later = _by_table(inside), _by_table(behind)
+    own, later = _group_by_table(inside), _group_by_table(behind)
     naming = Naming(Rules.of(replication))
     shown = [naming.table(*name) if at_source else name for name in own]
     _require_no_ddl(paths, lo, known, shown, at_source=at_source)
     undone, again = [], []
     for name, rows in sorted(own.items()):
-        table = _definition(base, name)
+        table = _find_definition(base, name)
         identity, filled = table.identity(), key_defaults_of(table)
         undos = undo_changes([row.event() for row in rows], identity, filled)
         undone.append(TableUndo(table, tuple(undos)))
-        # A change that leaves a row as it was is a later change all the same.
+        # A change that leaves a row as it was still counts as a later change.
         touched = {key for row in later.get(name, ()) for key in (row.key, row.new_key)}
         again += [f"{'.'.join(name)} {key_in_log(undo.key)}" for undo in undos if undo.key in touched]
     return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
 
 
 def require_no_later_changes(plan: Rollback) -> None:
-    """Raises Permanent when a key was changed again behind the range."""
+    """Raises Permanent if a key was changed again after the range."""
     if plan.later:
         shown = ", ".join(plan.later[:_SHOWN]) + (", ..." if len(plan.later) > _SHOWN else "")
         raise Permanent(
@@ -112,9 +112,9 @@ def require_no_later_changes(plan: Rollback) -> None:
 
 
 def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
-    """What must change on the server that `current` reads. Raises Permanent for rows that are not as the lake has them.
+    """What must change on the server that `current` reads. Raises Permanent for rows that differ from the lake's.
 
-    With `force` they are set back whatever they are.
+    With `force` they are restored regardless.
     """
     if undo.table.identity().kind == "row":
         return [_keyless_differences(undo.table, row_undo) for row_undo in undo.undos]
@@ -122,23 +122,23 @@ def differences_to_undo(undo: TableUndo, current: SqlTable, *, force: bool) -> l
     keys: list[AnyKey] = [
         [image[name] for name in columns] for row_undo in undo.undos for image in [_expected_image(row_undo)]
     ]
-    there = current.rows_of_keys(keys)
+    current_rows = current.rows_of_keys(keys)
     if not force:
-        _require_unchanged_since(undo, there)
+        _require_unchanged_since(undo, current_rows)
     return RowsOfTable(
-        undo.table, _complete_row(undo.table, (row_undo.before for row_undo in undo.undos)), there
+        undo.table, _complete_row(undo.table, (row_undo.before for row_undo in undo.undos)), current_rows
     ).differences()
 
 
-def _require_unchanged_since(undo: TableUndo, there: Sequence[Row]) -> None:
+def _require_unchanged_since(undo: TableUndo, current_rows: Sequence[Row]) -> None:
     strange = RowsOfTable(
-        undo.table, _complete_row(undo.table, (row_undo.after for row_undo in undo.undos)), list(there)
+        undo.table, _complete_row(undo.table, (row_undo.after for row_undo in undo.undos)), list(current_rows)
     ).differences()
     if strange:
         raise Permanent(
-            f"{len(strange)} rows are not as the range left them, such as {strange[0]}",
+            f"{len(strange)} rows differ from what the range left, such as {strange[0]}",
             where={"table": f"{undo.table.db}.{undo.table.name}"},
-            hint="they were changed since: check them, or use --force",
+            hint="they have been changed since: check them, or use --force",
         )
 
 
@@ -158,14 +158,14 @@ def _keyless_differences(table: TableDef, undo: Undo) -> Difference:
     return Difference(table.db, table.name, undo.key, kind, (), undo.before, undo.after, undo.copies)
 
 
-def _by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
+def _group_by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
     by_table: dict[Name, list[RowVersion]] = {}
     for row in rows:
         by_table.setdefault((row.db, row.table), []).append(row)
     return by_table
 
 
-def _definition(base: Base, name: Name) -> TableDef:
+def _find_definition(base: Base, name: Name) -> TableDef:
     table = base.find(*name)
     if table is None:
         raise Permanent("a table of the range no longer exists", where={"table": ".".join(name)})
@@ -175,20 +175,20 @@ def _definition(base: Base, name: Name) -> TableDef:
 def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], *, at_source: bool) -> None:
     names = {fold_pair(name) for name in own}
     for ddl in landed_ddls(paths, lo, known):
-        # The source knows nothing of what was injected at the target.
+        # The source does not know DDL that was injected at the target.
         touched = () if at_source and ddl.decision == "injected" else sorted(ddl.tables)
         for db, table in touched:
             if fold_pair((db, table)) in names:
                 text = (ddl.query or ddl.sql)[:200]
                 raise Permanent(
-                    "a DDL changed a table since the start of the range: its rows cannot be restored",
+                    "a DDL has changed a table since the start of the range: its rows cannot be restored",
                     where={"table": f"{db}.{table}", "ddl": text, "commit_ts": ddl.commit_ts},
-                    hint="restore the state at a point in time elsewhere: `binlake backfill replay`, `binlake audit "
-                    "table`",
+                    hint="restore the state at a point in time elsewhere: `binlake backfill replay`,"
+                    " `binlake audit table`",
                 )
 
 
-def _require_whole(replication: Replication) -> None:
+def _require_no_row_filters(replication: Replication) -> None:
     rules = {
         "filters": replication.filters,
         "expression-filter": replication.expression_filter,
@@ -198,5 +198,5 @@ def _require_whole(replication: Replication) -> None:
     if hidden:
         raise ConfigError(
             f"with {hidden[0]} the lake does not hold every change of a row, so none can be undone",
-            hint="undo it at the source by other means; the lake's part is in `binlake audit`",
+            hint="undo it at the source by other means; `binlake audit` shows what the lake has",
         )

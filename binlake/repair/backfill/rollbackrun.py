@@ -1,7 +1,7 @@
-"""Carries a rollback out: in one transaction at the source, or on the target under its lease; or writes it to a file.
+"""Executes a rollback: in one transaction at the source, or on the target under its lease; or writes it to a file.
 
-Rows are read and locked first, so what is undone is what was looked at. On the target alone the checkpoint becomes
-inconsistent, since the target is then not the source (DESIGN 3.8).
+Rows are read and locked first, so exactly what was checked is undone. On the target alone the checkpoint becomes
+inconsistent, since the target then differs from the source (DESIGN 3.8).
 """
 
 from __future__ import annotations
@@ -39,18 +39,21 @@ from binlake.target.session.session import Session
 def rollback_target(
     replication: Replication, lo: int, hi: int, settled: SettledTarget, *, force: bool
 ) -> tuple[Rollback, int]:
-    """Undo (lo, hi] on the target that is `held`; the plan and the rows changed."""
+    """Undo (lo, hi] on the held target; returns the plan and the number of rows changed."""
     target = replication.sql_target()
     ts = settled.checkpoint().commit_ts
-    plan = _plan(replication, lo, hi, ts, "target", force)
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
     batches = _undo_batches(plan.tables, settled.session, target.db_type, target.batch_rows, force=force)
     return plan, settled.apply(batches, ts, consistent=False)
 
 
 def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
-    """Undo (lo, hi] at the source, by a transaction that travels on like any other; the plan and the rows changed."""
+    """Undo (lo, hi] at the source, by a transaction that is replicated like any other.
+
+    Returns the plan and the number of rows changed.
+    """
     known = Audit(LakePaths.of(replication), Rules.of(replication)).merged_range()[1]
-    plan = _plan(replication, lo, hi, known, "source", force)
+    plan = _plan_rollback(replication, lo, hi, known, "source", force)
     source = source_server(replication)
     with closing(Session(source)) as probe:
         dialect = dialect_of(probe)
@@ -63,7 +66,7 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
                 presence.expect(batch)
             for checks in presence.groups(session.max_packet()):
                 require_present(session, checks)
-        # A lost answer is not repeated: running this again looks at the rows again.
+        # A lost answer is not retried: running this again checks the rows again.
         session.commit()
     return plan, sum(batch.rows for batch in batches)
 
@@ -71,9 +74,9 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
 def rollback_file(
     replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
 ) -> tuple[Rollback, int]:
-    """Write the undo of (lo, hi] on the target, at checkpoint `ts`, to `path`; nothing is changed."""
+    """Write the undo of (lo, hi] on the target, at checkpoint `ts`, to `path`; changes nothing."""
     target = replication.sql_target()
-    plan = _plan(replication, lo, hi, ts, "target", force)
+    plan = _plan_rollback(replication, lo, hi, ts, "target", force)
     with closing(Session(target)) as session:
         batches = _undo_batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
     FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
@@ -81,14 +84,14 @@ def rollback_file(
 
 
 def dialect_of(session: Session) -> Dialect:
-    """Which server it is, by its version."""
+    """The dialect of the session's server, by its version."""
     version = str(session.rows("SELECT VERSION()")[0][0]).lower()
     if "tidb" in version:
         return "tidb"
     return "mariadb" if "mariadb" in version else "mysql"
 
 
-def _plan(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
+def _plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
     plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
     if not force:
         require_no_later_changes(plan)
@@ -101,8 +104,8 @@ def _undo_batches(
     differences: list[Difference] = []
     require_no_own_columns(session, [undo.table for undo in tables], dialect)
     for undo in tables:
-        place = (undo.table.db, undo.table.name)
-        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [place], lock=lock)
+        name = (undo.table.db, undo.table.name)
+        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [name], lock=lock)
         differences += differences_to_undo(undo, current, force=force)
     limits = BatchLimits.of(rows, session.max_packet())
     return fix_batches([undo.table for undo in tables], differences, dialect, limits)

@@ -1,8 +1,8 @@
-"""Brings a table that was set aside back: when its definition and its rows are the source's at the checkpoint.
+"""Brings back a table that was set aside, once its definition and its rows are the source's at the checkpoint.
 
-The target is held meanwhile, so no window passes between the comparison and the end of being set aside (U-16). A table
-that the lake has whole is compared and repaired whole. Of one it has in part only later changes can be repaired:
-an operator must confirm that the other rows are right.
+The target is held meanwhile, so no window passes between the comparison and the table's return (U-16). A table that the
+lake has completely is compared and repaired as a whole. Of one that the lake has in part, only later changes can be
+repaired: an operator must confirm that the other rows are right.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from binlake.window.targets import Naming
 log = structlog.get_logger(__name__)
 
 _ROUNDS = 100
-"""Times a table is compared: each repairs up to MOST_DIFFERENCES rows."""
+"""Maximum comparisons of a table: each round repairs up to MOST_DIFFERENCES rows."""
 
 
 def bring_table_back(
     replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
 ) -> tuple[AsideTable, Repaired]:
-    """The table as it was set aside, and what was repaired.
+    """Bring back the table `name`; returns it as it was set aside, and what was repaired.
 
-    `rows_are_there`: rows that did not change since it was set aside are known to be right. Raises ConfigError for a
-    table that is not set aside or that the lake knows in part, Drift for another definition, what `held` and
-    `repair_keys` raise.
+    `rows_are_there`: rows that have not changed since it was set aside are known to be right. Raises ConfigError for a
+    table that is not set aside or that the lake has only in part, Drift for a different definition, and what
+    `hold_target` and `repair_keys` raise.
     """
     with hold_target(replication, wait_s) as target:
         aside = target.aside().get(fold_pair(name))
@@ -69,7 +69,7 @@ def bring_table_back(
 
 
 def _require_definition(replication: Replication, aside: AsideTable, ts: int, target: SettledTarget) -> None:
-    """The target has the table, or the view, as the source has it at `ts`, or neither has it. Raises Drift."""
+    """Raises Drift unless the target has the table, or the view, as the source has it at `ts`, or neither has it."""
     config = replication.sql_target()
     definition = _definition_at(replication, aside, ts)
     absent = (aside.db, aside.table)
@@ -99,7 +99,7 @@ def _repair_rows(
     tables = {fold_pair(table.name): table for table in tables_at(replication, LakePaths.of(replication), ts)}
     table = tables.get(aside.name)
     if table is None:
-        # A view, or gone at the source: there are no rows.
+        # A view, or no longer at the source: there are no rows.
         return Repaired(ts)
     if rows_are_there:
         return _repair_changed_since(replication, table.name, aside, ts, target)
@@ -153,6 +153,6 @@ def _incomplete_table_error(aside: AsideTable, why: str) -> ConfigError:
     return ConfigError(
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{aside.db}.{aside.table}", "since": aside.since},
-        hint="load a copy of the source as of this moment or later, or be sure that rows not changed since are right;"
-        " then `binlake table back --rows-are-there` repairs those that changed since",
+        hint="load a copy of the source as of this commit_ts or later, or make sure that rows not changed since are"
+        " right; then `binlake table back --rows-are-there` repairs those that have changed since",
     )

@@ -1,7 +1,7 @@
 """Which keys of the target a range of commit_ts touched, as the target identifies its rows at its checkpoint.
 
 More keys than were touched do no harm, since each is brought to its state at the checkpoint; one too few would. So a
-table whose key has become another since is named whole (hazards R-01, R-18).
+table whose key has changed since is reported as whole (hazards R-01, R-18).
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ _COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutati
 
 @dataclass
 class TouchedKeys:
-    """`keys` by table of the target; tables to be looked at `whole`; those `gone` since, by their name then."""
+    """`keys` by table of the target; `whole`: tables to compare completely; `gone`: dropped since, by name then."""
 
     keys: dict[Name, set[tuple[str | None, ...]]] = field(default_factory=dict)
     whole: set[Name] = field(default_factory=set)
     gone: set[Name] = field(default_factory=set)
 
     def without(self, aside: Collection[Name]) -> set[Name]:
-        """Leave out the tables that are set `aside`, since bringing one back repairs it; returns those left out."""
+        """Remove the tables that are set `aside`, since bringing one back repairs it; returns those removed."""
         left = {name for name in {*self.keys, *self.whole} if is_aside(aside, name)}
         self.keys = {name: keys for name, keys in self.keys.items() if name not in left}
         self.whole -= left
         return left
 
     def sorted_keys(self) -> dict[Name, list[AnyKey]]:
-        """The keys in an order of their own."""
+        """The keys in a stable order."""
         return {name: sorted(keys, key=repr) for name, keys in sorted(self.keys.items())}
 
 
 def find_touched_keys(
     replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable], *, most: int = 0
 ) -> TouchedKeys:
-    """What the row changes with lo < commit_ts <= hi touched of `tables`, those of the target at `ts`.
+    """The keys of `tables`, the target's at `ts`, that row changes with lo < commit_ts <= hi touched.
 
-    `most`: of each table at the source about so many keys, chosen by chance, which memory is bounded by; 0 = all.
+    `most`: at most about this many keys of each source table, chosen pseudo-randomly, to bound memory; 0 = all.
     """
-    return _Reader(replication, lo, hi, ts, tables, most).all()
+    return _Reader(replication, lo, hi, ts, tables, most).read()
 
 
 class _Reader:
@@ -78,13 +78,13 @@ class _Reader:
         self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
         self._state = SchemaHistory(self._paths).state_at(ts)
 
-    def all(self) -> TouchedKeys:
+    def read(self) -> TouchedKeys:
         touched = TouchedKeys()
-        for (db, name, table_id), keys in self._by_table():
-            now = self._now(table_id, (db, name))
+        for (db, name, table_id), keys in self._read_keys_by_table():
+            now = self._find_current_table(table_id, (db, name))
             if now is None:
                 touched.gone.add((db, name))
-            elif self._same_identity((db, name), now.table) and _fit(keys, now.table):
+            elif self._has_same_identity((db, name), now.table) and _keys_fit(keys, now.table):
                 touched.keys.setdefault(now.name, set()).update(keys)
             else:
                 touched.whole.add(now.name)
@@ -92,18 +92,18 @@ class _Reader:
             touched.keys.pop(whole, None)
         return touched
 
-    def _now(self, table_id: int, then: Name) -> VerifiedTable | None:
-        """The target's table that has the rows now: it may have been renamed, or made anew under its old name."""
+    def _find_current_table(self, table_id: int, then: Name) -> VerifiedTable | None:
+        """The target's table that has the rows now: it may have been renamed, or recreated under its old name."""
         source = self._state.table(table_id)
         names = [then] if source is None else [self._naming.table(source.db, source.name), then]
         return next((self._tables[key] for db, name in names if (key := fold_pair((db, name))) in self._tables), None)
 
-    def _same_identity(self, then: Name, now: TableDef) -> bool:
-        """True when keys were written then as they are now."""
+    def _has_same_identity(self, then: Name, now: TableDef) -> bool:
+        """True if keys were written then as they are now."""
         definitions = self._audit.definitions(*then, *self._bounds)
         return all(_identity(definition) == _identity(now) for definition in definitions)
 
-    def _by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
+    def _read_keys_by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
         keys: dict[tuple[str, str, int], set[str]] = {}
         data = open_dataset(DeltaTable(self._paths.table(MUTATION.name)))
         for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
@@ -117,19 +117,19 @@ class _Reader:
             yield name, {tuple(json.loads(text)) for text in chosen}
 
     def _choose(self, texts: set[str]) -> set[str]:
-        """Those that are kept: another choice for each range, the same one for the same range."""
+        """The keys to keep: a different choice for each range, the same one for the same range."""
         if not self._most or len(texts) <= self._most:
             return texts
-        return set(heapq.nsmallest(self._most, texts, key=lambda text: chance_of_key(text, self._bounds[1])))
+        return set(heapq.nsmallest(self._most, texts, key=lambda text: pseudo_random(text, self._bounds[1])))
 
 
-def _fit(keys: Collection[tuple[str | None, ...]], now: TableDef) -> bool:
-    """False where routes put extracted columns into the target's key, which the lake's keys lack."""
+def _keys_fit(keys: Collection[tuple[str | None, ...]], now: TableDef) -> bool:
+    """False if routes put extracted columns into the target's key, which the lake's keys lack."""
     return all(len(key) == len(now.identity().columns) for key in keys)
 
 
-def chance_of_key(text: str, seed: int) -> int:
-    """A number that looks drawn by chance, the same for the same key and `seed`."""
+def pseudo_random(text: str, seed: int) -> int:
+    """A pseudo-random number, the same for the same key and `seed`."""
     return zlib.crc32(f"{seed} {text}".encode())
 
 

@@ -1,7 +1,7 @@
-"""What the lake says of some rows at a checkpoint, from their own row changes: it costs what the windows changed.
+"""Some rows as the lake has them at a checkpoint, from their own row changes: the cost is that of the windows' changes.
 
-The last change of a row leaves it as it is. Where a DDL of the table came behind that change, the mirror is asked,
-which has the DDL behind it.
+The last change of a row gives its state. If a DDL of the table came after that change, the mirror is read, which
+includes the DDL.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from binlake.rows.schema.actions import Action
 from binlake.window.definitions import key_defaults_of
 
 _FEW = 100
-"""Keys that are looked for one by one in the files' statistics; more are a set."""
+"""Up to this many keys are searched one by one using the files' statistics; more are matched as a set."""
 
 
 @dataclass(frozen=True)
 class LakeRows:
     """`rows` with one of the keys; `changed`: the commit_ts of the last change of each key that has one.
 
-    `unknown`: keys of which the lake cannot say now what they are, because of `why`.
+    `unknown`: keys whose current row the lake cannot give; `why`: the reason.
     """
 
     rows: list[Row]
@@ -59,26 +59,28 @@ def read_lake_rows(
 ) -> LakeRows:
     """The rows at `ts` with one of `keys`, each of which changed in (`lo`, `ts`]."""
     texts = {key_text(list(key)): key for key in keys}
-    changes = read_changes(paths, lo, ts, where_table(*verified.name) & _where(texts))
+    changes = read_changes(paths, lo, ts, where_table(*verified.name) & _where_keys(texts))
     changed: dict[str, int] = {}
     for change in changes:
         for key in {change.key, change.new_key or change.key}:
             changed[key] = change.commit_ts
     ddls = [ddl for ddl in landed_ddls(paths, lo, ts, verified.name) if ddl.action != Action.CREATE_TABLE]
     cut = max((ddl.commit_ts for ddl in ddls), default=lo)
-    rows = _rows_left(verified.table, [change for change in changes if change.commit_ts > cut])
+    rows = _net_rows(verified.table, [change for change in changes if change.commit_ts > cut])
     before = {text: key for text, key in texts.items() if changed.get(text, lo) <= cut}
     known = [row for key, row in rows.items() if key in texts and key not in before]
     if not before:
         return LakeRows(known, changed)
     try:
-        return LakeRows([*known, *_mirror_rows(audit, paths, verified, list(before.values()), ts, mirrored)], changed)
+        return LakeRows(
+            [*known, *_read_mirror_rows(audit, paths, verified, list(before.values()), ts, mirrored)], changed
+        )
     except LostRange as error:
         return LakeRows(known, changed, frozenset(before), error.message)
 
 
 def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
-    """Those of keys that no two of `parts` have."""
+    """The combined rows of `parts`, which have no keys in common."""
     changed: dict[str, int] = {}
     for part in parts:
         changed |= part.changed
@@ -88,18 +90,18 @@ def join_lake_rows(parts: Sequence[LakeRows]) -> LakeRows:
     )
 
 
-def _rows_left(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
-    """What changes behind the last DDL leave, by key."""
-    # Of a table that shares its target with wider ones, a row has not all columns.
+def _net_rows(table: TableDef, changes: Sequence[RowVersion]) -> dict[str, Row]:
+    """The rows that the changes after the last DDL leave, by key."""
+    # If a table shares its target with wider ones, its rows do not have all columns.
     lacking: dict[str, str | None] = dict.fromkeys(column.name for column in table.row_columns)
     net = net_changes([change.event() for change in changes], table.identity(), key_defaults_of(table))
     return {change.key: {**lacking, **change.after} for change in net if change.after is not None}
 
 
-def _mirror_rows(
+def _read_mirror_rows(
     audit: Audit, paths: LakePaths, verified: VerifiedTable, keys: Sequence[AnyKey], ts: int, mirrored: bool
 ) -> list[Row]:
-    """Rows that changed before a DDL of their table. Raises LostRange."""
+    """The mirror's rows, for keys that changed before a DDL of their table. Raises LostRange."""
     if not mirrored:
         raise LostRange("rows changed before a DDL of the table, and the lake keeps no mirrors")
     lake = LakeTable(audit, paths, verified.table, ts)
@@ -108,7 +110,7 @@ def _mirror_rows(
     return lake.rows_of_keys(keys)
 
 
-def _where(texts: Collection[str]) -> ds.Expression:
+def _where_keys(texts: Collection[str]) -> ds.Expression:
     if len(texts) <= _FEW:
         return where_keys(texts)
     terms = [ds.field(name).isin(sorted(texts)) for name in (Mutation.KEY, Mutation.NEW_KEY)]

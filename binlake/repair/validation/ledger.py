@@ -1,6 +1,6 @@
 """The ledger of continuous validation: errors, and rows that wait for proof, in the lake's table `validation`.
 
-It is written whole, in one commit, and only where something changed: a run that dies leaves what was there before it.
+It is written as a whole, in one commit, and only if something changed: a run that dies leaves the previous ledger.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from binlake.repair.validation.proof import Proof
 
 Status = Literal["pending", "new", "ignored", "resolved"]
 Against = Literal["lake", "source"]
-Place = tuple[Against, str, str, str]
-"""What it was compared with, database, table and key: one entry each."""
+EntryKey = tuple[Against, str, str, str]
+"""What the row was compared with, database, table and key: one entry each."""
 LOCK = "validation"
 
 
@@ -47,56 +47,56 @@ class Entry:
     proof: str = ""
 
     @property
-    def place(self) -> Place:
-        """What it is about."""
+    def entry_key(self) -> EntryKey:
+        """Identifies the entry."""
         return self.against, self.db, self.table, self.key
 
     @property
     def known_proof(self) -> Proof | None:
-        """Of a pending row."""
+        """The proof so far of a pending row."""
         return Proof.from_json(self.proof) if self.proof else None
 
     def to_row(self) -> dict[str, Any]:
-        """For the table."""
+        """The entry as a row of the table."""
         return {**vars(self), Validation.DIFFERING: list(self.differing)}
 
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Entry:
-        """The value of `to_row`."""
+        """The entry of a row from `to_row`."""
         return cls(**{**row, Validation.DIFFERING: tuple(row[Validation.DIFFERING] or ())})
 
 
 class Ledger:
-    """The entries of one lake. Whoever saves holds the lake's lock `LOCK`."""
+    """The entries of one lake. Hold the lake's lock `LOCK` to save."""
 
     def __init__(self, paths: LakePaths) -> None:
         self._table = ControlTable(paths.table(VALIDATION.name), VALIDATION)
-        self._saved = {entry.place: entry for entry in map(Entry.of_row, self._table.rows())}
+        self._saved = {entry.entry_key: entry for entry in map(Entry.of_row, self._table.rows())}
         self._entries = dict(self._saved)
         self._counts = Counter(entry.status for entry in self._entries.values())
         self._last_number = max((entry.number for entry in self._entries.values()), default=0)
         self._now_ms = time.time_ns() // 1_000_000
 
     def entries(self, statuses: Collection[Status] | None = None) -> list[Entry]:
-        """Those of `statuses` (None: of any), errors by number, then what is pending."""
+        """Entries with one of `statuses` (None: all): errors by number, then pending rows."""
         entries = [entry for entry in self._entries.values() if statuses is None or entry.status in statuses]
-        return sorted(entries, key=lambda entry: (not entry.number, entry.number, entry.place))
+        return sorted(entries, key=lambda entry: (not entry.number, entry.number, entry.entry_key))
 
     def new_errors(self) -> list[Entry]:
-        """Those that nobody has ignored or resolved, by number."""
+        """Errors that are neither ignored nor resolved, by number."""
         return [entry for entry in self.entries() if entry.status == "new"]
 
-    def get(self, place: Place) -> Entry | None:
-        """The entry of `place`."""
-        return self._entries.get(place)
+    def get(self, entry_key: EntryKey) -> Entry | None:
+        """The entry with this key, if any."""
+        return self._entries.get(entry_key)
 
     def count(self, status: Status) -> int:
         """How many entries have this status."""
         return self._counts[status]
 
     def put(self, entry: Entry) -> Entry:
-        """Add `entry`, or renew the one of its place: an error stays ignored, one that was resolved is new again."""
-        old = self._entries.get(entry.place)
+        """Add `entry`, or update the one with its key: an ignored error stays ignored, a resolved one is new again."""
+        old = self._entries.get(entry.entry_key)
         status, number = entry.status, old.number if old is not None else 0
         if status == "new":
             status = "ignored" if old is not None and old.status == "ignored" else "new"
@@ -107,12 +107,12 @@ class Ledger:
             replace(entry, status=status, number=number, times=times, first_ms=first, last_ms=self._now_ms)
         )
 
-    def settle(self, place: Place) -> bool:
-        """The row is as it must be: an error is resolved by that, what was pending is over. True for an open error.
+    def settle(self, entry_key: EntryKey) -> bool:
+        """The row is right: an error becomes resolved, a pending row is removed. Returns True for an open error.
 
-        What was an error before it was pending is on the list again.
+        A pending row that was an error before is listed as resolved again.
         """
-        entry = self._entries.get(place)
+        entry = self._entries.get(entry_key)
         if entry is None or entry.status == "resolved":
             return False
         if entry.status == "pending" and not entry.number:
@@ -122,9 +122,9 @@ class Ledger:
         return entry.status == "new"
 
     def mark(self, numbers: Collection[int] | None, status: Status) -> list[Entry]:
-        """Give the errors with these numbers (None: all that are new) another status. Raises ConfigError."""
+        """Set the status of the errors with these numbers (None: all that are new). Raises ConfigError."""
         marked = []
-        for entry in self._chosen(numbers):
+        for entry in self._select(numbers):
             if numbers is None and entry.status != "new":
                 continue
             marked.append(self._set(replace(entry, status=status)))
@@ -133,38 +133,38 @@ class Ledger:
     def clear(self, numbers: Collection[int] | None) -> list[Entry]:
         """Remove the errors with these numbers (None: all that are ignored or resolved). Raises ConfigError."""
         gone = [
-            entry for entry in self._chosen(numbers) if numbers is not None or entry.status in ("ignored", "resolved")
+            entry for entry in self._select(numbers) if numbers is not None or entry.status in ("ignored", "resolved")
         ]
         for entry in gone:
             self._remove(entry)
         return gone
 
     def save(self) -> None:
-        """Make it durable, if anything changed."""
+        """Write the ledger, if anything changed."""
         if self._entries != self._saved:
             self._table.replace([entry.to_row() for entry in self._entries.values()])
             self._saved = dict(self._entries)
 
     def _set(self, entry: Entry) -> Entry:
-        old = self._entries.get(entry.place)
+        old = self._entries.get(entry.entry_key)
         if old is not None:
             self._counts[old.status] -= 1
         self._counts[entry.status] += 1
-        self._entries[entry.place] = entry
+        self._entries[entry.entry_key] = entry
         return entry
 
     def _remove(self, entry: Entry) -> None:
         self._counts[entry.status] -= 1
-        del self._entries[entry.place]
+        del self._entries[entry.entry_key]
 
-    def _chosen(self, numbers: Collection[int] | None) -> Iterable[Entry]:
+    def _select(self, numbers: Collection[int] | None) -> Iterable[Entry]:
         errors = {entry.number: entry for entry in self._entries.values() if entry.number}
         if numbers is None:
             return list(errors.values())
-        return list(_of_numbers(errors, numbers))
+        return list(_select_numbers(errors, numbers))
 
 
-def _of_numbers(errors: dict[int, Entry], numbers: Collection[int]) -> Iterator[Entry]:
+def _select_numbers(errors: dict[int, Entry], numbers: Collection[int]) -> Iterator[Entry]:
     for number in sorted(set(numbers)):
         if number not in errors:
             raise ConfigError(

@@ -1,9 +1,9 @@
-"""One run of continuous validation: rows that windows changed since the last run, and those that still wait.
+"""One run of continuous validation: rows that windows changed since the last run, and those still pending.
 
-The target is read in one snapshot at its checkpoint. The lake knows what a row must be there, so a difference from it
-is an error at once; a row that equals the lake's is compared with the source's, too, where the source can be asked.
-What cannot be compared for a reason that lasts is named; for any other one the run is postponed, and the next one does
-its work, too. No window fails by it: it is applied.
+The target is read in one snapshot at its checkpoint. The lake has the right row for that checkpoint, so a difference
+from it is an error at once; a row that equals the lake's is also compared with the source's, if the source can be
+queried. What cannot be compared for a lasting reason is reported; for any other reason the run is postponed, and the
+next run does its work as well. Validation never fails a window: it is already applied.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.shardlocks import read_locks
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.repair.backfill.touched import chance_of_key, find_touched_keys
+from binlake.repair.backfill.touched import find_touched_keys, pseudo_random
 from binlake.repair.validation.lakerows import LakeRows, join_lake_rows, read_lake_rows
 from binlake.repair.validation.ledger import LOCK, Against, Entry, Ledger, Status
-from binlake.repair.validation.proof import Judged, Proof, Reading, judge
+from binlake.repair.validation.proof import Judgement, Proof, Reading, judge
 from binlake.repair.validation.sources import (
     SourceReader,
     SourceRows,
@@ -54,26 +54,27 @@ log = structlog.get_logger(__name__)
 
 STAGE = "validate"
 State = Literal["done", "postponed"]
-SPOKEN = "validation"
-"""The stage of events in which a person changed the ledger; their detail has the counts that a run's has."""
+MANUAL_STAGE = "validation"
+"""The stage of events for changes of the ledger by a person; their detail has the same counts as a run's."""
 _LISTED = 20
 _LOCK_S = 1.0
-"""Seconds to wait for a person's command, which holds the ledger for a moment."""
+"""Seconds to wait for a person's command, which locks the ledger briefly."""
 _KEYS_AT_ONCE = 20_000
-"""Keys whose rows are in memory at a time; for each so many the window's row changes are read once."""
+"""Keys whose rows are in memory at a time; the windows' row changes are read once per this many."""
 _OPEN: tuple[Status, ...] = ("pending", "new", "ignored")
+_NOT_IN_DETAIL = ("lo", "hi", "state", "why", "seconds")
 _NO_KEY = "it has no key"
-_MOVED = "its rows have another key at the target, or had among the changes"
+_MOVED = "the key of its rows is different at the target, or was during the changes"
 
 
 @dataclass
-class Validated:
-    """What a run compared behind (`lo`, `hi`]: `hi` is the target's checkpoint.
+class ValidationResult:
+    """What a run compared after (`lo`, `hi`]: `hi` is the target's checkpoint.
 
-    `compared`: rows; `against_source`: those of them that were compared with the source, too; `found`, `settled`:
-    errors that are new, and that are over; `pending`, `errors`, `ignored`: in the ledger now; `dropped`: rows that it
-    had no room for; `tables`: why rows of some were not compared; `listed`: some of the errors, by marks of their keys;
-    `why`: why it was postponed, or the source not asked.
+    `compared`: rows; `against_source`: those also compared with the source; `found`, `settled`: errors that are new,
+    and that are resolved; `pending`, `errors`, `ignored`: in the ledger now; `dropped`: rows that did not fit into it;
+    `tables`: why rows of some tables were not compared; `listed`: some of the errors, with masked keys; `why`: why the
+    run was postponed, or the source was not queried.
     """
 
     lo: int
@@ -94,26 +95,25 @@ class Validated:
     seconds: float = 0.0
 
     def detail(self) -> dict[str, Any]:
-        """For the lake's table `window`; nothing of a row."""
-        own = {name: value for name, value in vars(self).items() if name not in ("lo", "hi", "state", "why", "seconds")}
-        own["tables"] = dict(sorted(self.tables.items())[:_LISTED])
-        own["tables_left_out"] = len(self.tables)
-        return own | ({"reason": self.why} if self.why else {})
+        """The detail for the lake's table `window`; without any values of rows."""
+        detail = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DETAIL}
+        detail |= {"tables": dict(sorted(self.tables.items())[:_LISTED]), "tables_left_out": len(self.tables)}
+        return detail | ({"reason": self.why} if self.why else {})
 
 
-def validate(replication: Replication, lo: int, hi: int, run_id: str) -> Validated:
-    """Compare behind the applied window (`lo`, `hi`]; what was found is in the ledger and in the table `window`."""
+def validate(replication: Replication, lo: int, hi: int, run_id: str) -> ValidationResult:
+    """Compare after the applied window (`lo`, `hi`]; results go to the ledger and the table `window`."""
     began = time.monotonic()
     windows = WindowLog(LakePaths.of(replication))
     try:
         done = _Run(replication, windows, lo, run_id).run()
     except BinlakeError as error:
         log.warning("validation_postponed", error=str(error))
-        done = Validated(lo, hi, "postponed", why=str(error))
+        done = ValidationResult(lo, hi, "postponed", why=str(error))
     except Exception as error:
         # The window is done: a comparison that fails is reported, and does not fail the run.
         log.exception("validation_failed")
-        done = Validated(lo, hi, "postponed", why=f"{type(error).__name__}: {error}")
+        done = ValidationResult(lo, hi, "postponed", why=f"{type(error).__name__}: {error}")
     done.seconds = time.monotonic() - began
     windows.record(
         WindowEvent(
@@ -124,19 +124,19 @@ def validate(replication: Replication, lo: int, hi: int, run_id: str) -> Validat
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Rows of one table: keys that were `chosen` among what changed after `since`, and those `held` in the ledger."""
+class _TableWork:
+    """Rows of one table: keys `chosen` among those that changed after `since`, and keys `in_ledger`."""
 
     table: VerifiedTable
     chosen: Sequence[AnyKey]
-    held: Sequence[AnyKey]
+    in_ledger: Sequence[AnyKey]
     since: int
-    held_since: int
+    ledger_since: int
 
     @property
     def keys(self) -> list[AnyKey]:
-        """All of them."""
-        return [*self.chosen, *self.held]
+        """All keys."""
+        return [*self.chosen, *self.in_ledger]
 
 
 class _Run:
@@ -145,18 +145,18 @@ class _Run:
         self._options = replication.validation
         self._paths = LakePaths.of(replication)
 
-    def run(self) -> Validated:
+    def run(self) -> ValidationResult:
         target, cluster_id = self._replication.sql_target(), cluster_of(self._windows)
         with (
             lake_lock(self._paths, LOCK, wait_s=_LOCK_S),
             target_snapshot(target, cluster_id, self._replication.name) as snapshot,
         ):
             ts = snapshot.checkpoint.commit_ts
-            self._done = done = Validated(self._since(ts), ts)
+            self._done = done = ValidationResult(self._since(ts), ts)
             self._ledger = Ledger(self._paths)
             self._audit = Audit(self._paths, Rules.of(self._replication), self._windows)
             self._snapshot = snapshot
-            work = list(self._work(snapshot, ts))
+            work = list(self._plan_work(snapshot, ts))
             with open_source(self._replication, ts) as source:
                 if isinstance(source, str):
                     done.why = source
@@ -171,14 +171,14 @@ class _Run:
         return done
 
     def _since(self, ts: int) -> int:
-        """The commit_ts after which changed rows are compared: that of the last run, unless it is long ago."""
+        """The commit_ts after which changed rows are compared: that of the last run, unless too long ago."""
         reached = self._windows.reached(STAGE)
         since = self._lo if reached is None else reached
         most = tso.compose(max(tso.physical(ts) - 1000 * self._options.max_behind_s, 0))
         self._is_behind = since < most
         return min(max(since, most), ts)
 
-    def _work(self, snapshot: Snapshot, ts: int) -> Iterator[_Work]:
+    def _plan_work(self, snapshot: Snapshot, ts: int) -> Iterator[_TableWork]:
         done, since = self._done, self._done.lo
         done.passed_over = self._is_behind
         tables = {verified.name: verified for verified in tables_at(self._replication, self._paths, ts)}
@@ -186,15 +186,15 @@ class _Run:
         locks = read_locks(self._windows, Rules.of(self._replication), min(least, since), ts)
         self._waiting = {fold_pair(hold.target) for hold in locks.holds}
         comparable = {name: verified for name, verified in tables.items() if self._is_comparable(verified, snapshot)}
-        chosen = self._choose(comparable, since, ts)
-        open_entries = self._held(comparable)
+        chosen = self._choose_keys(comparable, since, ts)
+        open_entries = self._open_entries(comparable)
         for name in sorted({*chosen, *open_entries}):
             entries = open_entries.get(name, [])
             keys = [tuple(json.loads(entry.key)) for entry in entries]
             least = min((entry.since for entry in entries), default=since)
             known = set(keys)
-            for batch in _stretches([key for key in chosen.get(name, ()) if tuple(key) not in known]):
-                yield _Work(comparable[name], batch, keys, since, least)
+            for batch in _split_keys([key for key in chosen.get(name, ()) if tuple(key) not in known]):
+                yield _TableWork(comparable[name], batch, keys, since, least)
                 keys = []
 
     def _is_comparable(self, verified: VerifiedTable, snapshot: Snapshot) -> bool:
@@ -208,8 +208,8 @@ class _Run:
             return True
         return False
 
-    def _choose(self, tables: Mapping[Name, VerifiedTable], since: int, ts: int) -> dict[Name, list[AnyKey]]:
-        """Keys that changed: all, or as many as a sample has, of which each table has its share."""
+    def _choose_keys(self, tables: Mapping[Name, VerifiedTable], since: int, ts: int) -> dict[Name, list[AnyKey]]:
+        """Keys that changed: all, or a sample in which each table has its share."""
         most = self._options.sample_rows if self._options.mode == "sample" else 0
         try:
             touched = find_touched_keys(self._replication, since, ts, ts, tables.values(), most=most)
@@ -219,8 +219,8 @@ class _Run:
         changed = touched.sorted_keys()
         if not most or sum(map(len, changed.values())) <= most:
             return changed
-        # Of more tables than rows each window has other ones.
-        tables_by_chance = sorted(changed, key=lambda name: (chance_of_key(".".join(name), ts), name))
+        # If there are more tables than rows in a sample, each window takes different tables.
+        tables_by_chance = sorted(changed, key=lambda name: (pseudo_random(".".join(name), ts), name))
         shares = {name: _shuffled(changed[name], ts) for name in tables_by_chance}
         rounds = itertools.zip_longest(*([(name, key) for key in keys] for name, keys in shares.items()))
         chosen: dict[Name, list[AnyKey]] = {}
@@ -228,28 +228,28 @@ class _Run:
             chosen.setdefault(name, []).append(key)
         return chosen
 
-    def _held(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
-        """What waits in the ledger, by table; what is about a table or a key that is no more is over."""
+    def _open_entries(self, tables: Mapping[Name, VerifiedTable]) -> dict[Name, list[Entry]]:
+        """The open entries of the ledger, by table; settles those of tables or keys that no longer exist."""
         open_entries: dict[Name, list[Entry]] = {}
         for entry in self._ledger.entries(_OPEN):
             name = (entry.db, entry.table)
             if name not in tables:
                 if ".".join(name) not in self._done.tables:
-                    self._ledger.settle(entry.place)
+                    self._ledger.settle(entry.entry_key)
             elif len(json.loads(entry.key)) != len(tables[name].table.identity().columns):
-                self._ledger.settle(entry.place)
+                self._ledger.settle(entry.entry_key)
             else:
                 open_entries.setdefault(name, []).append(entry)
         return open_entries
 
-    def _compare(self, work: _Work, source: SourceReader | None) -> None:
+    def _compare(self, work: _TableWork, source: SourceReader | None) -> None:
         name = ".".join(work.table.name)
         try:
-            there, lake = self._rows_of_target(work), self._rows_of_lake(work)
+            target_rows, lake = self._read_target_rows(work), self._read_lake_rows(work)
             self._changed = lake.changed
-            wrong = self._compare_with_lake(work, there, lake)
+            wrong = self._compare_with_lake(work, target_rows, lake)
         except Transient:
-            # The target is away, or a DDL waits for it: the next run compares what this one was to compare.
+            # The target is unavailable, or a DDL waits for it: the next run does this run's work.
             raise
         except BinlakeError as error:
             self._done.tables[name] = error.message
@@ -259,30 +259,30 @@ class _Run:
             return
         try:
             source_rows = source.rows_of_keys(work.table, keys)
-            self._compare_with_source(work, keys, there, source_rows, lake, source)
+            self._compare_with_source(work, keys, target_rows, source_rows, lake, source)
             self._done.against_source += len(keys)
         except BinlakeError as error:
             self._done.tables[name] = f"with the source: {error.message}"
 
-    def _rows_of_target(self, work: _Work) -> list[Row]:
+    def _read_target_rows(self, work: _TableWork) -> list[Row]:
         target, verified = self._replication.sql_target(), work.table
         self._snapshot.require_no_waiting_ddl()
         return rows_of_keys(self._snapshot.session, verified.expected, [verified.name], work.keys, target.db_type)
 
-    def _rows_of_lake(self, work: _Work) -> LakeRows:
-        """Those held changed longer ago than those that were chosen: they are few."""
+    def _read_lake_rows(self, work: _TableWork) -> LakeRows:
+        """Keys in the ledger changed longer ago than the chosen ones; they are few, so they are read separately."""
         mirrored, parts = self._replication.mirror.enabled, []
-        for keys, since in ((work.held, work.held_since), (work.chosen, work.since)):
+        for keys, since in ((work.in_ledger, work.ledger_since), (work.chosen, work.since)):
             if keys:
                 parts.append(
                     read_lake_rows(self._audit, self._paths, work.table, keys, since, self._done.hi, mirrored=mirrored)
                 )
         return join_lake_rows(parts)
 
-    def _compare_with_lake(self, work: _Work, there: list[Row], lake: LakeRows) -> set[str]:
-        """The keys that differ from the lake: errors."""
+    def _compare_with_lake(self, work: _TableWork, target_rows: list[Row], lake: LakeRows) -> set[str]:
+        """Record the keys that differ from the lake as errors; returns them."""
         known = {key_text(list(key)): key for key in work.keys if key_text(list(key)) not in lake.unknown}
-        rows = [row for row in there if row_key(row, work.table.expected.identity().columns) in known]
+        rows = [row for row in target_rows if row_key(row, work.table.expected.identity().columns) in known]
         differences = RowsOfTable(work.table.expected, lake.rows, rows).differences()
         wrong = {difference.key for difference in differences}
         for difference in differences:
@@ -295,15 +295,15 @@ class _Run:
 
     def _compare_with_source(
         self,
-        work: _Work,
+        work: _TableWork,
         keys: Sequence[AnyKey],
-        there: list[Row],
+        target_rows: list[Row],
         source_rows: SourceRows,
         lake: LakeRows,
         source: SourceReader,
     ) -> None:
         expected, texts = work.table.expected, {key_text(list(key)) for key in keys}
-        own = [row for row in there if row_key(row, expected.identity().columns) in texts]
+        own = [row for row in target_rows if row_key(row, expected.identity().columns) in texts]
         differences = RowsOfTable(expected, source_rows.rows, own).differences()
         wrong = {difference.key for difference in differences}
         self._settle("source", work, keys, wrong)
@@ -324,22 +324,22 @@ class _Run:
             judged = judge(_proof_of(entry), reading, source.published)
             self._record_judged(judged, difference, work)
 
-    def _record_judged(self, judged: Judged, difference: Difference, work: _Work) -> None:
+    def _record_judged(self, judged: Judgement, difference: Difference, work: _TableWork) -> None:
         if judged.is_error:
             self._record_error("source", difference, work)
         elif judged.proof is not None:
-            self._put(self._entry("pending", "source", difference, work, proof=judged.proof.to_json()))
+            self._put(self._make_entry("pending", "source", difference, work, proof=judged.proof.to_json()))
 
-    def _record_error(self, against: Against, difference: Difference, work: _Work) -> None:
+    def _record_error(self, against: Against, difference: Difference, work: _TableWork) -> None:
         images = {name: "" if row is None else json.dumps(dict(row), ensure_ascii=False)
                   for name, row in (("expected", difference.expected), ("found", difference.found))}  # fmt: skip
         old = self._ledger.get((against, difference.db, difference.table, difference.key))
-        entry = self._put(self._entry("new", against, difference, work, **images))
+        entry = self._put(self._make_entry("new", against, difference, work, **images))
         if entry is not None and entry.status == "new" and (old is None or old.status != "new"):
             self._done.found += 1
 
-    def _entry(
-        self, status: Literal["pending", "new"], against: Against, difference: Difference, work: _Work, **more: str
+    def _make_entry(
+        self, status: Literal["pending", "new"], against: Against, difference: Difference, work: _TableWork, **more: str
     ) -> Entry:
         old = self._ledger.get((against, difference.db, difference.table, difference.key))
         since = (
@@ -352,40 +352,34 @@ class _Run:
         window = window_name(self._done.lo, self._done.hi)
         made = Entry(
             status,
-            against,
-            difference.db,
-            difference.table,
-            difference.key,
-            difference.kind,
-            difference.columns,
-            window=window,
-            since=since,
-        )
+            against, difference.db, difference.table, difference.key, difference.kind, difference.columns,
+            window=window, since=since,
+        )  # fmt: skip
         return replace(made, **more)  # type: ignore[arg-type]
 
     def _put(self, entry: Entry) -> Entry | None:
-        """None where the ledger has no room."""
+        """Put `entry` into the ledger; None if it is full."""
         most = self._options.max_pending_rows if entry.status == "pending" else self._options.max_errors
-        if self._ledger.get(entry.place) is None and self._ledger.count(entry.status) >= most:
+        if self._ledger.get(entry.entry_key) is None and self._ledger.count(entry.status) >= most:
             self._done.dropped += 1
             return None
         return self._ledger.put(entry)
 
-    def _settle(self, against: Against, work: _Work, keys: Collection[AnyKey], wrong: Collection[str]) -> None:
+    def _settle(self, against: Against, work: _TableWork, keys: Collection[AnyKey], wrong: Collection[str]) -> None:
         for key in keys:
             text = key_text(list(key))
             if text not in wrong:
                 self._done.settled += self._ledger.settle((against, *work.table.name, text))
 
 
-def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
-    """At least one, which may be empty."""
+def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
+    """`keys` in batches; at least one batch, which may be empty."""
     for start in range(0, max(len(keys), 1), _KEYS_AT_ONCE):
         yield keys[start : start + _KEYS_AT_ONCE]
 
 
 def list_errors(ledger: Ledger) -> list[dict[str, Any]]:
-    """The first errors that are new, for logs and pages: nothing of a row but a mark of its key."""
+    """The first new errors, for logs and pages: of each row only its masked key."""
     return [
         {"number": entry.number, "table": f"{entry.db}.{entry.table}", "key": key_in_log(entry.key), "kind": entry.kind,
          "columns": list(entry.differing), "against": entry.against, "window": entry.window, "times": entry.times}
@@ -398,4 +392,4 @@ def _proof_of(entry: Entry | None) -> Proof | None:
 
 
 def _shuffled(keys: Sequence[AnyKey], seed: int) -> list[AnyKey]:
-    return sorted(keys, key=lambda key: chance_of_key(key_text(list(key)), seed))
+    return sorted(keys, key=lambda key: pseudo_random(key_text(list(key)), seed))

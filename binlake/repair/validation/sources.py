@@ -1,4 +1,4 @@
-"""The source's rows of some keys: at the target's checkpoint where the source can show it, else as they are now."""
+"""The source's rows with some keys: at the target's checkpoint if the source can show it, else as they are now."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.config.validation import ValidatedSource
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.repair.validation.places import LogPlace, published_at, read_fed_places, read_place
-from binlake.repair.validation.proof import Places
+from binlake.repair.validation.positions import LogPosition, find_published_ts, read_feeder_positions, read_log_position
+from binlake.repair.validation.proof import Positions
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey
@@ -41,24 +41,24 @@ class SourceRows:
 
     rows: list[Row]
     is_fresh: bool = True
-    places: Places = field(default_factory=dict)
+    places: Positions = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
-    """A source that can be asked. `is_exact`: its rows are those of the checkpoint, so they need no proof."""
+    """A source that can be queried. `is_exact`: its rows are those of the checkpoint, so they need no proof."""
 
     is_exact: bool
 
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         """The rows with one of `keys`. Raises BinlakeError."""
 
-    def published(self, places: Places) -> int | None:
-        """As `proof.Published`. Raises BinlakeError."""
+    def published(self, places: Positions) -> int | None:
+        """See `proof.Published`. Raises BinlakeError."""
 
 
 @contextmanager
 def open_source(replication: Replication, ts: int) -> Iterator[SourceReader | str]:
-    """The source of `replication`, to be read at `ts`; or why it is not asked."""
+    """The source of `replication`, to be read at `ts`; or the reason why it is not queried."""
     with ExitStack() as stack:
         yield _open(stack, replication, ts)
 
@@ -70,16 +70,16 @@ def _open(stack: ExitStack, replication: Replication, ts: int) -> SourceReader |
     dialect = replication.sql_target().db_type
     try:
         if replication.validation.source:
-            return _Servers(stack, replication, dialect)
+            return _FeederServers(stack, replication, dialect)
         if replication.source.sql is None:
             return "the source does not accept SQL: there is neither [source.sql] nor [[validation.source]]"
         session = stack.enter_context(source_snapshot(source_server(replication), ts, stands_still=False))
-        return _AtCheckpoint(session, dialect)
+        return _TidbAtCheckpoint(session, dialect)
     except BinlakeError as error:
         return error.message
 
 
-class _AtCheckpoint:
+class _TidbAtCheckpoint:
     """A TiDB, in a session whose `tidb_snapshot` is the checkpoint."""
 
     is_exact = True
@@ -90,11 +90,11 @@ class _AtCheckpoint:
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         return SourceRows(rows_of_keys(self._session, verified.expected, verified.sources, keys, self._dialect))
 
-    def published(self, places: Places) -> int | None:
+    def published(self, places: Positions) -> int | None:
         raise TypeError(f"rows of the checkpoint need no proof by {sorted(places)}")
 
 
-class _Servers:
+class _FeederServers:
     """The servers behind a feeder, as they are now."""
 
     is_exact = False
@@ -103,28 +103,28 @@ class _Servers:
         self._stack, self._dialect = stack, dialect
         self._source, self._servers = replication.source, replication.validation.source
         self._sessions: dict[str, Session] = {}
-        # Asked once the target's checkpoint is known: what is below it was published by now.
-        self._before = read_fed_places(self._source)
+        # Read after the target's checkpoint: everything below the checkpoint is published by now.
+        self._before = read_feeder_positions(self._source)
 
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         rows: list[Row] = []
         is_fresh, places = True, dict[str, str]()
         for server, names in self._servers_of(verified).items():
             session = self._session(server)
-            is_fresh &= self._has_all_of_feeder(server, read_place(session))
+            is_fresh &= self._has_all_of_feeder(server, read_log_position(session))
             rows += rows_of_keys(session, verified.expected, names, keys, self._dialect)
-            places[server.name] = read_place(session).to_json()
+            places[server.name] = read_log_position(session).to_json()
         return SourceRows(rows, is_fresh, places)
 
-    def published(self, places: Places) -> int | None:
-        """As the feeder says now; nothing where it does not answer any more: the row waits for the next run."""
+    def published(self, places: Positions) -> int | None:
+        """What the feeder reports now; None if it no longer answers: the row waits for the next run."""
         try:
-            return published_at(read_fed_places(self._source), places)
+            return find_published_ts(read_feeder_positions(self._source), places)
         except BinlakeError as error:
             log.warning("feeder_not_asked", error=str(error))
             return None
 
-    def _has_all_of_feeder(self, server: ValidatedSource, place: LogPlace) -> bool:
+    def _has_all_of_feeder(self, server: ValidatedSource, place: LogPosition) -> bool:
         fed = self._before.get(server.name)
         return fed is not None and place.has_done(fed.at(place.flavor))
 
@@ -162,19 +162,19 @@ def rows_of_keys(
     texts = {key_text(list(key)) for key in keys}
     rows = SqlTable(session, ChunkPlan(table, dialect, Cuts()), names).rows_of_keys(keys)
     columns = table.identity().columns
-    # A collation may find other keys, too.
+    # A collation may match other keys as well.
     return [row for row in rows if row_key(row, columns) in texts]
 
 
 def row_digests(table: TableDef, rows: Collection[Row]) -> Mapping[str, str]:
-    """A digest by value of each row, by its key. `digest_of` gives that of a row that is not there."""
+    """A digest by value of each row, by its key. `digest_of` also covers rows that do not exist."""
     folds = [(column.name, by_value(column)) for column in table.row_columns]
     columns = table.identity().columns
     return {row_key(row, columns): _digest([fold(row[name]) for name, fold in folds]) for row in rows}
 
 
 def digest_of(digests: Mapping[str, str], key: str) -> str:
-    """That of the row with `key`."""
+    """The digest of the row with `key`, or the one for a row that does not exist."""
     return digests.get(key, _ABSENT)
 
 

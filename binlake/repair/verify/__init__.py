@@ -1,6 +1,6 @@
-"""Is the target what the lake, or the source itself, says it must be at its checkpoint; and what repairs it where not.
+"""Checks whether the target equals the lake, or the source itself, at its checkpoint; and repairs it where it does not.
 
-Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, and rows decide
+Checksums of key ranges are compared on both sides; unequal ranges are narrowed down to rows, and rows decide
 (docs/operate/verify.md).
 """
 

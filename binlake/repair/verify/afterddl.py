@@ -1,8 +1,8 @@
-"""Compares the tables whose rows a DDL changed by itself, once the window that ran it is downstream.
+"""Compares the tables whose rows a DDL changed by itself, once the window that ran it is applied.
 
-What is due is in the lake before the DDL runs, and stays due until the mirrors have come as far, so nothing is
-forgotten by a run that dies. The outcome is reported and nothing is repaired: which side is right after a conversion a
-person decides. Windows without such a DDL pay one read of the newest events.
+Due tables are recorded in the lake before the DDL runs, and stay due until the mirrors have caught up, so a run that
+dies forgets nothing. The outcome is only reported: a person decides which side is right after a conversion. Windows
+without such a DDL cost one read of the newest events.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from binlake.window.rewrites import STAGE, tables_rewritten_by
 log = structlog.get_logger(__name__)
 
 _SHOWN, _MOST = 5, 100
-"""Differences that are reported, and those that are searched for."""
+"""Numbers of differences that are reported, and that are searched for at most."""
 _EVENTS = 20
-"""Newest events that are looked through for the target's own."""
+"""Newest events that are searched for one of this target."""
 
 State = Literal["equal", "different", "not-comparable"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How `table` (db.table at the target) compared behind the DDL at `ddl_ts`; `why` for people."""
+    """How `table` (db.table at the target) compared after the DDL at `ddl_ts`; `why`: for people."""
 
     table: str
     ddl_ts: int
@@ -58,9 +58,9 @@ class Outcome:
 def record_due_tables(
     target: Target, windows: WindowLog, ddls: Iterable[LandedDdl], hi: int, run_id: str, is_passed: Callable[[], bool]
 ) -> None:
-    """Record, before they run, the tables that `ddls` of the window up to `hi` will have changed.
+    """Record the tables that `ddls` of the window up to `hi` will change, before the DDL runs.
 
-    `is_passed`: whether they ran long ago; asked only where there are such tables.
+    `is_passed`: whether the DDL ran long ago; called only if there are such tables.
     """
     new = {".".join(name): ts for name, ts in tables_rewritten_by(ddls).items()} if target.verify_after_ddl_rows else {}
     if not new or is_passed():
@@ -71,7 +71,7 @@ def record_due_tables(
 
 
 def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
-    """The commit_ts of the DDL by table of `target` that is to be compared (a replay has another target)."""
+    """The tables of `target` that are due for comparison, with their DDL's commit_ts (a replay has another target)."""
     details = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
     last: dict[str, str] = next(
         (detail["due"] for detail in details if detail["target"] == _target_address(target)), {}
@@ -80,9 +80,9 @@ def read_due_tables(target: Target, windows: WindowLog) -> dict[str, int]:
 
 
 def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
-    """Compare what is due and can be compared now, at the checkpoint `hi`; what was found is recorded.
+    """Compare the due tables that can be compared now, at the checkpoint `hi`, and record the outcomes.
 
-    What cannot be compared raises nothing, since the window is done: it is reported. What waiting may help stays due.
+    A table that cannot be compared is reported, not raised, since the window is done. It stays due if waiting may help.
     """
     target = replication.sql_target()
     waiting = read_due_tables(target, windows)
@@ -90,7 +90,7 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
     if not wanted:
         return []
     began = time.monotonic()
-    outcomes = list(_Checker(replication, windows, hi).all(wanted))
+    outcomes = list(_Checker(replication, windows, hi).compare_all(wanted))
     if outcomes:
         left = {name: ts for name, ts in waiting.items() if name not in {outcome.table for outcome in outcomes}}
         states = {outcome.state for outcome in outcomes}
@@ -98,7 +98,7 @@ def compare_due_tables(replication: Replication, windows: WindowLog, hi: int, ru
         _record(target, windows, hi, state, left, outcomes, time.monotonic() - began, run_id)
     for outcome in outcomes:
         tell = log.info if outcome.state == "equal" else log.error if outcome.state == "different" else log.warning
-        # Not which rows: logs hold no values.
+        # Rows are not named: logs contain no values.
         tell("verified_after_ddl", table=outcome.table, ddl_commit_ts=str(outcome.ddl_ts), state=outcome.state)
     return outcomes
 
@@ -107,25 +107,25 @@ class _Checker:
     def __init__(self, replication: Replication, windows: WindowLog, hi: int) -> None:
         self._replication, self._windows, self._hi = replication, windows, hi
 
-    def all(self, wanted: Mapping[str, int]) -> Iterator[Outcome]:
-        """What can be said by now."""
+    def compare_all(self, wanted: Mapping[str, int]) -> Iterator[Outcome]:
+        """The outcomes that can be determined now."""
         try:
             tables = tables_at(self._replication, LakePaths.of(self._replication), self._hi)
-            there = {".".join(verified.name) for verified in tables}
-            sizes, aside = self._sizes(wanted)
+            existing = {".".join(verified.name) for verified in tables}
+            sizes, aside = self._read_sizes(wanted)
         except BinlakeError as error:
             log.warning("verify_after_ddl_postponed", error=str(error))
             return
         for name, ts in wanted.items():
-            if name not in there:
-                yield Outcome(name, ts, "not-comparable", why="the table is gone, or has another name")
+            if name not in existing:
+                yield Outcome(name, ts, "not-comparable", why="the table was dropped or renamed")
             elif fold_name(name) in aside:
                 yield Outcome(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
-            elif (outcome := self._one(name, ts, sizes.get(fold_name(name), 0))) is not None:
+            elif (outcome := self._compare_one(name, ts, sizes.get(fold_name(name), 0))) is not None:
                 yield outcome
 
-    def _sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
-        """Rows of each table as the target estimates them, and the tables that are set aside."""
+    def _read_sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
+        """The target's row estimate for each table, and the tables that are set aside."""
         target = self._replication.sql_target()
         with closing(Session(target)) as session:
             aside = read_aside(session, target.checkpoint_schema, cluster_of(self._windows))
@@ -135,8 +135,8 @@ class _Checker:
         sizes = {fold_name(f"{db}.{table}"): int(count or 0) for db, table, count in rows}
         return sizes, {".".join(name) for name in aside}
 
-    def _one(self, name: str, ts: int, rows: int) -> Outcome | None:
-        """None: not yet."""
+    def _compare_one(self, name: str, ts: int, rows: int) -> Outcome | None:
+        """The outcome for one table; None: it cannot be compared yet."""
         most = self._replication.sql_target().verify_after_ddl_rows
         if rows > most:
             why = f"about {rows} rows, more than target.verify-after-ddl-rows = {most}: `binlake verify --table {name}`"
@@ -145,18 +145,18 @@ class _Checker:
         if self._replication.mirror.enabled:
             if (self._windows.reached("mirror") or 0) < ts:
                 return None
-            outcome = self._compared(name, ts, "lake")
+            outcome = self._compare_against(name, ts, "lake")
             if outcome is None or outcome.state != "not-comparable":
                 return outcome
             why = outcome.why
         if self._replication.source.sql is None:
             return Outcome(name, ts, "not-comparable", why=why)
-        outcome = self._compared(name, ts, "source")
+        outcome = self._compare_against(name, ts, "source")
         return (
             replace(outcome, why=f"{why}; {outcome.why}") if outcome and outcome.state == "not-comparable" else outcome
         )
 
-    def _compared(self, name: str, ts: int, against: Against) -> Outcome | None:
+    def _compare_against(self, name: str, ts: int, against: Against) -> Outcome | None:
         try:
             options = VerifyOptions(against=against, tables=(name,), max_differences=_MOST, lock_wait_s=0)
             result = verify(self._replication, options)
@@ -178,7 +178,7 @@ class _Checker:
 
 
 def _describe_difference(difference: Difference) -> str:
-    """Without values but those of the key."""
+    """The difference as text; of the row's values only the key's."""
     return f"{difference.kind} {difference.key} {', '.join(difference.columns)}".rstrip()
 
 

@@ -1,7 +1,7 @@
-"""How a table is cut: by ranges of its key where their order is known, else by a hash of what identifies a row.
+"""How a table is split into chunks: by ranges of its key if their order is known, else by a hash of the row's identity.
 
-Every row of either side falls into exactly one chunk, rows that only one side has too. A chunk that is unequal is
-narrowed by hash: `parts` of it, each of few rows.
+Every row of either side falls into exactly one chunk, also rows that only one side has. An unequal chunk is divided by
+hash into parts of few rows each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cuts:
-    """`uppers`: last keys of all ranges but the last, which has no end; or `buckets` > 0: that many by hash."""
+    """`uppers`: last key of each range but the last, which is open; or `buckets` > 0: that many chunks by hash."""
 
     uppers: tuple[Key, ...] = ()
     buckets: int = 0
@@ -42,7 +42,7 @@ class Cuts:
 
     @classmethod
     def from_json(cls, text: str) -> Cuts | None:
-        """The value of `to_json`; None where another hash tells which row is in which bucket."""
+        """Parse the result of `to_json`; None if another hash assigned the rows to buckets."""
         raw = json.loads(text)
         if raw["buckets"] and raw.get("hash") != HASH:
             return None
@@ -51,7 +51,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """`table` (as the target has it) in `cuts`."""
+    """`table` (as the target has it) split by `cuts`."""
 
     table: TableDef
     dialect: Dialect
@@ -95,8 +95,8 @@ class ChunkPlan:
         """The hash of each row."""
         return hashes(self.table.row_columns, texts)
 
-    def places(self, texts: Texts) -> Numbers:
-        """The chunk of each row."""
+    def chunk_numbers(self, texts: Texts) -> Numbers:
+        """The chunk number of each row."""
         count = len(texts[self.key[0].name])
         if self.cuts.buckets:
             return (self.key_hashes(texts) % np.uint64(self.cuts.buckets)).astype(np.int64)
@@ -107,7 +107,7 @@ class ChunkPlan:
         chunks = (bisect_left(self._ranks, rank(key)) for key in keys)
         return np.fromiter(chunks, np.int64, count)
 
-    def parts(self, texts: Texts, parts: int) -> Numbers:
+    def part_numbers(self, texts: Texts, parts: int) -> Numbers:
         """What `part_sql` gives for each row."""
         return (self.key_hashes(texts) // np.uint64(max(self.cuts.buckets, 1)) % np.uint64(parts)).astype(np.int64)
 
@@ -123,7 +123,7 @@ class ChunkPlan:
         return [self._order.rank(key) for key in self.cuts.uppers]
 
     def _first_column(self, number: int) -> list[str]:
-        """Bounds of the first column alone: what every optimizer finds an index by."""
+        """Bounds of the first column alone, for which every optimizer uses an index."""
         if len(self.key) == 1:
             return []
         name, uppers, column = quote_name(self.key[0].name), self.cuts.uppers, self.key[0]
@@ -132,7 +132,7 @@ class ChunkPlan:
 
 
 def beyond(columns: Sequence[ColumnInfo], key: Key) -> str:
-    """The condition `(columns) > key`, spelled out: servers use an index for it, as they may not for row values."""
+    """The condition `(columns) > key`, spelled out: servers use an index for it, but may not for row values."""
     terms, equal = [], ""
     for column, text in zip(columns, key, strict=True):
         name, literal = quote_name(column.name), _literal(column, text)

@@ -1,6 +1,6 @@
-"""Compares one table: chunk by chunk by checksum, what is unequal by parts, and unequal parts row by row.
+"""Compares one table: chunk by chunk by checksum, unequal chunks part by part, and unequal parts row by row.
 
-What is held at a time is bounded: the parts of `NARROWED` chunks, and `READ_ROWS` rows of each side.
+Memory is bounded: the parts of `NARROWED` chunks, and `READ_ROWS` rows of each side at a time.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from binlake.repair.verify.sqltable import Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 
 NARROWED = 1000
-"""Unequal chunks that are narrowed at a time."""
+"""Unequal chunks that are divided into parts at a time."""
 READ_ROWS = 200_000
-"""Rows of unequal parts that are read at a time from each side; a part that has more is counted only."""
+"""Rows of unequal parts that are read at a time from each side; a part with more is only counted."""
 _PART_ROWS = 64
 _MOST_PARTS = 1 << 16
 _NOTHING = Digest(0, 0)
 
 
 class ExpectedRows(Protocol):
-    """What a table must be."""
+    """The rows that a table must have."""
 
     def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         """The digest of each chunk."""
 
-    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
 
     def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
@@ -38,10 +38,10 @@ class ExpectedRows(Protocol):
 
 @dataclass
 class TableResult:
-    """How a table compared: `compared` of its `chunks`, now or by the run that this one continues, with `rows`.
+    """How a table compared: `compared` of its `chunks`, with `rows` rows, now or by the run that this one continues.
 
-    `missing`, `extra`, `different`: rows; `unlisted`: rows in unequal parts that were not looked at one by one;
-    `structure`: how its definition differs; `inexact`: why its rows were not compared with the lake's.
+    `missing`, `extra`, `different`: numbers of rows; `unlisted`: rows in unequal parts that were not compared one by
+    one; `structure`: how its definition differs; `inexact`: why its rows were not compared with the lake's.
     """
 
     db: str
@@ -68,7 +68,7 @@ class TableResult:
 
 
 class Pace:
-    """At most `rows_per_second` rows of the target; 0 = as fast as it answers."""
+    """Limits reading to `rows_per_second` rows of the target; 0 = unlimited."""
 
     def __init__(self, rows_per_second: int) -> None:
         self._most = rows_per_second
@@ -76,7 +76,7 @@ class Pace:
         self._rows = 0
 
     def read(self, rows: int) -> None:
-        """Wait until as much time has passed as the rows so far are worth."""
+        """Count `rows`, and sleep until the average rate is within the limit."""
         self._rows += rows
         if self._most:
             time.sleep(max(0.0, self._began + self._rows / self._most - time.monotonic()))
@@ -84,43 +84,43 @@ class Pace:
 
 def compare_table(
     target: SqlTable,
-    truth: ExpectedRows,
+    expected_rows: ExpectedRows,
     numbers: Sequence[int],
     result: TableResult,
     state: VerifyState,
-    between: Callable[[int], None],
+    on_chunk: Callable[[int], None],
     most: int,
 ) -> list[Difference]:
-    """Compare chunks `numbers`; fills `result`. `between` is called with the rows read of each chunk.
+    """Compare the chunks `numbers` and fill `result`. `on_chunk` is called with the number of rows of each chunk.
 
-    After `most` differences the rest of the unequal chunks is only counted.
+    After `most` differences the remaining unequal chunks are only counted.
     """
     name = (result.db, result.table)
-    behind = state.equal(name)
-    result.rows += sum(rows for number, rows in behind.items() if number in numbers)
-    left = [number for number in numbers if number not in behind]
+    already_equal = state.equal(name)
+    result.rows += sum(rows for number, rows in already_equal.items() if number in numbers)
+    left = [number for number in numbers if number not in already_equal]
     unequal: dict[int, int] = {}
-    for number, expected in truth.digests(left):
+    for number, expected in expected_rows.digests(left):
         actual = target.digest(number)
         result.rows += actual.rows
         if actual == expected:
             state.record_equal(name, number, actual.rows)
         else:
             unequal[number] = max(actual.rows, expected.rows)
-        between(actual.rows)
+        on_chunk(actual.rows)
     result.compared = len(numbers)
-    return _Differences(target, truth, result, most).of(unequal)
+    return _Differences(target, expected_rows, result, most).find(unequal)
 
 
 class _Differences:
-    """Narrows unequal chunks to parts and reads the rows of unequal parts, until `most` differences are found."""
+    """Divides unequal chunks into parts and reads the rows of unequal parts, until `most` differences are found."""
 
-    def __init__(self, target: SqlTable, truth: ExpectedRows, result: TableResult, most: int) -> None:
-        self._target, self._truth, self._result, self._most = target, truth, result, most
+    def __init__(self, target: SqlTable, expected_rows: ExpectedRows, result: TableResult, most: int) -> None:
+        self._target, self._expected_rows, self._result, self._most = target, expected_rows, result, most
         self._found: list[Difference] = []
 
-    def of(self, unequal: Mapping[int, int]) -> list[Difference]:
-        """`unequal`: rows by number of the chunk."""
+    def find(self, unequal: Mapping[int, int]) -> list[Difference]:
+        """The differences in the `unequal` chunks, given as rows by chunk number."""
         chunks = list(unequal)
         for start in range(0, len(chunks), NARROWED):
             group = {number: unequal[number] for number in chunks[start : start + NARROWED]}
@@ -131,14 +131,14 @@ class _Differences:
         return self._merge_differences()
 
     def _merge_differences(self) -> list[Difference]:
-        """The differences of all pieces as one: texts of another form may have put a row into two pieces."""
+        """Merge the differences of all pieces: texts in different forms may have put a row into two pieces."""
         rows = RowsOfTable(self._target.plan.table)
         for difference in self._found:
             rows.expected += [difference.expected] * difference.copies if difference.expected is not None else []
             rows.found += [difference.found] * difference.copies if difference.found is not None else []
         differences = rows.differences()
         if self._result.unlisted and self._target.plan.table.identity().kind == "row":
-            # The other half of a row may be among what was not looked at: nothing sure can be said of any.
+            # The counterpart of a row may be among those not read: no difference is certain.
             self._result.unlisted += sum(difference.copies for difference in differences)
             return []
         for difference in differences:
@@ -146,8 +146,8 @@ class _Differences:
         return differences
 
     def _narrow(self, group: Mapping[int, int]) -> None:
-        wanted = {number: _parts(rows) for number, rows in group.items()}
-        actual, expected = self._target.narrowed(wanted), self._truth.narrowed(wanted)
+        wanted = {number: _count_parts(rows) for number, rows in group.items()}
+        actual, expected = self._target.part_digests(wanted), self._expected_rows.part_digests(wanted)
         piece: dict[int, tuple[int, list[int]]] = {}
         room = READ_ROWS
         for number, part, rows in _unequal_parts(actual, expected):
@@ -164,10 +164,10 @@ class _Differences:
     def _read(self, piece: Mapping[int, tuple[int, Sequence[int]]]) -> None:
         if piece:
             table = self._target.plan.table
-            self._found += RowsOfTable(table, self._truth.rows(piece), self._target.rows(piece)).differences()
+            self._found += RowsOfTable(table, self._expected_rows.rows(piece), self._target.rows(piece)).differences()
 
 
-def _parts(rows: int) -> int:
+def _count_parts(rows: int) -> int:
     return min(_MOST_PARTS, 1 << max(0, (rows // _PART_ROWS).bit_length()))
 
 

@@ -1,7 +1,7 @@
-"""Rows of two sides as differences: missing on the target, too many there, or different in some columns.
+"""Rows of two sides as differences: missing on the target, extra there, or different in some columns.
 
 Rows decide, by the one definition of equal (docs/understand/equality.md). Rows with a key are matched by it, whatever
-chunk they were found in; rows without one are counted.
+chunk they were found in; rows without a key are counted.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class Difference:
-    """One key of `db`.`table` (JSON array of its texts): what must be there and what is.
+    """One key of `db`.`table` (JSON array of its texts): the expected row and the one found.
 
-    `columns`: those that differ; `copies`: how many equal rows of a table without a key are missing or too many.
+    `columns`: those that differ; `copies`: how many equal rows of a table without a key are missing or extra.
     """
 
     db: str
@@ -45,11 +45,11 @@ class Difference:
         if self.kind != "different" or self.expected is None or self.found is None:
             count = f" ({self.copies} rows)" if self.copies > 1 else ""
             return f"{place}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
-        values = (f"{c}: {_short(self.found[c])} instead of {_short(self.expected[c])}" for c in self.columns)
+        values = (f"{c}: {_shorten(self.found[c])} instead of {_shorten(self.expected[c])}" for c in self.columns)
         return f"{place}: {', '.join(values)}"
 
     def without_values(self) -> str:
-        """As text for a log."""
+        """The difference as text for a log."""
         place, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
         what = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
         return f"{place}: {what}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
@@ -62,20 +62,21 @@ class Difference:
 
 @dataclass
 class RowsOfTable:
-    """Rows gathered from both sides where they may differ; `differences` says which do."""
+    """Rows collected from both sides where they may differ; `differences` finds those that do."""
 
     table: TableDef
     expected: list[Row] = field(default_factory=list)
     found: list[Row] = field(default_factory=list)
 
     def differences(self) -> list[Difference]:
-        """Every difference, by key."""
+        """All differences, in order of key."""
         keyed = self.table.identity().kind != "row"
         return sorted(
-            self._keyed() if keyed else self._counted(), key=lambda difference: (difference.key, difference.kind)
+            self._compare_by_key() if keyed else self._compare_by_count(),
+            key=lambda difference: (difference.key, difference.kind),
         )
 
-    def _keyed(self) -> Iterator[Difference]:
+    def _compare_by_key(self) -> Iterator[Difference]:
         expected, actual = self._by_key(self.expected), self._by_key(self.found)
         for key in expected.keys() | actual.keys():
             mine, theirs = expected.get(key, []), actual.get(key, [])
@@ -89,7 +90,7 @@ class RowsOfTable:
     def _differing(self, mine: Row, theirs: Sequence[Row]) -> tuple[str, ...]:
         return tuple(name for name, fold in self._folds if any(fold(row[name]) != fold(mine[name]) for row in theirs))
 
-    def _counted(self) -> Iterator[Difference]:
+    def _compare_by_count(self) -> Iterator[Difference]:
         folds = self._folds
         counts: Counter[tuple[str | None, ...]] = Counter()
         images: dict[tuple[str | None, ...], Row] = {}
@@ -97,15 +98,15 @@ class RowsOfTable:
             for row in rows:
                 value = tuple(fold(row[name]) for name, fold in folds)
                 counts[value] += step
-                # What is too many is deleted as the target has it, what is missing is written as it must be.
+                # An extra row is deleted as the target has it, a missing one is written as expected.
                 images[value] = row if step > 0 else images.get(value, row)
-        there = {tuple(fold(row[name]) for name, fold in folds): row for row in self.found}
+        actual_rows = {tuple(fold(row[name]) for name, fold in folds): row for row in self.found}
         for value, count in counts.items():
             key = row_key(images[value], self.table.identity().columns)
             if count > 0:
                 yield self._difference(key, "missing", (), images[value], None, count)
             elif count < 0:
-                yield self._difference(key, "extra", (), None, there[value], -count)
+                yield self._difference(key, "extra", (), None, actual_rows[value], -count)
 
     @cached_property
     def _folds(self) -> list[tuple[str, Callable[[str | None], str | None]]]:
@@ -123,7 +124,7 @@ class RowsOfTable:
         return Difference(self.table.db, self.table.name, key, kind, columns, expected, found, copies)
 
 
-def _short(value: str | None) -> str:
+def _shorten(value: str | None) -> str:
     if value is None:
         return "NULL"
     return repr(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 3]}...")

@@ -1,7 +1,7 @@
-"""Differences as the statements that end them: deletes of what is wrong or too many, inserts of what must be there.
+"""The statements that remove differences: deletes of wrong or extra rows, inserts of expected ones.
 
-The argument of invariant 6 holds: the rows outside of these keys are as they must be, so deletes before writes lead to
-the expected table whatever unique values the rows pass on.
+The argument of invariant 6 applies: the rows with other keys are right, so deletes before writes lead to the expected
+table even if unique values move between rows.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from binlake.statements import BatchLimits, StatementBatch, TableStatements, ima
 def fix_batches(
     tables: Iterable[TableDef], differences: Sequence[Difference], dialect: Dialect, limits: BatchLimits
 ) -> list[StatementBatch]:
-    """The batches that end `differences`, all deletes first."""
+    """The batches that remove `differences`, all deletes first."""
     batches: list[StatementBatch] = []
     for table in tables:
         own = [difference for difference in differences if (difference.db, difference.table) == (table.db, table.name)]
         render = TableStatements(table, 0, dialect=dialect, limits=limits, first_batch=len(batches))
-        batches += _keyless(table, render, own) if table.identity().kind == "row" else _keyed(table, render, own)
+        batches += (
+            _render_keyless(table, render, own) if table.identity().kind == "row" else _render_keyed(table, render, own)
+        )
     return sorted(batches, key=lambda batch: (batch.phase, batch.batch))
 
 
-def _keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
+def _render_keyed(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [difference.found for difference in own if difference.found is not None]
     if gone:
         yield from render.render_deletes(images_from_rows(gone, table.identity().columns))
     put = [difference.expected for difference in own if difference.expected is not None]
     if put:
-        # Never REPLACE: a row outside of these keys that holds a unique value must be an error, not gone.
+        # Never REPLACE: a row with another key that has the unique value must cause an error, not be deleted.
         yield from render.render_inserts(_images(table, put), [1] * len(put))
 
 
-def _keyless(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
+def _render_keyless(table: TableDef, render: TableStatements, own: Sequence[Difference]) -> Iterator[StatementBatch]:
     gone = [(difference.found, difference.copies) for difference in own if difference.found is not None]
     if gone:
         yield from render.render_image_deletes(_images(table, [row for row, _ in gone]), [copies for _, copies in gone])

@@ -1,7 +1,7 @@
 """A file of fixes: SQL that a person can read and run, and that `binlake repair` runs statement by statement.
 
-Values may hold anything, line ends and `;` among them, so the comment before each statement says how many bytes it
-has. The first line says for which checkpoint it was made, the last that nothing is cut off.
+Values may contain anything, including line ends and `;`, so the comment before each statement gives its length in
+bytes. The first line names the checkpoint it was made for, the last line shows that nothing is cut off.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DONE = "COMMIT;\n"
 
 @dataclass(frozen=True)
 class FixFile:
-    """Statements for the target of `replication` at checkpoint `commit_ts`: a fix makes it right as of there."""
+    """Statements for the target of `replication` at checkpoint `commit_ts`: a fix makes it right as of then."""
 
     replication: str
     commit_ts: int
@@ -36,7 +36,7 @@ class FixFile:
     purpose: Literal["fix", "rollback"] = "fix"
 
     def write(self, path: Path) -> None:
-        """Write it; an existing file is replaced."""
+        """Write the file; an existing one is replaced."""
         with path.open("wb") as file:
             for piece in self._pieces():
                 file.write(piece.encode())
@@ -59,24 +59,24 @@ class FixFile:
 
     @classmethod
     def read(cls, path: Path) -> FixFile:
-        """The file at `path`. Raises ConfigError for one that is missing, cut off or changed by hand."""
+        """Read the file at `path`. Raises ConfigError if it is missing, cut off or changed by hand."""
         try:
-            fixes, end = _parsed(path.read_bytes())
+            fixes, end = _parse(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise _unreadable(path, str(error)) from error
+            raise _unreadable_error(path, str(error)) from error
         if end != {"batches": len(fixes.batches), "sha256": fixes._digest()}:
-            raise _unreadable(path, "its statements are not those that were written")
+            raise _unreadable_error(path, "its statements are not those that were written")
         return fixes
 
 
-def _parsed(data: bytes) -> tuple[FixFile, dict[str, Any]]:
-    place = data.index(b"\n") + 1
-    head = _json(data[:place], _HEAD)
-    place += len(_SETTINGS.encode())
+def _parse(data: bytes) -> tuple[FixFile, dict[str, Any]]:
+    at = data.index(b"\n") + 1
+    head = _json(data[:at], _HEAD)
+    at += len(_SETTINGS.encode())
     batches: list[StatementBatch] = []
     while True:
-        stop = data.index(b"\n", place) + 1
-        line, place = data[place:stop], stop
+        stop = data.index(b"\n", at) + 1
+        line, at = data[at:stop], stop
         if line == _DONE.encode():
             continue
         if line.startswith(_END.encode()):
@@ -86,8 +86,8 @@ def _parsed(data: bytes) -> tuple[FixFile, dict[str, Any]]:
         about = _json(line, _BATCH)
         sql = []
         for size in about.pop("bytes"):
-            sql.append(data[place : place + size].decode())
-            place += size + len(";\n")
+            sql.append(data[at : at + size].decode())
+            at += size + len(";\n")
         batches.append(_batch(about, tuple(sql)))
 
 
@@ -99,11 +99,11 @@ def _batch(about: dict[str, Any], sql: Sequence[str]) -> StatementBatch:
 def _json(line: bytes, mark: str) -> dict[str, Any]:
     text = line.decode()
     if not text.startswith(mark):
-        raise ValueError(f"no `{mark.strip()}` where one must be")
+        raise ValueError(f"`{mark.strip()}` is missing")
     value: dict[str, Any] = json.loads(text.removeprefix(mark))
     return value
 
 
-def _unreadable(path: Path, reason: str) -> ConfigError:
-    hint = "verify again and use the file it writes; what you change by hand, run by hand"
+def _unreadable_error(path: Path, reason: str) -> ConfigError:
+    hint = "verify again and use the file it writes; run statements that you change by hand yourself"
     return ConfigError(f"the fix file cannot be used: {reason}", where={"file": path}, hint=hint)

@@ -1,7 +1,7 @@
-"""The order of keys as the target's index has it, where texts show it; else a table is cut by hashes.
+"""The order of keys in the target's index, if it can be derived from texts; else a table is split by hashes.
 
-A wrong order would only move a row to a neighbouring chunk on one side: what is then missing here and too much there is
-one row again when the table's differences are put together (`differences`).
+A wrong order would only move a row to a neighbouring chunk on one side: a row missing in one chunk and extra in another
+is matched again when the table's differences are merged (`differences`).
 """
 
 from __future__ import annotations
@@ -22,38 +22,40 @@ _BY_CODE_POINT = frozenset({"utf8mb4_bin", "utf8mb3_bin", "utf8_bin", "ascii_bin
 _NO_PAD = frozenset({"utf8mb4_nopad_bin", "utf8mb4_0900_bin"})
 
 AnyKey = Sequence[str | None]
-"""The same of any table: of one without key the texts of the whole row, NULL among them."""
+"""The same for any table: for one without a key the texts of the whole row, including NULLs."""
 
 Rank = Callable[[str], Any]
 
 
 class KeyOrder:
-    """Compares keys of one table: `rank` of two keys are as the keys are in the index."""
+    """Compares keys of one table: the ranks of two keys compare like the keys in the index."""
 
     def __init__(self, ranks: Sequence[Rank]) -> None:
         self._ranks = tuple(ranks)
 
     @classmethod
     def of(cls, table: TableDef, dialect: Dialect) -> KeyOrder | None:
-        """The order of the table's key; None for one without key, or whose order is the server's secret."""
+        """The order of the table's key; None without a key, or if only the server knows the order."""
         identity = table.identity()
         if identity.kind == "row":
             return None
-        candidates = [_rank(column, dialect) for name in identity.columns if (column := table.column(name)) is not None]
+        candidates = [
+            _rank_of(column, dialect) for name in identity.columns if (column := table.column(name)) is not None
+        ]
         ranks = [rank for rank in candidates if rank is not None]
         return cls(ranks) if len(ranks) == len(identity.columns) else None
 
     def rank(self, key: Sequence[str]) -> tuple[Any, ...]:
-        """The value that `key` is compared by."""
+        """The value by which `key` is compared."""
         return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
 
 
-def _rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
+def _rank_of(column: ColumnInfo, dialect: Dialect) -> Rank | None:
     if column.tp in t.INTEGERS or column.tp == t.YEAR:
         return int
     if column.tp == t.NEWDECIMAL:
         return Decimal
-    # Texts of one width; upper-case hex is in the order of its bytes.
+    # Texts of equal width; upper-case hex sorts like its bytes.
     if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
         return str
     if column.tp in t.STRINGS - t.BLOBS:
@@ -64,6 +66,6 @@ def _rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
 def _text_rank(column: ColumnInfo, collation: str) -> Rank | None:
     if collation in _NO_PAD:
         return str
-    # The shorter text counts as padded with blanks, so that a tab behind it sorts before it.
+    # The shorter text is compared as if padded with blanks, so a text followed by a tab sorts before it.
     width = max(column.flen, 1)
     return (lambda text: text.ljust(width)) if collation in _BY_CODE_POINT else None

@@ -1,7 +1,7 @@
-"""One table as the lake has it at a commit_ts: its mirror's version, streamed, with the row changes behind it.
+"""One table as the lake has it at a commit_ts: its mirror's version, streamed, with the row changes after it.
 
-Memory is that of a batch, of the changes between the mirror's version and the commit_ts, and of what is asked for. One
-pass over the mirror answers for all chunks, since its files are in no order of keys.
+Memory holds a batch, the changes between the mirror's version and the commit_ts, and the result. One pass over the
+mirror covers all chunks, since its files are not sorted by key.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MODULUS = 1 << 64
 
 
 class _Batch(NamedTuple):
-    """Rows as texts; `weights`: how often each counts, below 0 for copies that went after the mirror's version."""
+    """Rows as texts; `weights`: how often each counts, negative for copies deleted after the mirror's version."""
 
     texts: Texts
     weights: npt.NDArray[np.int64]
 
 
 class LakeTable:
-    """The table of definition `table` (as the target has it) at commit_ts `ts`, which `audit` holds.
+    """The table with definition `table` (as the target has it) at commit_ts `ts`, which must be in `audit`'s range.
 
     `inexact`: why the mirror may differ from the source; empty = exact. Raises LostRange.
     """
@@ -54,7 +54,7 @@ class LakeTable:
 
     @cached_property
     def _net(self) -> dict[str, NetChange]:
-        """What the row changes behind the mirror's version leave of each key."""
+        """The net change of each key after the mirror's version."""
         table = self._table
         since = self._audit.changes_start_ts(self._base, self._ts)
         later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
@@ -62,22 +62,22 @@ class LakeTable:
         return {net.key: net for net in net_changes(events, table.identity(), key_defaults_of(table))}
 
     def digests(self, plan: ChunkPlan, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
-        """The digest of each chunk, all by one pass."""
+        """The digest of each chunk, all in one pass."""
         counts = np.zeros(plan.cuts.count, np.int64)
         sums = np.zeros(plan.cuts.count, np.uint64)
-        for _, places, batch in self._placed(plan, numbers):
+        for _, chunks, batch in self._rows_by_chunk(plan, numbers):
             hashed = plan.row_hashes(batch.texts)
-            np.add.at(counts, places, batch.weights)
-            np.add.at(sums, places, hashed * batch.weights.astype(np.uint64))
+            np.add.at(counts, chunks, batch.weights)
+            np.add.at(sums, chunks, hashed * batch.weights.astype(np.uint64))
         for number in numbers:
             yield number, Digest(int(counts[number]), int(sums[number]))
 
-    def narrowed(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def part_digests(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
         digests: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
-        for number, places, batch in self._placed(plan, list(wanted), each=True):
-            del places
-            parts, hashed = plan.parts(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
+        for number, chunks, batch in self._rows_by_chunk(plan, list(wanted), each=True):
+            del chunks
+            parts, hashed = plan.part_numbers(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
             for part in np.unique(parts).tolist():
                 old = digests[number].get(part, Digest(0, 0))
                 digests[number][part] = _add_rows(old, hashed[parts == part], batch.weights[parts == part])
@@ -86,9 +86,9 @@ class LakeTable:
     def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         """The rows of some parts: number -> (parts of the chunk, those wanted)."""
         gathered = _RowCollector(self._table)
-        for number, _, batch in self._placed(plan, list(wanted), each=True):
+        for number, _, batch in self._rows_by_chunk(plan, list(wanted), each=True):
             parts, chosen = wanted[number]
-            gathered.add(_filter_batch(batch, np.isin(plan.parts(batch.texts, parts), list(chosen))))
+            gathered.add(_filter_batch(batch, np.isin(plan.part_numbers(batch.texts, parts), list(chosen))))
         return gathered.rows()
 
     def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
@@ -99,22 +99,22 @@ class LakeTable:
             gathered.add(batch)
         return gathered.rows()
 
-    def _placed(
+    def _rows_by_chunk(
         self, plan: ChunkPlan, numbers: Sequence[int], *, each: bool = False
     ) -> Iterator[tuple[int, Numbers, _Batch]]:
-        """(number, chunk of each row, rows) of the rows in chunks `numbers`; `each`: one chunk at a time."""
+        """(number, chunk of each row, rows) for the rows in the chunks `numbers`; `each`: one chunk at a time."""
         for batch in self._batches():
-            places = plan.places(batch.texts)
-            inside = np.isin(places, list(numbers))
-            batch, places = _filter_batch(batch, inside), places[inside]
+            chunks = plan.chunk_numbers(batch.texts)
+            inside = np.isin(chunks, list(numbers))
+            batch, chunks = _filter_batch(batch, inside), chunks[inside]
             if not each:
-                yield -1, places, batch
+                yield -1, chunks, batch
                 continue
-            for number in np.unique(places).tolist():
-                yield number, places[places == number], _filter_batch(batch, places == number)
+            for number in np.unique(chunks).tolist():
+                yield number, chunks[chunks == number], _filter_batch(batch, chunks == number)
 
     def _batches(self, keys: set[str] | None = None) -> Iterator[_Batch]:
-        """All rows, or those of `keys` (as the mirror's `_rowkey`)."""
+        """All rows, or those with one of `keys` (in the form of the mirror's `_rowkey`)."""
         changed = pa.array(list(self._net), pa.string())
         keyed = self._table.identity().kind != "row"
         for batch in self._audit.read_base(self._base):
@@ -142,7 +142,7 @@ def _images(net: NetChange) -> Iterator[tuple[Row, int]]:
 
 
 class _RowCollector:
-    """Rows from batches; a batch's negative rows take away as many equal ones."""
+    """Collects rows from batches; rows with a negative weight remove as many equal ones."""
 
     def __init__(self, table: TableDef) -> None:
         self._identity = table.identity()

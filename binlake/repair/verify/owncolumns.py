@@ -1,4 +1,4 @@
-"""A fix or an undo writes whole rows, so it never goes into a table that keeps columns of its own (hazards R-12)."""
+"""A fix or an undo writes whole rows, so it is never applied to a table with columns of its own (hazards R-12)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from binlake.target.session.session import Session
 
 
 def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
-    """Raises Drift for a table with columns besides those of `tables`: REPLACE would make defaults of their values."""
+    """Raises Drift for a table with columns not in `tables`: REPLACE would reset their values to defaults."""
     known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
     actual = read_definitions(session, known, dialect)
-    for name, there in actual.tables.items():
+    for name, definition in actual.tables.items():
         own = sorted(
-            {column.name for column in there.columns if fold_name(column.name) not in known[name]} if there else ()
+            {column.name for column in definition.columns if fold_name(column.name) not in known[name]}
+            if definition
+            else ()
         )
         if own:
             raise Drift(
                 f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
                 where={"table": ".".join(name), "target": session.place},
-                hint="repair its rows by hand, column by column; the other tables can be named",
+                hint="repair its rows by hand, column by column; name the other tables to repair those",
             )

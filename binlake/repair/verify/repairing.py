@@ -1,7 +1,7 @@
 """Brings rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; hazards R-01).
 
-The rows are looked at again under the lease, so whatever changed since they were requested is used as it is now.
-What is right already is not written, so a repair that was killed resumes where it stopped.
+The rows are compared again under the lease, so changes since the request are taken into account. Rows that are already
+right are not written, so a killed repair resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Keys = Mapping[Name, Sequence[AnyKey]]
 
 @dataclass
 class Repaired:
-    """What a repair at checkpoint `commit_ts` did: keys looked at, those that were wrong, rows written or deleted.
+    """What a repair at checkpoint `commit_ts` did: keys compared, those that were wrong, rows written or deleted.
 
-    `gone`: tables that do not exist at the checkpoint; `unknown`: tables whose rows the lake does not have whole;
-    `aside`: tables that are set aside, which were left alone.
-    `looked`: definitions of the tables that were compared with the lake; `written`: those of them that got rows.
+    `gone`: tables that do not exist at the checkpoint; `unknown`: tables whose rows the lake does not have completely;
+    `aside`: tables that are set aside, which were skipped.
+    `looked`: definitions of the tables that were compared with the lake; `written`: those of them that were changed.
     """
 
     commit_ts: int
@@ -58,8 +58,8 @@ class Repaired:
     aside: list[str] = field(default_factory=list)
 
 
-def target_hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
-    """The replication's target, to be held. Raises ConfigError without a target or with an empty lake."""
+def make_settled_target(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
+    """The replication's target, not held yet. Raises ConfigError without a target or with an empty lake."""
     target = replication.sql_target()
     cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
     marks = LoopbackMarks.of(replication.loopback, replication.name)
@@ -67,7 +67,7 @@ def target_hold(replication: Replication, *, hook: Callable[[str], None] | None 
 
 
 def repair_keys(replication: Replication, keys: Keys, settled: SettledTarget) -> Repaired:
-    """Make the rows with `keys`, which changed in the lake, those of the checkpoint.
+    """Bring the rows with `keys`, which changed in the lake, to their state at the checkpoint.
 
     Raises what SettledTarget raises, LostRange, Drift.
     """
@@ -94,21 +94,21 @@ def _repair_table(
 ) -> None:
     target, paths = replication.sql_target(), LakePaths.of(replication)
     expected = expect_tables([verified.expected], target.db_type)
-    # As it must be, whatever `target.tables` accepts: whole rows are written.
+    # It must match exactly, whatever `target.tables` accepts: whole rows are written.
     differing = compare_definitions(expected, read_definitions(settled.session, expected.names, target.db_type))
     if differing:
         raise drift_error(differing, {"target": settled.session.place})
     lake = LakeTable(audit, paths, verified.table, done.commit_ts)
-    # A key that changed in the lake is known there; of rows without one, copies from before it are not.
+    # The lake knows a key that changed in it; of rows without a key, it does not know copies from before the lake.
     keyless = verified.table.identity().kind == "row"
     if (keyless and (verified.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
         done.unknown.append(".".join(verified.name))
         return
     done.looked[verified.name] = verified.expected
     limits = BatchLimits.of(target.batch_rows, settled.session.max_packet())
-    for batch in _stretches(keys):
-        there = SqlTable(settled.session, ChunkPlan(verified.expected, target.db_type, Cuts()), [verified.name])
-        rows = RowsOfTable(verified.expected, lake.rows_of_keys(batch), there.rows_of_keys(batch))
+    for batch in _split_keys(keys):
+        target_table = SqlTable(settled.session, ChunkPlan(verified.expected, target.db_type, Cuts()), [verified.name])
+        rows = RowsOfTable(verified.expected, lake.rows_of_keys(batch), target_table.rows_of_keys(batch))
         differences = rows.differences()
         done.keys += len(batch)
         done.different += len(differences)
@@ -123,7 +123,7 @@ def apply_file(replication: Replication, path: Path, settled: SettledTarget) -> 
     fixes = FixFile.read(path)
     if (fixes.replication, fixes.purpose) != (replication.name, "fix"):
         raise CheckpointConflict(
-            "the file holds no fixes for this replication",
+            "the file does not contain fixes for this replication",
             where={
                 "file": path,
                 "made_for": fixes.replication,
@@ -153,6 +153,6 @@ def keys_of(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) 
     return by_table
 
 
-def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
+def _split_keys(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
     for start in range(0, len(keys), KEYS_AT_ONCE):
         yield keys[start : start + KEYS_AT_ONCE]

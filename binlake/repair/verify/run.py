@@ -1,7 +1,7 @@
 """Compares the target with the lake, or the source, at the target's checkpoint: all tables, in one snapshot.
 
-Sources: MISSION S3-04, U-18; data-migration 4. Nothing is written to either side. Of a sampled run every k-th chunk is
-read, from another one each time, so that k runs read all.
+Sources: MISSION S3-04, U-18; data-migration 4. Nothing is written to either side. A sampled run reads every k-th chunk,
+with a different first chunk each time, so that k runs read everything.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Against = Literal["lake", "source"]
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """`tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: forget what an
-    unfinished run has behind it; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: listed;
-    `lock_wait_s`: how long to wait for another verify of the lake.
+    """`tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: ignore what an
+    unfinished run has done; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: how many to
+    list; `lock_wait_s`: how long to wait for another verify of the lake.
     """
 
     against: Against = "lake"
@@ -65,9 +65,9 @@ class VerifyOptions:
 
 @dataclass
 class Verification:
-    """The result at checkpoint `commit_ts`; `differences` are the first ones, `listed_all` says whether all.
+    """The result at checkpoint `commit_ts`; `differences`: the first ones, `listed_all`: whether these are all.
 
-    `every`: one chunk of so many was read, those numbered `turn` in this run. `read`: the tables of which rows were.
+    `every`: one chunk in this many was read, starting at `turn` in this run. `read`: tables whose rows were read.
     """
 
     commit_ts: int
@@ -99,19 +99,19 @@ class Verification:
 def verify(
     replication: Replication, options: VerifyOptions | None = None, *, hook: Callable[[str], None] | None = None
 ) -> Verification:
-    """Compare; `hook` is called with `chunk` behind each chunk (a seam for tests).
+    """Compare; `hook` is called with `chunk` after each chunk (a seam for tests).
 
     Raises Transient (the target is inside a window, a DDL waits), LeaseHeld (another verify runs), LostRange (the lake
-    does not hold the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
+    does not have the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
     """
     options = options or VerifyOptions()
     target = replication.sql_target()
     paths = LakePaths.of(replication)
-    _require_known(replication, options)
+    _require_comparable(replication, options)
     with lake_lock(paths, "verify", wait_s=options.lock_wait_s):
         cluster_id = cluster_of(WindowLog(paths))
         with target_snapshot(target, cluster_id, replication.name, options.wait_s) as snapshot:
-            return _Run(replication, paths, options, snapshot, hook).all()
+            return _Run(replication, paths, options, snapshot, hook).run()
 
 
 class _Run:
@@ -132,7 +132,7 @@ class _Run:
         every = max(1, round(1 / options.sample))
         self._done = Verification(self._ts, options.against, every, _next_turn(paths, options.against, every))
 
-    def all(self) -> Verification:
+    def run(self) -> Verification:
         began = time.monotonic()
         if self._options.fresh:
             self._state.clear()
@@ -140,14 +140,14 @@ class _Run:
         if self._options.against == "lake":
             self._audit.clip_range(-1, self._ts)
         tables = tables_at(self._replication, self._paths, self._ts, self._options.tables)
-        with self._source() as source:
+        with self._open_source() as source:
             for verified in tables:
-                self._table(verified, source)
+                self._verify_table(verified, source)
         self._state.clear()
         self._done.seconds = time.monotonic() - began
         return self._done
 
-    def _table(self, verified: VerifiedTable, source: Session | None) -> None:
+    def _verify_table(self, verified: VerifiedTable, source: Session | None) -> None:
         began = time.monotonic()
         result = TableResult(*verified.name)
         self._done.tables.append(result)
@@ -155,14 +155,16 @@ class _Run:
             since = self._snapshot.aside[fold_pair(verified.name)].since
             result.inexact = f"it is set aside since {since}: `binlake table back` compares and repairs it"
             return
-        result.structure = self._structure(verified)
+        result.structure = self._compare_structure(verified)
         lake = LakeTable(self._audit, self._paths, verified.table, self._ts) if source is None else None
         if lake is not None:
             result.inexact = lake.inexact or (IN_PART if verified.begun_before else "")
         if not result.inexact and not any(_prevents_reading(text) for text in result.structure):
-            plan = self._cut(verified, source)
-            truth = _LakeRows(lake, plan) if lake is not None else self._source_table(verified, plan, source)
-            self._keep(self._compare(verified, plan, truth, result))
+            plan = self._cut_table(verified, source)
+            expected_rows = (
+                _ChunkedLakeTable(lake, plan) if lake is not None else self._source_table(verified, plan, source)
+            )
+            self._add_differences(self._compare(verified, plan, expected_rows, result))
             if result.compared:
                 self._done.read.append(verified)
         result.seconds = time.monotonic() - began
@@ -170,58 +172,58 @@ class _Run:
             "table_verified", table=".".join(verified.name), equal=result.equal, rows=result.rows, chunks=result.chunks
         )
 
-    def _cut(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
+    def _cut_table(self, verified: VerifiedTable, source: Session | None) -> ChunkPlan:
         """The chunks of the table: those of the run that this one continues, or new ones."""
         cuts = self._state.cuts(verified.name)
         if cuts is None:
-            cuts = SqlTable(self._snapshot.session, self._plan(verified, Cuts()), [verified.name]).cuts(
+            cuts = SqlTable(self._snapshot.session, self._make_plan(verified, Cuts()), [verified.name]).cuts(
                 self._options.chunk_rows
             )
             if source is not None and len(verified.sources) > 1:
                 cuts = Cuts(buckets=min(MOST_BUCKETS, cuts.count))
             self._state.begin(verified.name, cuts)
-        return self._plan(verified, cuts)
+        return self._make_plan(verified, cuts)
 
     def _compare(
-        self, verified: VerifiedTable, plan: ChunkPlan, truth: ExpectedRows, result: TableResult
+        self, verified: VerifiedTable, plan: ChunkPlan, expected_rows: ExpectedRows, result: TableResult
     ) -> list[Difference]:
         result.chunks = plan.cuts.count
         target = SqlTable(self._snapshot.session, plan, [verified.name])
-        numbers, most = self._numbers(verified, result.chunks), self._options.max_differences
-        return compare_table(target, truth, numbers, result, self._state, self._between, most)
+        numbers, most = self._choose_chunks(verified, result.chunks), self._options.max_differences
+        return compare_table(target, expected_rows, numbers, result, self._state, self._on_chunk, most)
 
     def _source_table(self, verified: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
         assert source is not None
         return SqlTable(source, plan, verified.sources)
 
-    def _plan(self, verified: VerifiedTable, cuts: Cuts) -> ChunkPlan:
+    def _make_plan(self, verified: VerifiedTable, cuts: Cuts) -> ChunkPlan:
         return ChunkPlan(verified.expected, self._target.db_type, cuts)
 
-    def _between(self, rows: int) -> None:
+    def _on_chunk(self, rows: int) -> None:
         if self._hook is not None:
             self._hook("chunk")
         self._snapshot.require_no_waiting_ddl()
         self._pace.read(rows)
 
-    def _structure(self, verified: VerifiedTable) -> list[str]:
+    def _compare_structure(self, verified: VerifiedTable) -> list[str]:
         expected = expect_tables([verified.expected], self._target.db_type)
         actual = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
-        # What `target.tables` accepts is not a difference.
+        # Differences that `target.tables` accepts do not count.
         return compare_definitions(expected, actual, target=self._target)
 
-    def _numbers(self, verified: VerifiedTable, count: int) -> list[int]:
+    def _choose_chunks(self, verified: VerifiedTable, count: int) -> list[int]:
         every = self._done.every
-        # Tables of one chunk are spread over the runs too.
+        # Tables with one chunk are spread over the runs as well.
         first = (self._done.turn + zlib.crc32(".".join(verified.name).encode())) % every
         return [number for number in range(count) if number % every == first]
 
-    def _keep(self, differences: Sequence[Difference]) -> None:
+    def _add_differences(self, differences: Sequence[Difference]) -> None:
         room = self._options.max_differences - len(self._done.differences)
         self._done.differences += differences[:room]
         self._done.listed_all &= len(differences) <= room
 
     @contextmanager
-    def _source(self) -> Iterator[Session | None]:
+    def _open_source(self) -> Iterator[Session | None]:
         if self._options.against == "lake":
             yield None
             return
@@ -231,8 +233,8 @@ class _Run:
             yield session
 
 
-class _LakeRows:
-    """A LakeTable cut by a plan: a Truth."""
+class _ChunkedLakeTable:
+    """A LakeTable split by a plan: the ExpectedRows of a comparison with the lake."""
 
     def __init__(self, lake: LakeTable, plan: ChunkPlan) -> None:
         self._lake, self._plan = lake, plan
@@ -240,15 +242,15 @@ class _LakeRows:
     def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
         return self._lake.digests(self._plan, numbers)
 
-    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
-        return self._lake.narrowed(self._plan, wanted)
+    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        return self._lake.part_digests(self._plan, wanted)
 
     def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
         return self._lake.rows(self._plan, wanted)
 
 
 def source_server(replication: Replication) -> Target:
-    """`[source.sql]` as something to connect to. Raises ConfigError without one."""
+    """`[source.sql]` as a server to connect to. Raises ConfigError if it is not configured."""
     sql = replication.source.sql
     if sql is None:
         raise ConfigError("the source does not accept SQL", hint="add a section [source.sql]")
@@ -256,11 +258,11 @@ def source_server(replication: Replication) -> Target:
 
 
 def _prevents_reading(difference: str) -> bool:
-    """Rows cannot be read side by side without the table or one of its columns."""
+    """Whether a difference prevents reading rows: the table or one of its columns is missing."""
     return re.search(r": (the table is missing|column .* is missing|it is a )", difference) is not None
 
 
-def _require_known(replication: Replication, options: VerifyOptions) -> None:
+def _require_comparable(replication: Replication, options: VerifyOptions) -> None:
     if not 0 < options.sample <= 1 or options.chunk_rows < 1:
         raise ConfigError("the sample is a share above 0, up to 1, and a chunk has a row or more")
     if options.against == "lake":
@@ -274,12 +276,12 @@ def _require_known(replication: Replication, options: VerifyOptions) -> None:
     if rows:
         raise ConfigError(
             f"with {rows[0]} the target is not the source's copy",
-            hint="compare with the lake (--against lake), which holds what the rules let pass",
+            hint="compare with the lake (--against lake), which has what the rules let through",
         )
 
 
 def rules_that_change_rows(replication: Replication) -> list[str]:
-    """The rules by which the target's rows are not those of the source, as the configuration names them."""
+    """The configured rules that make the target's rows differ from the source's."""
     rows = ["filters"] if replication.filters else []
     rows += ["expression-filter"] if replication.expression_filter else []
     rows += ["filter.ignore-txn-commit-ts"] if replication.filter.ignore_txn_commit_ts else []
@@ -288,7 +290,7 @@ def rules_that_change_rows(replication: Replication) -> list[str]:
 
 
 def _next_turn(paths: LakePaths, against: Against, every: int) -> int:
-    """Which of `every` turns this run is: one more than the last finished one."""
+    """Which of `every` turns this run is: the one after the last finished run's."""
     if every == 1:
         return 0
     details = [json.loads(event["detail"]) for event in WindowLog(paths).events(stage="verify")]

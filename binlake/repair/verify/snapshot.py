@@ -1,7 +1,7 @@
-"""One consistent moment of a server, and the checkpoint that belongs to it: read in the same transaction.
+"""A consistent snapshot of a server with the checkpoint that belongs to it: read in the same transaction.
 
-A target that is being applied to (`consistent` false) has no moment that can be compared: it is waited for or refused
-(DESIGN 3.8). The transaction writes nothing; it gives way to a DDL that waits for it.
+A target in the middle of a window (`consistent` false) cannot be compared: it is waited for or refused (DESIGN 3.8).
+The transaction writes nothing; it gives way to a DDL that waits for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A session in its transaction, and the checkpoint there; tables that are set `aside` are not at it."""
+    """A session in its transaction, and the checkpoint there; tables set `aside` are not at that checkpoint."""
 
     session: Session
     checkpoint: Checkpoint
@@ -35,14 +35,14 @@ class Snapshot:
         """Raises Transient when a DDL waits for a table that this transaction has read."""
         if int(self.session.rows(_WAITING)[0][0]):
             raise Transient(
-                "a DDL waits for a table that is being compared: the comparison stops to let it pass",
-                hint="run it again: chunks that were found equal at the same checkpoint are not read again",
+                "a DDL waits for a table that is being compared: the comparison stops to let it run",
+                hint="run it again: chunks found equal at the same checkpoint are not read again",
             )
 
 
 @contextmanager
 def target_snapshot(target: Target, cluster_id: int, replication: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
-    """A snapshot of the target between two windows of `replication`, waited for up to `wait_s` seconds.
+    """A snapshot of the target between two windows of `replication`; waits for it up to `wait_s` seconds.
 
     Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
     """
@@ -78,7 +78,7 @@ def not_consistent_error(checkpoint: Checkpoint) -> Transient:
     return Transient(
         "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",
         where={"commit_ts": checkpoint.commit_ts},
-        hint="wait for the window's end (--wait SECONDS), or finish it: `binlake stage finalize`",
+        hint="wait for the window to end (--wait SECONDS), or finish it: `binlake stage finalize`",
     )
 
 
@@ -86,7 +86,7 @@ def not_consistent_error(checkpoint: Checkpoint) -> Transient:
 def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
     """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, others as they are.
 
-    Raises ConfigError for a server without such snapshots unless it `stands_still` at `ts` by the operator's word.
+    Raises ConfigError for a server without such snapshots, unless the operator states that it `stands_still` at `ts`.
     """
     with closing(Session(source)) as session:
         if "tidb" in str(session.rows("SELECT VERSION()")[0][0]).lower():

@@ -1,7 +1,7 @@
 """One table as a server has it: checksums that the server computes, and rows as canonical texts.
 
-All reads of one table happen in the caller's transaction, so they show one moment. The server sends a number for each
-chunk; rows come only where checksums differ.
+All reads of one table happen in the caller's transaction, so they are consistent. The server sends one number per
+chunk; rows are sent only where checksums differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.statements.literal import literal_kind, match_literal, qualified, q
 from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
-"""A table whose key has no known order is read once for each of its chunks."""
+"""Limit of chunks for a table whose key has no known order: it is read once for each of its chunks."""
 
 _MODULUS = 1 << 64
 _KEYS_A_QUERY = 1000
@@ -33,29 +33,29 @@ class Digest(NamedTuple):
 
 
 class SqlTable:
-    """The table `plan.table` of a server, in the tables `places` there (several are read as one).
+    """The table `plan.table` at a server, stored in the tables `names` there (several are read as one).
 
     `lock`: rows that are read by key stay locked until the transaction ends.
     """
 
     def __init__(
-        self, session: Session, plan: ChunkPlan, places: Sequence[tuple[str, str]], *, lock: bool = False
+        self, session: Session, plan: ChunkPlan, names: Sequence[tuple[str, str]], *, lock: bool = False
     ) -> None:
         self.plan = plan
         self._session = session
-        self._names = [qualified(*place) for place in places]
+        self._names = [qualified(*name) for name in names]
         self._columns = plan.table.row_columns
         self._lock = " FOR UPDATE" if lock else ""
 
     def cuts(self, chunk_rows: int) -> Cuts:
-        """Chunks of about `chunk_rows` rows by what is there now; reads the index, or counts."""
+        """Chunks of about `chunk_rows` current rows; reads the index, or counts rows."""
         table = self.plan.table
         if KeyOrder.of(table, self.plan.dialect) is None or len(self._names) > 1:
             return Cuts(buckets=min(MOST_BUCKETS, self._count() // chunk_rows + 1))
         return Cuts(tuple(self._uppers(chunk_rows)))
 
     def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
-        """Each chunk's digest, when it is asked for."""
+        """The digest of each chunk, computed when it is iterated."""
         for number in numbers:
             yield number, self.digest(number)
 
@@ -64,7 +64,7 @@ class SqlTable:
         hashed = self._union(f"{self.plan.row_sql} AS h", self.plan.where(number))
         return _digest(*self._session.rows(f"SELECT COUNT(*), SUM(h) FROM ({hashed}) hashed")[0])
 
-    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+    def part_digests(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
         """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
         digests = {}
         for number, parts in wanted.items():

@@ -1,4 +1,4 @@
-"""Which tables a verify compares: those that the replication keeps, as the target must have them at its checkpoint."""
+"""Which tables a verify compares: those that the replication includes, as the target must have them at a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class VerifiedTable:
-    """`table` as the lake's rows have it, `expected` as the target must (other collations), its `sources` by name.
+    """`table` as the lake's rows have it, `expected` as the target must have it (other collations), names of `sources`.
 
-    `begun_before`: it had a life before the lake's first window, and the lake knows the rows changed since only.
+    `begun_before`: it existed before the lake's first window, and the lake has only the rows changed since.
     """
 
     table: TableDef
@@ -53,12 +53,12 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
             db, name = naming.table(table.db, table.name)
             sources.setdefault(fold_pair((db, name)), []).append(table)
     old = _tables_older_than_lake(paths, state)
-    verified = [_verified_tables(replication, tables, name, sources[name], old) for name in sorted(sources)]
+    verified = [_verified_table(replication, tables, name, sources[name], old) for name in sorted(sources)]
     return _select_wanted(verified, wanted)
 
 
 def _tables_older_than_lake(paths: LakePaths, state: SchemaState) -> set[int]:
-    """Ids in `state` of tables that were there at the lake's start without a mirror of their rows there (R-34)."""
+    """Ids in `state` of tables that existed at the lake's start without a mirror of their rows at that time (R-34)."""
     landed = WindowLog(paths).landed_range()
     if landed is None:
         return set()
@@ -78,7 +78,7 @@ def cluster_of(windows: WindowLog) -> int:
     return manifest.cluster_id
 
 
-def _verified_tables(
+def _verified_table(
     replication: Replication, tables: TargetTables, name: Name, sources: list[TableDef], old: Collection[int]
 ) -> VerifiedTable:
     table = tables.find(*name)

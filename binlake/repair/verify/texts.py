@@ -1,9 +1,9 @@
-"""One text per value and one hash per row, made alike by a server's SQL and from the lake's texts.
+"""One text per value and one hash per row, computed alike by a server's SQL and from the lake's texts.
 
-A hash is the first 64 bits of SHA-256 (MySQL 9.6 has no MD5) over the row's texts, each with its length before it, so
-that no two rows share the text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION U-18).
-Where a server writes a value in another form the hashes differ and the rows are compared by value: a form costs time,
-never truth.
+A hash is the first 64 bits of SHA-256 (MySQL 9.6 has no MD5) over the row's texts, each preceded by its length, so that
+no two different rows share the text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION
+U-18). If a server writes a value in another form, the hashes differ and the rows are compared by value: that costs
+time, but the result stays right.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Texts = Mapping[str, Sequence[str | None]]
 """Column name -> canonical texts (as in `mutation`), rows in parallel."""
 
 HASH = "sha256"
-"""Its name in what a run leaves for the next one."""
+"""The hash's name in the state that a run leaves for the next one."""
 
 _LARGE = t.BLOBS | {t.JSON}
 _CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
@@ -42,12 +42,12 @@ def hash_sql(columns: Sequence[ColumnInfo]) -> str:
 
 def shown_sql(column: ColumnInfo) -> str:
     """The SQL whose result `read_text` turns into the canonical text of a value of `column`."""
-    # HEX of a large value may be longer than a packet: bytes come as they are.
+    # HEX of a large value may be longer than a packet: bytes are sent as they are.
     return quote_name(column.name) if _is_bytes(column) else _text_sql(column)
 
 
 def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
-    """The function that makes a server's result of `shown_sql` the canonical text."""
+    """The function that converts a server's result of `shown_sql` to the canonical text."""
     if _is_bytes(column):
         return lambda value: None if value is None else bytes(value).hex().upper()
     if column.tp == t.FLOAT:
@@ -58,8 +58,8 @@ def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
 
 
 def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
-    """The function whose results are equal where docs/understand/equality.md calls two canonical texts equal."""
-    # The lake's text of a binary value is that page's already.
+    """A function whose results are equal for canonical texts that docs/understand/equality.md calls equal."""
+    # The lake's text of a binary value is already in that page's form.
     return (lambda text: text) if column.is_binary else canonical_text_of(column.type_name)
 
 
@@ -90,7 +90,7 @@ def _text_sql(column: ColumnInfo) -> str:
     if column.tp in _CHARACTERS:
         return f"CONVERT({name} USING utf8mb4)"
     if column.tp == t.FLOAT:
-        # Its own text is cut to 6 digits.
+        # A FLOAT's own text is cut to 6 digits.
         return f"CONCAT({name} + 0e0)"
     # Without the padding of ZEROFILL.
     return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"

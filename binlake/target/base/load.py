@@ -14,7 +14,7 @@ from pathlib import Path
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError, TargetRefused
 from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
-from binlake.mysqlbinlog.dumpplace import read_dump_place
+from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.rules import Rules
 from binlake.statements.literal import qualified
 from binlake.target.apply.apply import apply_window
@@ -66,7 +66,7 @@ class BaseTask:
 def find_base(folder: Path, commit_ts: int | None = None) -> Base:
     """The dump in `folder`; `commit_ts`: where its metadata does not say it. Raises ConfigError."""
     try:
-        place = read_dump_place(folder).commit_ts
+        place = read_dump_position(folder).commit_ts
     except ConfigError:
         # A dump that did not come to its end has no metadata at all.
         if commit_ts is None or not (folder / "metadata").is_file():

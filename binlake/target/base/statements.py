@@ -105,7 +105,7 @@ class DumpStatements:
     def _require_said_rows(self, counted: Mapping[Name, int]) -> None:
         """Where the metadata says how many rows a table has, they are there."""
         for name in self.tables:
-            said, there = self._folder.said_rows.get(name), counted.get(name, 0)
+            said, there = self._folder.metadata_rows.get(name), counted.get(name, 0)
             if said is not None and said != there:
                 raise ConfigError(
                     "a table of the dump has another number of rows than its metadata says",

@@ -11,7 +11,7 @@ from typing import Any
 from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.mysqlbinlog.dumpplace import read_dump_place
+from binlake.mysqlbinlog.dumpposition import read_dump_position
 from binlake.target.apply.position import read_checkpoint, read_open_window, read_tables_aside
 from binlake.target.claim.claim import claimed_transaction
 from binlake.target.claim.progress import (
@@ -103,7 +103,7 @@ def _base_of(text: str | None) -> int:
     """The commit_ts that `--base` names."""
     if text is None:
         raise ConfigError("set needs --base", hint="a commit_ts, or the folder of the dump that was restored")
-    base = int(text) if text.isdecimal() else read_dump_place(Path(text)).commit_ts
+    base = int(text) if text.isdecimal() else read_dump_position(Path(text)).commit_ts
     if not base:
         raise ConfigError(
             "the dump is one of MySQL or MariaDB: its place is one of the source's log, not a commit_ts",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import target_collation
-from binlake.mysqlbinlog.definitions.described import with_shown_characters
+from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
@@ -122,7 +122,7 @@ def normalize_type(text: str, dialect: Dialect) -> str:
     """`text` of information_schema's COLUMN_TYPE without what does not decide values."""
     text = re.sub(r"\s+zerofill|\s*/\*.*?\*/", "", text)
     if dialect != "tidb":
-        text = with_shown_characters(text)
+        text = mask_four_byte_characters(text)
     # A FLOAT or DOUBLE of (M,D) rounds.
     text = re.sub(r"^((?:tiny|small|medium|big)?int|year)\([\d,]+\)", r"\1", text)
     text = re.sub(r"^(?:tiny|medium|long)?(text|blob)(?:\(\d+\))?$", r"\1", text)

@@ -1,1 +1,1 @@
-"""`binlake feeder check`: whether each source can be read and followed; nothing is written at a source."""
+"""`binlake feeder check`: whether each source can be read and followed; nothing is written to a source."""

@@ -10,7 +10,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`fail`: the feeder would stop, or lose or mix up rows; `warn`: something to know. `remedy`: "" where it is ok."""
+    """`fail`: the feeder would stop, or lose or mix up rows; `warn`: worth knowing. `remedy`: "" if ok."""
 
     check: str
     verdict: Verdict
@@ -19,5 +19,5 @@ class Finding:
 
 
 def judge(check: str, is_ok: bool, found: str, remedy: str, otherwise: Verdict = "fail") -> Finding:
-    """`otherwise` is the verdict unless `is_ok`."""
+    """The finding of a check: `otherwise` is the verdict unless `is_ok`."""
     return Finding(check, "ok", found) if is_ok else Finding(check, otherwise, found, remedy)

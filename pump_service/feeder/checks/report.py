@@ -1,4 +1,4 @@
-"""All checks of a feeder's sources and its tracker, and how they are shown."""
+"""All checks of a feeder's sources and its tracker, and their output."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pymysql
 
 from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
-from binlake.mysqlbinlog.definitions.described import SCRATCH_PREFIX
+from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.checks.servers import ServerFacts, check_address, read_facts
 from pump_service.feeder.checks.tables import TableFacts, check_tables, check_together, read_table_facts
 from pump_service.feeder.server import Address, Link, ask, connect
 from pump_service.feeder.settings import FeederFile, SourceFile, Tracker
 
-_Place = tuple[str, str]
+_Subject = tuple[str, str]
 """Source (or "tracker", or "all"), server."""
-Report = list[tuple[_Place, Finding]]
+Report = list[tuple[_Subject, Finding]]
 
 
 def run_checks(settings: FeederFile) -> Report:
-    """Every check; what cannot be asked is a finding."""
+    """Run every check; a server that cannot be queried is a finding."""
     report: Report = []
     facts: dict[str, ServerFacts] = {}
     tables: dict[str, TableFacts] = {}
@@ -34,43 +34,43 @@ def run_checks(settings: FeederFile) -> Report:
             report += [((source.name, _text(address)), finding) for finding in findings]
             if server is not None and source.name not in facts:
                 facts[source.name] = server
-                findings = list(_tables_of(source, address, tables))
+                findings = list(_check_source_tables(source, address, tables))
                 report += [((source.name, _text(address)), finding) for finding in findings]
     report += [(("all", ""), finding) for finding in check_together(tables, settings.source)]
     for tracker in dict.fromkeys(map(settings.tracker_of, settings.source)):
         names = {source.name for source in settings.source if settings.tracker_of(source) == tracker}
         of_these = {name: server for name, server in facts.items() if name in names}
         known = {name: table_facts for name, table_facts in tables.items() if name in names}
-        place = ("tracker", _text((tracker.host, tracker.port)))
-        report += [(place, finding) for finding in _check_tracker(tracker, of_these, known)]
+        subject = ("tracker", _text((tracker.host, tracker.port)))
+        report += [(subject, finding) for finding in _check_tracker(tracker, of_these, known)]
     return report
 
 
 def has_failures(report: Report) -> bool:
-    """Whether the feeder would stop, or mix rows up."""
+    """Whether any check failed: the feeder would stop, or lose or mix up rows."""
     return any(finding.verdict == "fail" for _, finding in report)
 
 
 def report_values(report: Report) -> list[dict[str, Any]]:
-    """For JSON."""
+    """The report as values for JSON."""
     return [{"source": source, "server": server, **asdict(finding)} for (source, server), finding in report]
 
 
 def print_report(report: Report) -> None:
-    """One table, the worst first in each source."""
+    """Print one table, the worst findings of each source first."""
     rank = {"fail": 0, "warn": 1, "ok": 2}
-    order: dict[_Place, int] = {}
-    for place, _ in report:
-        order.setdefault(place, len(order))
+    order: dict[_Subject, int] = {}
+    for subject, _ in report:
+        order.setdefault(subject, len(order))
     rows = sorted(report, key=lambda row: (order[row[0]], rank[row[1].verdict]))
     print_table(
         ("SOURCE", "SERVER", "CHECK", "RESULT", "FOUND", "REMEDY"),
-        [(*place, finding.check, finding.verdict, finding.found, finding.remedy) for place, finding in rows],
+        [(*subject, finding.check, finding.verdict, finding.found, finding.remedy) for subject, finding in rows],
         whole=("FOUND", "REMEDY"),
     )
 
 
-def _tables_of(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
+def _check_source_tables(source: SourceFile, address: Address, tables: dict[str, TableFacts]) -> Iterator[Finding]:
     try:
         with closing(connect(source, address)) as link:
             facts = tables[source.name] = read_table_facts(link, source)
@@ -85,7 +85,7 @@ def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[
         with closing(connect(server)) as link:
             tracker = read_facts(link, is_first=True)
             case = int(ask(link, "SELECT @@lower_case_table_names")[0][0])
-            yield from _may_create(link)
+            yield from _check_create_privilege(link)
     except (BinlakeError, pymysql.err.Error) as error:
         yield Finding("connection", "fail", str(error), "the tracker in feeder.toml")
         return
@@ -95,13 +95,13 @@ def _check_tracker(server: Tracker, facts: dict[str, ServerFacts], tables: dict[
             yield Finding("family", "fail", found, f"a tracker of {name}'s family: [source.tracker] in feeder.toml")
         else:
             is_same = tracker.version.split(".")[:2] == source.version.split(".")[:2]
-            yield judge("version", is_same, found, "a tracker of the source's version takes every statement", "warn")
+            yield judge("version", is_same, found, "a tracker of the source's version accepts every statement", "warn")
     for name, known in tables.items():
         found = f"lower_case_table_names is {case}, at {name} {known.case}"
         yield judge("case of names", case == known.case, found, "the same setting as the source's", "warn")
 
 
-def _may_create(link: Link) -> Iterator[Finding]:
+def _check_create_privilege(link: Link) -> Iterator[Finding]:
     scratch = f"{SCRATCH_PREFIX}check"
     try:
         ask(link, f"CREATE DATABASE IF NOT EXISTS `{scratch}`")
@@ -112,7 +112,7 @@ def _may_create(link: Link) -> Iterator[Finding]:
     else:
         yield Finding("privileges", "ok", "may create databases")
     finally:
-        with suppress(pymysql.err.Error):  # it was not made, or the finding above says why
+        with suppress(pymysql.err.Error):  # it was not created, or the finding above says why
             ask(link, f"DROP DATABASE IF EXISTS `{scratch}`")
 
 

@@ -1,4 +1,4 @@
-"""Checks of one server: does it write the log that the feeder reads, and may the feeder's user read it."""
+"""Checks of one server: does it write the log that the feeder needs, and may the feeder's user read it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.checks.finding import Finding, judge
 from pump_service.feeder.server import LOOPBACK, Address, Link, ask, connect, flavor_of, variables
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.startplace import read_identity, start_of
+from pump_service.feeder.startposition import find_start, read_identity
 
 _OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 5)}
 _DAY_S = 86_400
 _ENOUGH_DAYS = 2
 _ON = frozenset({"ON", "1"})
-_FOR_LOG = {
+_LOG_PRIVILEGES = {
     Flavor.MYSQL: ("REPLICATION SLAVE", "REPLICATION CLIENT"),
     Flavor.MARIADB: ("REPLICATION SLAVE", "BINLOG MONITOR"),
 }
-_READS = re.compile(r"(GRANT|REVOKE) (?:.*\b)?(?:SELECT|ALL PRIVILEGES)\b(?! \().* ON (.+\.\*) (?:TO|FROM) ")
-"""A grant, or what is taken from one, of reading whole databases."""
-_SAME = {
+_READ_GRANT = re.compile(r"(GRANT|REVOKE) (?:.*\b)?(?:SELECT|ALL PRIVILEGES)\b(?! \().* ON (.+\.\*) (?:TO|FROM) ")
+"""A GRANT or REVOKE of SELECT on whole databases."""
+_SYNONYMS = {
     "REPLICATION CLIENT": "BINLOG MONITOR",
     "REPLICATION REPLICA": "REPLICATION SLAVE",
 }
@@ -35,8 +35,8 @@ _SAME = {
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server says of itself. `is_first`: of the source's servers it is the one that is read first;
-    `replicas`: server ids of those that read it now; `tls`: the version by which it was asked, "" = none."""
+    """What a server reports about itself. `is_first`: the first of the source's servers, which is read first;
+    `replicas`: server ids of the connected replicas; `tls`: TLS version of the session, "" = none."""
 
     flavor: Flavor
     version: str
@@ -47,7 +47,7 @@ class ServerFacts:
     tls: str = ""
 
     def value(self, name: str) -> str:
-        """A variable in capitals, "" where the server has none of that name."""
+        """The upper-case value of a variable, "" if the server has none of that name."""
         return self.settings.get(name, "").upper()
 
     def is_on(self, name: str) -> bool:
@@ -56,7 +56,7 @@ class ServerFacts:
 
 
 def read_facts(link: Link, *, is_first: bool) -> ServerFacts:
-    """Of the server behind `link`. Raises pymysql's errors."""
+    """Read the facts of the server behind `link`. Raises pymysql's errors."""
     flavor, settings = flavor_of(link), variables(link)
     grants = tuple(str(row[0]) for row in ask(link, "SHOW GRANTS"))
     tls = str(ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1])
@@ -67,13 +67,13 @@ def _replicas(link: Link) -> frozenset[int]:
     for query in ("SHOW REPLICAS", "SHOW SLAVE HOSTS"):
         try:
             return frozenset(int(row[0]) for row in ask(link, query))
-        except pymysql.err.Error:  # unknown to this version, or not allowed: the privileges are a check of their own
+        except pymysql.err.Error:  # unknown to this version, or not allowed: privileges have their own check
             continue
     return frozenset()
 
 
 def check_address(source: SourceFile, address: Address, server_id: int) -> tuple[list[Finding], ServerFacts | None]:
-    """The checks of one server of a source; no facts where it cannot be asked."""
+    """The checks of one server of a source; no facts if it cannot be queried."""
     is_first = address == source.servers[0]
     try:
         with closing(connect(source, address)) as link:
@@ -95,7 +95,7 @@ def _check_tls(facts: ServerFacts, address: Address) -> Finding:
 
 
 def check_server(facts: ServerFacts, server_id: int, *, with_snapshot: bool) -> list[Finding]:
-    """Everything that the facts decide."""
+    """All checks that need only the facts."""
     findings = [finding for check in _CHECKS for finding in check(facts)]
     return [*findings, *_check_server_id(facts, server_id), *_check_privileges(facts, with_snapshot)]
 
@@ -110,7 +110,7 @@ def _check_version(facts: ServerFacts) -> Iterable[Finding]:
 def _check_log(facts: ServerFacts) -> Iterable[Finding]:
     yield judge("log_bin", facts.is_on("log_bin"), facts.value("log_bin") or "OFF", "start the server with --log-bin")
     remedy = "SET GLOBAL binlog_format = ROW, and end the sessions that were open before"
-    # MySQL 9 may leave the variable out one day: rows are then all there is.
+    # A future MySQL may drop the variable: then there is nothing but rows.
     form = facts.value("binlog_format") or "ROW"
     yield judge("binlog_format", form == "ROW", form, remedy)
     image = facts.value("binlog_row_image") or "FULL"
@@ -126,18 +126,18 @@ def _check_metadata(facts: ServerFacts) -> Iterable[Finding]:
 
 def _check_gtids(facts: ServerFacts) -> Iterable[Finding]:
     mode = "ON" if facts.flavor is Flavor.MARIADB else facts.value("gtid_mode") or "OFF"
-    remedy = "without GTIDs the feeder cannot go on at another server: SET GLOBAL gtid_mode = ON, step by step"
+    remedy = "without GTIDs the feeder cannot switch to another server: SET GLOBAL gtid_mode = ON, step by step"
     yield judge("GTID", mode == "ON", mode, remedy, "warn" if facts.is_first else "fail")
     if facts.flavor is Flavor.MARIADB:
         strict = facts.value("gtid_strict_mode") or "OFF"
-        remedy = "SET GLOBAL gtid_strict_mode = ON: a domain's numbers then always rise"
+        remedy = "SET GLOBAL gtid_strict_mode = ON: then the numbers of a domain always increase"
         yield judge("gtid_strict_mode", strict in _ON, strict, remedy, "warn")
 
 
 def _check_replica_updates(facts: ServerFacts) -> Iterable[Finding]:
     if not facts.is_first:
         name = "log_replica_updates" if "log_replica_updates" in facts.settings else "log_slave_updates"
-        remedy = f"start this server with {name}: else its log lacks what it replicates"
+        remedy = f"start this server with {name}: otherwise its log lacks what it replicates"
         yield judge(name, facts.is_on(name), facts.value(name) or "OFF", remedy)
 
 
@@ -146,57 +146,59 @@ def _check_retention(facts: ServerFacts) -> Iterable[Finding]:
     seconds = seconds or _DAY_S * float(facts.settings.get("expire_logs_days") or 0)
     is_ok = seconds == 0 or seconds >= _ENOUGH_DAYS * _DAY_S
     remedy = (
-        f"keep the log {_ENOUGH_DAYS} days or more (binlog_expire_logs_seconds): longer than the feeder may be away"
+        f"keep the log {_ENOUGH_DAYS} days or more (binlog_expire_logs_seconds): longer than the feeder may be down"
     )
-    yield judge("retention", is_ok, f"{seconds / _DAY_S:g} days" if seconds else "for ever", remedy, "warn")
+    yield judge("retention", is_ok, f"{seconds / _DAY_S:g} days" if seconds else "forever", remedy, "warn")
 
 
 def _check_server_id(facts: ServerFacts, server_id: int) -> Iterable[Finding]:
     own = facts.value("server_id") or "0"
     if own == "0":
-        yield Finding("server_id", "fail", "0", "SET GLOBAL server_id to a number of its own")
+        yield Finding("server_id", "fail", "0", "SET GLOBAL server_id to a unique number")
     elif int(own) == server_id:
         yield Finding("server_id", "fail", f"{own}, which is also the feeder's", "another `server-id` in feeder.toml")
     elif server_id in facts.replicas:
-        remedy = "another `server-id` in feeder.toml, unless it is this feeder that runs"
+        remedy = "another `server-id` in feeder.toml, unless it is this feeder, already running"
         yield Finding("server_id", "warn", f"a replica with the feeder's id {server_id} is connected", remedy)
     else:
         yield Finding("server_id", "ok", f"{own}, the feeder's is {server_id}")
 
 
 def _check_privileges(facts: ServerFacts, with_snapshot: bool) -> Iterable[Finding]:
-    granted = {_SAME.get(privilege, privilege) for grant in facts.grants for privilege in _privileges_of(grant)}
-    # Roles and grants of single databases are not looked into: SELECT somewhere is taken for SELECT.
-    wanted = [*_FOR_LOG[facts.flavor], "SELECT"]
+    granted = {_SYNONYMS.get(privilege, privilege) for grant in facts.grants for privilege in _privileges_of(grant)}
+    # Roles and grants on single databases are not examined: SELECT on anything counts as SELECT.
+    wanted = [*_LOG_PRIVILEGES[facts.flavor], "SELECT"]
     missing = [
-        privilege for privilege in wanted if not granted & {_SAME.get(privilege, privilege), "ALL PRIVILEGES", "SUPER"}
+        privilege
+        for privilege in wanted
+        if not granted & {_SYNONYMS.get(privilege, privilege), "ALL PRIVILEGES", "SUPER"}
     ]
-    # SUPER is no right to read tables.
+    # SUPER does not include reading tables.
     if "SELECT" not in missing and not granted & {"SELECT", "ALL PRIVILEGES"}:
         missing.append("SELECT")
     remedy = f"GRANT {', '.join(missing)} ON *.* TO the feeder's user"
     yield judge("privileges", not missing, f"missing: {', '.join(missing)}" if missing else "enough", remedy)
     if with_snapshot and facts.flavor is Flavor.MYSQL and not granted & {"RELOAD", "ALL PRIVILEGES"}:
-        remedy = "GRANT RELOAD ON *.*: one short lock for the snapshot's place; without it tables are locked one by one"
+        remedy = "GRANT RELOAD ON *.*: one short lock for the snapshot's position; without it each table is locked"
         yield Finding("privileges of the snapshot", "warn", "missing: RELOAD", remedy)
 
 
 def _check_databases(facts: ServerFacts) -> Iterable[Finding]:
     hidden = describe_hidden(facts.grants)
     if hidden:
-        remedy = "GRANT SELECT ON *.*, or the others in `ignore-tables`: their first row in the log stops the source"
+        remedy = "GRANT SELECT ON *.*, or list the rest in `ignore-tables`: its first row in the log stops the source"
         yield Finding("databases", "warn", hidden, remedy)
 
 
 def describe_hidden(grants: Iterable[str]) -> str:
-    """What a user with `grants` does not see, "" = nothing: a server does not even name a database on which the user
+    """What a user with `grants` does not see, "" = nothing: a server does not even list a database on which the user
     has no privilege."""
-    reads = [found.groups() for grant in grants if (found := _READS.match(grant))]
+    reads = [found.groups() for grant in grants if (found := _READ_GRANT.match(grant))]
     seen = {place.replace("`", "") for word, place in reads if word == "GRANT"}
     hidden = {place.replace("`", "") for word, place in reads if word == "REVOKE"}
     if seen and "*.*" not in seen:
-        return f"seen are those of {', '.join(sorted(seen))} only"
-    return f"not seen: {', '.join(sorted(hidden))}" if hidden else ""
+        return f"only {', '.join(sorted(seen))} can be seen"
+    return f"cannot be seen: {', '.join(sorted(hidden))}" if hidden else ""
 
 
 def _privileges_of(grant: str) -> list[str]:
@@ -211,7 +213,7 @@ def _check_start(link: Link, facts: ServerFacts, source: SourceFile) -> Iterable
     position = Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
     shown = start.gtid or f"{start.file}:{start.offset}"
     try:
-        start_of(link, facts.flavor, position, read_identity(link, facts.flavor), last_uuid="")
+        find_start(link, facts.flavor, position, read_identity(link, facts.flavor), last_uuid="")
     except BinlakeError as error:
         yield Finding("start", "fail", f"{shown}: {error.message}", error.hint)
     else:

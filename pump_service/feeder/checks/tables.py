@@ -1,4 +1,4 @@
-"""Checks of the tables: what the feeder cannot carry, and what the log does not tell of them."""
+"""Checks of the tables: what the feeder cannot replicate, and what the log does not show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.described import SYSTEM_DATABASES, TableDescription
+from binlake.mysqlbinlog.definitions.descriptions import SYSTEM_DATABASES, TableDescription
 from binlake.mysqlbinlog.definitions.tables import table_info
 from binlake.mysqlbinlog.rowimage.charsets import utf8_writer
 from pump_service.feeder.checks.finding import Finding, judge
@@ -18,13 +18,12 @@ from pump_service.feeder.snapshot.structures import describe_source
 
 _SHOWN = 5
 _CASCADING = re.compile(r"^\s*(?:CONSTRAINT .*)?FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET)", re.MULTILINE)
-"""A line of SHOW CREATE TABLE. (information_schema hides constraints from who may only SELECT.)"""
+"""A line of SHOW CREATE TABLE. (information_schema hides constraints from users who may only SELECT.)"""
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """`engines` by table; `increment`: between two values of AUTO_INCREMENT, and the first of them; `case`:
-    lower_case_table_names."""
+    """`engines` by table; `increment`: step and first value of AUTO_INCREMENT; `case`: lower_case_table_names."""
 
     tables: tuple[TableDescription, ...]
     engines: Mapping[str, str]
@@ -33,7 +32,7 @@ class TableFacts:
 
 
 def read_table_facts(link: Link, source: SourceFile) -> TableFacts:
-    """Of the server behind `link`, without what `source` leaves out. Raises pymysql's errors."""
+    """Read the facts of the server behind `link`, without what `source` ignores. Raises pymysql's errors."""
     own = ", ".join(f"'{name}'" for name in sorted(SYSTEM_DATABASES))
     engines = ask(
         link,
@@ -64,31 +63,31 @@ def check_tables(facts: TableFacts, *, with_snapshot: bool) -> list[Finding]:
     others = [f"{name} ({engine})" for name, engine in facts.engines.items() if engine.upper() != "INNODB"]
     return [
         judge(
-            "definitions", not refused, _list(refused) or f"{len(facts.tables)} tables",
-            "give the columns another type, or leave the tables out (`ignore-tables` of the source)",
+            "definitions", not refused, _shorten_list(refused) or f"{len(facts.tables)} tables",
+            "change the columns' types, or exclude the tables (`ignore-tables` of the source)",
         ),
         judge(
-            "foreign keys", not cascading, _list(cascading) or "none that cascades",
+            "foreign keys", not cascading, _shorten_list(cascading) or "none that cascades",
             "rows that a cascade changes are not in the log: the target needs the same foreign keys, and"
-            " foreign_key_checks on while rows are applied; else delete and update such rows by statements",
+            " foreign_key_checks on while rows are applied; or delete and update such rows explicitly",
             "warn",
         ),
         judge(
-            "keys", not keyless, _list(keyless) or "every table has a primary or unique key",
-            "add a primary key: rows without one are told apart by all their values, and slowly",
+            "keys", not keyless, _shorten_list(keyless) or "every table has a primary or unique key",
+            "add a primary key: rows without one are identified by all their values, which is slow",
             "warn",
         ),
         judge(
-            "engines", not others, _list(others) or "InnoDB",
-            "tables without transactions may be half changed, and a snapshot cannot read them: ALTER TABLE ... ENGINE ="
-            " InnoDB",
+            "engines", not others, _shorten_list(others) or "InnoDB",
+            "changes to non-transactional tables may be partial, and a snapshot cannot read them: ALTER TABLE ..."
+            " ENGINE = InnoDB",
             "fail" if with_snapshot else "warn",
         ),
     ]  # fmt: skip
 
 
 def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile]) -> list[Finding]:
-    """What several sources that go into one cluster have in common; sources by name."""
+    """Checks across the sources that go into one cluster; `sources` by name."""
     if len(sources) < 2:
         return []
     names = {file.name: file for file in files}
@@ -99,15 +98,15 @@ def check_together(sources: Mapping[str, TableFacts], files: Sequence[SourceFile
     clashes = [f"{name} ({', '.join(of)})" for name, of in sorted(by_name.items()) if len(of) > 1]
     return [
         judge(
-            "databases of several sources", not clashes, _list(clashes) or "distinct",
-            'rename-schema = "{source}_{schema}" makes their names distinct; routes merge their tables again',
+            "databases of several sources", not clashes, _shorten_list(clashes) or "distinct",
+            'rename-schema = "{source}_{schema}" makes their names distinct; routes can merge their tables again',
         ),
         *_check_shards(sources),
     ]  # fmt: skip
 
 
 def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
-    """Tables of one name at several sources, which a merge into one would mix up."""
+    """Tables of the same name at several sources, which merging into one table could mix up."""
     shards: dict[str, list[tuple[str, TableDescription]]] = defaultdict(list)
     for source, facts in sources.items():
         for table in facts.tables:
@@ -115,22 +114,24 @@ def _check_shards(sources: Mapping[str, TableFacts]) -> Iterable[Finding]:
     several = {name: each for name, each in shards.items() if len(each) > 1}
     keyless = [name for name, each in several.items() if not all(_has_key(table) for _, table in each)]
     yield judge(
-        "keys of shards", not keyless, _list(keyless) or f"{len(several)} tables at several sources have keys",
-        "add a primary key, or a column of the source to it (extract-source): rows of two shards cannot be told apart",
+        "keys of shards", not keyless, _shorten_list(keyless) or f"{len(several)} tables at several sources have keys",
+        "add a primary key, or add a column with the source to it (extract-source): rows of two shards cannot be"
+        " distinguished",
     )  # fmt: skip
     numbered = [name for name, each in several.items() if any(_is_numbered(table) for _, table in each)]
     ways = [facts.increment for facts in sources.values()]
     apart = len({first % step for step, first in ways}) == len(ways) and min(step for step, _ in ways) >= len(ways)
     yield judge(
-        "AUTO_INCREMENT of shards", apart or not numbered, _list(numbered) or "no table at several sources has one",
-        "two shards give the same numbers: auto_increment_increment = the number of shards and an own"
-        " auto_increment_offset each, or a column of the source in the key (extract-source)",
+        "AUTO_INCREMENT of shards", apart or not numbered,
+        _shorten_list(numbered) or "no table at several sources has one",
+        "two shards generate the same numbers: set auto_increment_increment to the number of shards and a different"
+        " auto_increment_offset on each, or put a column with the source into the key (extract-source)",
         "warn",
     )  # fmt: skip
     different = [name for name, each in several.items() if len({_columns(table) for _, table in each}) > 1]
     yield judge(
-        "definitions of shards", not different, _list(different) or "equal",
-        "their columns differ; `shard-mode` says how one target table gets them all",
+        "definitions of shards", not different, _shorten_list(different) or "equal",
+        "their columns differ; `shard-mode` decides how one target table takes them all",
         "warn",
     )  # fmt: skip
 
@@ -158,6 +159,6 @@ def _columns(table: TableDescription) -> tuple[tuple[str, str], ...]:
     return tuple((column.name.lower(), column.type) for column in table.columns)
 
 
-def _list(names: Sequence[str]) -> str:
+def _shorten_list(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

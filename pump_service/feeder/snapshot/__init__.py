@@ -1,1 +1,1 @@
-"""The full load: what a source's tables held at one place of its log, read in chunks as rows that a pump takes."""
+"""The full load: a source's tables as they were at one position of its log, read in chunks as rows for the pumps."""

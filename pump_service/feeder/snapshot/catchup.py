@@ -1,8 +1,9 @@
-"""The log between the snapshots of a load that broke off: it brings what was read earlier to the place of the last one.
+"""The log between the snapshots of an interrupted load: it brings rows read earlier up to the last snapshot.
 
-The load is committed in this order: the rows of the first snapshot, what the log then changed of them up to the second
-one, the rows of the second, what it changed of both up to the third, and so on (`joining`). So each place in between
-is a part of a state that the source had: no key is there twice, and no window shows two places mixed.
+The load is committed in this order: the rows of the first snapshot, their changes in the log up to the second
+snapshot, the rows of the second, the changes of both up to the third, and so on (`changefilter`). So at each point in
+between, the committed rows are part of a state that the source had: no key occurs twice, and no window mixes two
+states.
 """
 
 from __future__ import annotations
@@ -29,60 +30,62 @@ from binlake.rows.schema.names import fold_pair
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.connection import SourceLog, open_log
-from pump_service.feeder.logerrors import lacks
+from pump_service.feeder.logerrors import missing_transactions_error
 from pump_service.feeder.publisher import Outgoing, Stopped
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.joining import IsRead, PartTable, keys_of, only_read
-from pump_service.feeder.snapshot.kept import SnapshotPlace
+from pump_service.feeder.snapshot.changefilter import IsRead, PartlyReadTable, changed_keys, filter_read_rows
 from pump_service.feeder.snapshot.keysnapshots import KeySnapshots
+from pump_service.feeder.snapshot.loadstate import SnapshotPosition
 from pump_service.feeder.snapshot.reading import SnapshotChanged
 from pump_service.feeder.snapshot.tableload import TableLoad
-from pump_service.feeder.startplace import Identity, start_of
+from pump_service.feeder.startposition import Identity, find_start
 
 log = structlog.get_logger()
 
 _IDLE_S = 0.5
 _GTID = re.compile(r"(?:[0-9a-f-]{36}(?::[a-z_]\w*)?:\d+|\d+-\d+-\d+)(?:/ddl)?")
-_NEW = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE})
-"""DDL that leaves the rows of all tables as they are."""
+_KEEPS_ROWS = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE})
+"""DDL that does not change the rows of any table."""
 
 
-class CannotJoin(Transient):
-    """What was read in several snapshots cannot be made one state: the load begins again."""
+class CannotCombineSnapshots(Transient):
+    """What was read in several snapshots cannot be combined into one state: the load starts again."""
 
 
-def check_next(
-    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPlace], place: SnapshotPlace, identity: Identity
+def check_next_snapshot(
+    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPosition], place: SnapshotPosition, identity: Identity
 ) -> None:
-    """Whether a snapshot at `place` of the server behind `link` can follow `snapshots`: it has what they have.
+    """Check that a snapshot at `place` of the server behind `link` can follow `snapshots`: it includes them.
 
-    Of one that has not, the log would bring what was read once more. Raises CannotJoin; SourceUnavailable where another
-    server may have it soon.
+    If it did not, the log would bring rows again that have been read. Raises CannotCombineSnapshots, or
+    SourceUnavailable if another server may soon include them.
     """
     if any(
         snapshot.server != place.server and not (snapshot.position.gtids and place.position.gtids)
         for snapshot in snapshots
     ):
-        raise CannotJoin(
-            f"the load began at server {snapshots[0].server}, this one is {place.server}, and there are no GTIDs"
+        raise CannotCombineSnapshots(
+            f"the load began at server {snapshots[0].server}, this is {place.server}, and there are no GTIDs"
         )
     for snapshot in snapshots:
         try:
-            start_of(link, flavor, snapshot.position, identity, snapshot.server)
+            find_start(link, flavor, snapshot.position, identity, snapshot.server)
         except (Permanent, ValueError) as error:
-            raise CannotJoin(f"the log of an earlier snapshot cannot be read: {error}") from error
-        if _Place(flavor, place.position).covers(snapshot.position):
+            raise CannotCombineSnapshots(f"the log of an earlier snapshot cannot be read: {error}") from error
+        if _SnapshotBoundary(flavor, place.position).is_at_or_after(snapshot.position):
             continue
         if snapshot.server == place.server:
-            raise CannotJoin("the server's log was reset, or it was restored, since rows of it were read")
-        raise lacks(f"its snapshot is at {place.position.gtids}, rows were read at {snapshot.position.gtids}")
+            raise CannotCombineSnapshots("since rows were read, the server's log was reset or the server was restored")
+        raise missing_transactions_error(
+            f"its snapshot is at {place.position.gtids}, rows were read at {snapshot.position.gtids}"
+        )
 
 
 class CatchUp:
-    """Of `source`, whose `tables` were read in `snapshots`. `link`: a session of `opening`, to compare keys with.
+    """Reads the log of `source`, whose `tables` were read in `snapshots`.
 
-    `doubtful`: tables of the last snapshot whose names may have moved before their rows were read; the log up to `end`
-    says whether they did.
+    `link`: opens a session (`opening`) to compare keys with. `maybe_moved`: tables of the last snapshot whose names may
+    have moved before their rows were read; the log up to `end` shows whether they did.
     """
 
     def __init__(
@@ -90,49 +93,49 @@ class CatchUp:
         source: SourceFile,
         server_id: int,
         flavor: Flavor,
-        snapshots: Sequence[SnapshotPlace],
+        snapshots: Sequence[SnapshotPosition],
         tables: Mapping[Name, TableLoad],
         catalog: Catalog,
         link: Callable[[], Link],
         stopped: threading.Event,
-        doubtful: Collection[Name] = (),
+        maybe_moved: Collection[Name] = (),
         end: Position | None = None,
     ) -> None:
         self._source, self._server_id, self._flavor = source, server_id, flavor
         self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
         self._link = link
-        self._places = [
-            _Place(flavor, position)
+        self._boundaries = [
+            _SnapshotBoundary(flavor, position)
             for position in (*(snapshot.position for snapshot in snapshots), *([end] if end else ()))
         ]
-        self._doubtful = {fold_pair(name) for name in doubtful}
+        self._maybe_moved = {fold_pair(name) for name in maybe_moved}
         self._stored = {fold_pair(name): (name, table.ranges.store()) for name, table in tables.items()}
         self._keys: dict[int, KeySnapshots] = {}
 
     def read(self) -> Iterator[tuple[int, list[Outgoing]]]:
-        """(number of the snapshot behind which they come, transactions) up to the place of the last snapshot.
+        """(number of the snapshot that they follow, transactions) up to the position of the last snapshot.
 
-        Raises SnapshotChanged for a table whose rows DDL changed, CannotJoin, SourceUnavailable, Stopped.
+        Raises SnapshotChanged for a table whose rows DDL changed, CannotCombineSnapshots, SourceUnavailable, Stopped.
         """
         first = self._snapshots[0]
         source_log = open_log(self._source, self._server_id, first.position, last_uuid=first.server)
         try:
             with closing(self._link()) as link:
-                while not self._places[-1].is_reached(source_log):
+                while not self._boundaries[-1].is_reached(source_log):
                     if self._stopped.is_set():
                         raise Stopped
                     batch = source_log.read(self._source.max_transactions, self._source.max_bytes, _IDLE_S)
-                    yield from self._between(batch, link)
+                    yield from self._read_batch(batch, link)
         except (SourceUnavailable, Transient):
             raise
         except err.Error as error:
-            raise SourceUnavailable(f"the source broke the load off: {error.args}") from error
+            raise SourceUnavailable(f"the source interrupted the load: {error.args}") from error
         except (Permanent, BinlakeError, ValueError) as error:
-            raise CannotJoin(f"the log between two snapshots cannot be read: {error}") from error
+            raise CannotCombineSnapshots(f"the log between two snapshots cannot be read: {error}") from error
         finally:
             source_log.end()
 
-    def _between(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
+    def _read_batch(self, batch: Sequence[SourceTransaction], link: Link) -> Iterator[tuple[int, list[Outgoing]]]:
         for (snapshot, _), group in groupby(
             batch, key=lambda transaction: (self._snapshot_before(transaction), transaction.statement is None)
         ):
@@ -151,32 +154,32 @@ class CatchUp:
                 yield snapshot, outgoing
 
     def _snapshot_before(self, transaction: SourceTransaction) -> int:
-        """The last snapshot whose rows do not have it; -1: it is behind all of them."""
-        return next((n for n, place in enumerate(self._places[1:]) if place.has(transaction)), -1)
+        """The last snapshot that does not include the transaction; -1: the transaction is after all of them."""
+        return next((n for n, boundary in enumerate(self._boundaries[1:]) if boundary.contains(transaction)), -1)
 
     def _is_last(self, snapshot: int) -> bool:
-        """Whether what comes behind this snapshot is left to the log's reader, for whom the load is over."""
+        """Whether transactions after this snapshot are left to the log's reader, which starts after the load."""
         return snapshot == len(self._snapshots) - 1
 
     def _check_statement(self, snapshot: int, statement: Statement) -> None:
         for single in split_ddl(statement, self._flavor):
-            other = single.to or _exchanged(single)
-            if single.kind in _NEW or (self._is_last(snapshot) and other is None):
+            other = single.to or _exchanged_table(single)
+            if single.kind in _KEEPS_ROWS or (self._is_last(snapshot) and other is None):
                 continue
             named = [fold_pair(name) for name in ((single.db, single.table), other) if name is not None]
             for key, (name, _) in self._stored.items():
                 is_named = key in named or (not single.table and key[0] == named[0][0])
                 if self._is_last(snapshot):
-                    is_named &= key in self._doubtful
+                    is_named &= key in self._maybe_moved
                 if is_named and self._read_until(key, snapshot):
                     raise SnapshotChanged(name)
 
     def _read_until(self, key: tuple[str, str], snapshot: int) -> list[int]:
-        """The snapshots up to `snapshot` in which ranges of a table were read."""
+        """The snapshots up to `snapshot` in which ranges of a table were read, one entry for each range."""
         return [number for _, _, number in self._stored[key][1] if number <= snapshot] if key in self._stored else []
 
     def _encode(self, snapshot: int, transactions: Sequence[SourceTransaction], link: Link) -> list[Outgoing]:
-        parts: dict[int, PartTable] = {}
+        parts: dict[int, PartlyReadTable] = {}
 
         def definition_of(event: TableMap) -> TableDef | None:
             key = fold_pair((event.db, event.table))
@@ -185,41 +188,43 @@ class CatchUp:
                 return None
             table = self._catalog.definition_of(self._source.name, event)
             if table is not None and len(read) < len(self._stored[key][1]):
-                parts[table.id] = self._part(link, table, key)
+                parts[table.id] = self._partly_read_table(link, table, key)
             return table
 
         values = encode_transactions(
             [transaction.changes for transaction in transactions], definition_of, self._catalog.version
         )
         if parts:
-            values = self._parts_of(values, parts, snapshot)
+            values = self._filter_values(values, parts, snapshot)
         return [
             Outgoing(transaction.id, transaction.time_ms, value)
             for transaction, value in zip(transactions, values, strict=True)
             if value
         ]
 
-    def _part(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartTable:
+    def _partly_read_table(self, link: Link, table: TableDef, key: tuple[str, str]) -> PartlyReadTable:
         name, stored = self._stored[key]
         column = cut_column(table)
         assert column is not None, "a table without ranges is read at once"
         if table.id not in self._keys:
             self._keys[table.id] = KeySnapshots(link, name, column, stored)
-        return PartTable(table, column)
+        return PartlyReadTable(table, column)
 
-    def _parts_of(self, values: Sequence[bytes], parts: Mapping[int, PartTable], snapshot: int) -> list[bytes]:
+    def _filter_values(
+        self, values: Sequence[bytes], parts: Mapping[int, PartlyReadTable], snapshot: int
+    ) -> list[bytes]:
         parsed = [pb.PrewriteValue.FromString(value) if value else None for value in values]
         keys: dict[int, set[str]] = {table_id: set() for table_id in parts}
         for value in parsed:
-            for table_id, text in keys_of(value, parts) if value is not None else ():
+            for table_id, text in changed_keys(value, parts) if value is not None else ():
                 keys[table_id].add(text)
         snapshots = {table_id: self._keys[table_id].of(texts) for table_id, texts in keys.items()}
         is_read: dict[int, IsRead] = {table_id: _is_read(of, snapshot) for table_id, of in snapshots.items()}
-        return [b"" if value is None else only_read(value, parts, is_read) for value in parsed]
+        return [b"" if value is None else filter_read_rows(value, parts, is_read) for value in parsed]
 
 
-def _exchanged(single: SingleStatement) -> tuple[str, str] | None:
-    """The table whose rows change places with those of a partition."""
+def _exchanged_table(single: SingleStatement) -> tuple[str, str] | None:
+    """The table whose rows are exchanged with those of a partition."""
     pairs = enumerate(pairwise(single.tokens))
     at = next((n for n, (token, next_) in pairs if token.is_word("EXCHANGE") and next_.is_word("PARTITION")), None)
     if at is None:
@@ -233,39 +238,39 @@ def _is_read(snapshots: Mapping[str, int], until: int) -> IsRead:
     return lambda text: snapshots[text] <= until
 
 
-class _Place:
-    """The place of a snapshot, compared with transactions of the log."""
+class _SnapshotBoundary:
+    """The position of a snapshot, compared with transactions of the log."""
 
     def __init__(self, flavor: Flavor, position: Position) -> None:
         self._flavor, self._position = flavor, position
         self._done = parse_gtid_set(flavor, position.gtids) if position.gtids else None
 
-    def has(self, transaction: SourceTransaction) -> bool:
-        """Whether the snapshot has what `transaction` did."""
+    def contains(self, transaction: SourceTransaction) -> bool:
+        """Whether the snapshot includes `transaction`."""
         if self._done is None:
             end = transaction.end
             return _number(end.file, end.offset) <= _number(self._position.file, self._position.offset)
         if not _GTID.fullmatch(transaction.id):
-            raise CannotJoin(f"transaction {transaction.id} between two snapshots has no GTID")
+            raise CannotCombineSnapshots(f"transaction {transaction.id} between two snapshots has no GTID")
         return self._done.contains(transaction.id.removesuffix("/ddl"))
 
-    def covers(self, other: Position) -> bool:
-        """Whether this place is at or behind `other`, of the same log."""
+    def is_at_or_after(self, other: Position) -> bool:
+        """Whether this position is at or after `other`, of the same log."""
         if self._done is not None:
             return self._done.contains_set(parse_gtid_set(self._flavor, other.gtids))
         at = _number(self._position.file, self._position.offset)
         return not other.gtids and at >= _number(other.file, other.offset)
 
     def is_reached(self, source_log: SourceLog) -> bool:
-        """Whether the log is read up to here."""
+        """Whether the log has been read up to here."""
         at = source_log.position
         if self._done is not None:
             return parse_gtid_set(self._flavor, at.gtids).contains_set(self._done)
-        return max(_number(at.file, at.offset), _number(*source_log.taken)) >= _number(
+        return max(_number(at.file, at.offset), _number(*source_log.received_position)) >= _number(
             self._position.file, self._position.offset
         )
 
 
 def _number(file: str, offset: int) -> tuple[int, int]:
-    """A place of a log without GTIDs, as places of one server compare."""
+    """The sort key of a position without GTIDs, among positions of one server."""
     return int(file.rpartition(".")[2] or 0), offset

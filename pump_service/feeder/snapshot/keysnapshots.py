@@ -1,7 +1,7 @@
-"""In which snapshot a row was read, by the first column of its key: asked of the source, which compares as it did then.
+"""In which snapshot a row was read, by the first column of its key: the source decides, comparing as it did then.
 
-The ranges of a table have bounds that are literals. Collations differ by server and version, so no other comparison
-than the server's own tells on which side of a bound a key lies.
+The ranges of a table have literals as bounds. Collations differ by server and version, so only the server's own
+comparison shows on which side of a bound a key lies.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
 _AT_ONCE = 500
-"""Keys of a question."""
+"""Keys in one query."""
 
 
 class KeySnapshots:
-    """Of table `name`, whose ranges are those of `stored` and cut by `column`; `link` is a session of `opening`."""
+    """Keys of table `name`, whose ranges are `stored` and split by `column`; `link` is a session of `opening`."""
 
     def __init__(self, link: Link, name: Name, column: ColumnInfo, stored: Sequence[tuple[str, str, int]]) -> None:
         self._link = link
@@ -45,12 +45,12 @@ class KeySnapshots:
         rows = " UNION ALL ".join(f"SELECT {n} AS n, {value} AS v" for n, value in enumerate(values))
         for number, snapshot in ask(self._link, f"SELECT n, {self._case} FROM ({rows}) AS k"):
             if snapshot is None:
-                raise SourceRefused("the source reads a key of its log as NULL", where={"key": texts[int(number)]})
+                raise SourceRefused("the source reads a key from its log as NULL", where={"key": texts[int(number)]})
             self._known[texts[int(number)]] = int(snapshot)
 
 
 def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
-    """A template that makes a literal a value of the column's own type."""
+    """A template that converts a literal to the column's own type."""
     if column.is_binary or column.tp not in t.STRINGS:
         casts = {t.DURATION: "TIME(6)", t.DATE: "DATE", t.NEWDATE: "DATE"}
         moment = "DATETIME(6)" if column.tp in t.MOMENTS else ""
@@ -62,6 +62,6 @@ def _typed_literal(link: Link, name: Name, column: ColumnInfo) -> str:
     )
     rows = ask(link, query, (*name, column.name))
     if not rows:
-        raise SourceRefused("the source has this column no more", where={"column": ".".join((*name, column.name))})
+        raise SourceRefused("the source no longer has this column", where={"column": ".".join((*name, column.name))})
     charset, collation = rows[0]
     return f"CONVERT({{}} USING {charset}) COLLATE {collation}"

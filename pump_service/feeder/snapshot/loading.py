@@ -1,9 +1,9 @@
-"""The full load of a source at its first start: its definitions, then all its rows, and then its log from their place.
+"""The full load of a source at its first start: its definitions, then all its rows, then its log from that position on.
 
-The definitions are published first, as DDL, so that mirror and target make the tables. The rows are prewritten as they
-are read and stay open: one durable step commits all of them together with the position from which the log is read.
-Chunks that are prewritten are kept over whatever ends an attempt (`kept`): the next one reads the rest in a new
-snapshot, and what the log changed in between of what was read (`catchup`). Nothing has seen a row before that step.
+The definitions are published first, as DDL, so that mirror and target create the tables. The rows are prewritten as
+they are read and stay open: one durable step commits all of them, together with the position from which the log is
+read. Prewritten chunks survive an interrupted attempt (`loadstate`): the next attempt reads the rest in a new snapshot,
+and the changes that the log made meanwhile to what was read (`catchup`). No row is visible before the durable step.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pymysql.constants import ER
 
 from binlake.errors import BinlakeError, Permanent, SourceRefused, SourceUnavailable, Transient
 from binlake.mysqlbinlog.definitions.changes import SchemaChange
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
-from pump_service.feeder.journal import Batch, Journal, Place
-from pump_service.feeder.publisher import Ddl, Held, Outgoing, Publisher, Stopped
-from pump_service.feeder.server import Link, connect, flavor_of, log_end
+from pump_service.feeder.journal import Batch, Journal, ReadPosition
+from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
+from pump_service.feeder.server import Link, connect, flavor_of, read_log_end
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp, check_next
-from pump_service.feeder.snapshot.keeping import ChunkKeeper
-from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace, load_record, record_facts
+from pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
+from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, load_facts, read_load_record
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
-from pump_service.feeder.snapshot.structures import count_moves, describe_source, guess_rows
-from pump_service.feeder.startplace import read_identity
+from pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
+from pump_service.feeder.startposition import read_identity
 
 log = structlog.get_logger()
 
-_TRIES = 10  # openings between which DDL may run
-_AGAIN_S = 1.0  # before a snapshot that DDL ended is taken again
-_READ_TIMEOUT_S = 600  # of one answer: the bound of a chunk may be far
+_TRIES = 10  # times a snapshot is opened before giving up because DDL keeps running
+_RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
+_READ_TIMEOUT_S = 600  # for one answer: finding the bound of a chunk may take long
 _PRIVILEGES = frozenset(
     {
         ER.TABLEACCESS_DENIED_ERROR,
@@ -54,16 +54,16 @@ _PRIVILEGES = frozenset(
 
 
 def needs_load(journal: Journal, source: SourceFile) -> bool:
-    """Whether `source` is to be loaded: it was never read, or its load did not end."""
-    if source.name in journal.places():
-        return load_record(journal, source.name).get("state") == "loading"
+    """Whether `source` must be loaded: it was never read, or its load is unfinished."""
+    if source.name in journal.read_positions():
+        return read_load_record(journal, source.name).get("state") == "loading"
     return source.start.mode == "snapshot"
 
 
 @dataclass
 class Loader:
-    """Loads `source`, whose log is read as replica `server_id`; `watch` is given the progress of each attempt when it
-    begins."""
+    """Loads `source`, whose log is read as replica `server_id`; `watch` is called with the progress of each attempt at
+    its start."""
 
     source: SourceFile
     journal: Journal
@@ -74,21 +74,21 @@ class Loader:
     server_id: int = 0
 
     def load(self) -> None:
-        """Return when all rows are committed, and the journal has the position behind them.
+        """Returns when all rows are committed and the journal has the position after them.
 
-        Raises SourceUnavailable, Transient, Stopped: called again, it goes on; SourceRefused, SchemaError: it begins
-        again. Whatever it raises, nothing of the load is seen.
+        Raises SourceUnavailable, Transient, Stopped: called again, it continues; SourceRefused, SchemaError: it starts
+        over. Whatever it raises, nothing of the load is visible.
         """
         while True:
-            load = KeptLoad(self.journal, self.source.name)
+            load = LoadState(self.journal, self.source.name)
             try:
-                self._go_on(load)
+                self._continue(load)
             except SnapshotChanged as error:
                 load.read_again([error.table])
-                self._again(error)
-            except CannotJoin as error:
+                self._wait_before_retry(error)
+            except CannotCombineSnapshots as error:
                 load.forget()
-                self._again(error)
+                self._wait_before_retry(error)
             except (Permanent, err.Error) as error:
                 known = _source_error(error) if isinstance(error, err.Error) else error
                 if isinstance(known, Permanent):
@@ -97,50 +97,50 @@ class Loader:
             else:
                 return
 
-    def _again(self, error: BinlakeError) -> None:
-        log.warning("snapshot_again", source=self.source.name, reason=str(error))
-        if self.stopped.wait(_AGAIN_S):
+    def _wait_before_retry(self, error: BinlakeError) -> None:
+        log.warning("snapshot_retried", source=self.source.name, reason=str(error))
+        if self.stopped.wait(_RETRY_S):
             raise Stopped from error
 
-    def _go_on(self, load: KeptLoad) -> None:
+    def _continue(self, load: LoadState) -> None:
         if load.is_read:
-            # By a process that is gone, and with it what it knew of names that moved.
-            progress, doubtful = self._watched({}, load), set(load.tables)
+            # Read by an earlier process; which names may have moved is no longer known.
+            progress, maybe_moved = self._start_progress({}, load), set(load.tables)
         else:
-            progress, doubtful = self._read_rest(load)
-        uncommitted = Held(self.source.name)
+            progress, maybe_moved = self._read_rest(load)
+        uncommitted = UncommittedBatches(self.source.name)
         try:
-            self._join(load, uncommitted, progress, doubtful)
+            self._order_batches(load, uncommitted, progress, maybe_moved)
             self._commit(uncommitted, load, progress)
         except BaseException:
             self.publisher.abandon(uncommitted)
             raise
 
-    def _watched(self, guesses: Mapping[Name, int], load: KeptLoad) -> Progress:
+    def _start_progress(self, guesses: Mapping[Name, int], load: LoadState) -> Progress:
         progress = Progress.of(guesses, load.tables, load.from_ts, load.began)
         progress.resume(load.tables)
         self.watch(progress)
         return progress
 
-    def _read_rest(self, load: KeptLoad) -> tuple[Progress, set[Name]]:
-        """Read in a new snapshot what is not read yet; also the tables whose names may have moved before they were."""
-        snapshot, databases, moves = self._open()
+    def _read_rest(self, load: LoadState) -> tuple[Progress, set[Name]]:
+        """Read the rest in a new snapshot; also returns the tables whose names may have moved before they were read."""
+        snapshot, databases, moves = self._open_snapshot()
         with snapshot:
             began_ms = time.time_ns() // 1_000_000
             identity = read_identity(snapshot.sessions[0], snapshot.flavor)
-            place = SnapshotPlace(snapshot.position, identity.uuid)
+            snapshot_position = SnapshotPosition(snapshot.position, identity.uuid)
             if load.has_rows:
-                check_next(snapshot.sessions[0], snapshot.flavor, load.snapshots, place, identity)
-            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, load, place)
-            progress = self._watched(guess_rows(snapshot.sessions[0], load.tables), load)
+                check_next_snapshot(snapshot.sessions[0], snapshot.flavor, load.snapshots, snapshot_position, identity)
+            tables, version = self._publish_definitions(snapshot.position, databases, began_ms, load, snapshot_position)
+            progress = self._start_progress(estimate_rows(snapshot.sessions[0], load.tables), load)
             left = [table for table in tables if not table.ranges.is_complete]
             log.info(
-                "snapshot_begins", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
+                "snapshot_started", source=self.source.name, tables=len(tables), gtids=snapshot.position.gtids,
                 number=len(load.snapshots) - 1, tables_left=len(left),
             )  # fmt: skip
             limits = {"chunk_rows": self.source.snapshot.chunk_rows, "most_rows": self.source.snapshot.chunk_rows}
             reader = SnapshotReader(snapshot, left, version, progress, moves=moves, **limits)
-            keeper = ChunkKeeper(self.publisher, self.source.name, load, began_ms)
+            keeper = ChunkWriter(self.publisher, self.source.name, load, began_ms)
             try:
                 with closing(reader.values()) as values:
                     for value in values:
@@ -150,30 +150,32 @@ class Loader:
                 keeper.flush()
             finally:
                 keeper.abandon()
-        return progress, reader.doubtful
+        return progress, reader.maybe_moved
 
-    def _join(self, load: KeptLoad, uncommitted: Held, progress: Progress, doubtful: set[Name]) -> None:
-        """The load in the order of its commits: what was read in each snapshot, and what the log then changed."""
+    def _order_batches(
+        self, load: LoadState, uncommitted: UncommittedBatches, progress: Progress, maybe_moved: set[Name]
+    ) -> None:
+        """Put the load's batches in commit order: the rows of each snapshot, then their changes in the log."""
         batches = load.batches()
-        caught: dict[int, list[Batch]] = {number: [] for number in batches}
-        if len(load.snapshots) > 1 or doubtful:
+        changes: dict[int, list[Batch]] = {number: [] for number in batches}
+        if len(load.snapshots) > 1 or maybe_moved:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
-            end = self._log_end() if doubtful else None
+            end = self._log_end() if maybe_moved else None
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
-                lambda: open_session(self._connect, flavor), self.stopped, doubtful, end,
+                lambda: open_session(self._connect, flavor), self.stopped, maybe_moved, end,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
-                caught[number] += self.publisher.hold(uncommitted, outgoing)
-        uncommitted.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
+                changes[number] += self.publisher.prewrite(uncommitted, outgoing)
+        uncommitted.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *changes[number])]
 
     def _log_end(self) -> Position:
         with closing(self._connect()) as link:
-            return log_end(link)
+            return read_log_end(link)
 
-    def _open(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
-        """A snapshot, the definitions that its tables have in it, and how many names had moved before it."""
+    def _open_snapshot(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
+        """A snapshot, the definitions of its tables, and the count of moved names before it."""
         with closing(self._connect()) as link:
             before = describe_source(link)
             for _ in range(_TRIES):
@@ -189,7 +191,7 @@ class Loader:
                     return snapshot, after, moves
                 snapshot.close()
                 before = after
-        raise Transient("the source's definitions change all the time", hint="start again when its DDL is over")
+        raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
 
     def _connect(self) -> Link:
         """A session at the first of the source's servers that answers."""
@@ -197,7 +199,7 @@ class Loader:
             try:
                 return connect(self.source, address, read_timeout=_READ_TIMEOUT_S)
             except SourceUnavailable as error:
-                log.warning("server_away", source=self.source.name, error=str(error))
+                log.warning("server_unavailable", source=self.source.name, error=str(error))
         return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
     def _publish_definitions(
@@ -205,10 +207,10 @@ class Loader:
         position: Position,
         databases: Sequence[DatabaseDescription],
         began_ms: int,
-        load: KeptLoad,
-        place: SnapshotPlace,
+        load: LoadState,
+        snapshot_position: SnapshotPosition,
     ) -> tuple[list[SourceTable], int]:
-        """The tables of the load, by their definitions in the catalog, which are published; and their SchemaVersion."""
+        """Publish the definitions; returns the tables of the load as the catalog has them, and the SchemaVersion."""
         name, catalog = self.source.name, self.catalog
         from_ts = load.from_ts or self.publisher.fetch_ts(name)
         with catalog.lock:
@@ -219,15 +221,15 @@ class Loader:
                 for table in texts
                 if self.source.snapshot.loads(*table) and (definition := catalog.table(name, *table)) is not None
             }
-            load.fit({table: definition.id for table, definition in definitions.items()})
-            facts = load.facts(place, from_ts)
+            load.fit_tables({table: definition.id for table, definition in definitions.items()})
+            facts = load.start_snapshot(snapshot_position, from_ts)
             if changes:
-                uncommitted = Held(name)
-                self.publisher.hold(uncommitted, _definitions(changes, position, began_ms))
+                uncommitted = UncommittedBatches(name)
+                self.publisher.prewrite(uncommitted, _definitions(changes, position, began_ms))
                 self.publisher.commit(uncommitted, position, facts)
             else:
-                # Its last commit_ts stays: by it the registry knows the folder for the newest one.
-                known = self.journal.places().get(name) or Place(position)
+                # Its last commit_ts stays: the registry recognises the newest folder by it.
+                known = self.journal.read_positions().get(name) or ReadPosition(position)
                 self.journal.commit([], {name: replace(known, position=position)}, facts=facts)
             tables = [
                 SourceTable(table, definition, texts[table], load.tables[table].ranges)
@@ -235,21 +237,21 @@ class Loader:
             ]
             return tables, catalog.version
 
-    def _commit(self, uncommitted: Held, load: KeptLoad, progress: Progress) -> None:
+    def _commit(self, uncommitted: UncommittedBatches, load: LoadState, progress: Progress) -> None:
         progress.state = "committing"
         name, position = self.source.name, load.snapshots[-1].position
         state = progress.to_json()
         done = {key: state[key] for key in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
-        facts = record_facts(name, record)
+        facts = load_facts(name, record)
         commit_ts = 0
         if uncommitted.batches:
             commit_ts = self.publisher.commit(uncommitted, position, facts, is_load=True)
         else:
-            place = self.journal.places()[name]
-            self.journal.commit([], {name: place}, facts=facts, loaded=name)
-            commit_ts = place.commit_ts
-        self.journal.set_facts(record_facts(name, {**record, "commit_ts": str(commit_ts)}))
+            snapshot_position = self.journal.read_positions()[name]
+            self.journal.commit([], {name: snapshot_position}, facts=facts, loaded=name)
+            commit_ts = snapshot_position.commit_ts
+        self.journal.set_facts(load_facts(name, {**record, "commit_ts": str(commit_ts)}))
         progress.commit_ts, progress.state = commit_ts, "done"
         log.info(
             "snapshot_done", source=name, commit_ts=str(commit_ts), snapshots=len(load.snapshots),
@@ -271,7 +273,7 @@ def _source_error(error: err.Error) -> BinlakeError:
     code, text = (error.args[0] if error.args else 0), error.args[-1:]
     if code in _PRIVILEGES or isinstance(error, err.ProgrammingError):
         return SourceRefused(
-            f"the source refuses the load: {code} {text}",
+            f"the source refused the load: {code} {text}",
             hint="the user needs SELECT, RELOAD (or LOCK TABLES), REPLICATION SLAVE and REPLICATION CLIENT",
         )
-    return SourceUnavailable(f"the source broke the load off: {code} {text}")
+    return SourceUnavailable(f"the source interrupted the load: {code} {text}")

@@ -1,7 +1,7 @@
 """Opens a consistent snapshot: sessions that all see the source as it was at one position of its log.
 
-MariaDB tells each session the position of its snapshot, so that its sessions are opened without a lock and compared.
-MySQL does not: a lock that lasts as long as the opening keeps commits away meanwhile.
+MariaDB shows each session the position of its snapshot, so its sessions are opened without a lock and compared. MySQL
+does not: a lock blocks commits while the sessions are opened.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import qualified
-from pump_service.feeder.server import Link, ask, log_end
+from pump_service.feeder.server import Link, ask, read_log_end
 
 log = structlog.get_logger()
 
 _TRIES = 20
-"""Openings of MariaDB's sessions without a lock before one is taken."""
+"""Times MariaDB's sessions are opened without a lock before a lock is taken."""
 _LOCK_WAIT_S = 30
 _REFUSED = (ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
 _SETTINGS = (
@@ -36,12 +36,12 @@ _LIMITS = {
     Flavor.MARIADB: "SET max_statement_time = 0",
     Flavor.MYSQL: "SET max_execution_time = 0",
 }
-"""A server may end long statements; these are long."""
+"""Lifts the server's limit on statement time: these statements take long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`sessions` that see the source at `position`, each for one reader at a time."""
+    """`sessions` that see the source at `position`, each used by one reader at a time."""
 
     flavor: Flavor
     position: Position
@@ -61,10 +61,9 @@ class Snapshot:
 
 
 def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, tables: Sequence[Name]) -> Snapshot:
-    """A snapshot with at most `sessions` sessions; `tables` are locked where the server grants no greater lock.
+    """A snapshot with at most `sessions` sessions; `tables` are locked if the server does not grant a global lock.
 
-    Raises SourceUnavailable when the source does not answer or is not still for a moment, SourceRefused when it has
-    no log.
+    Raises SourceUnavailable if the source does not answer or cannot be locked, SourceRefused if it has no log.
     """
     links: list[Link] = []
     try:
@@ -74,16 +73,16 @@ def open_snapshot(connect: Callable[[], Link], flavor: Flavor, sessions: int, ta
             return _open_mariadb(connect, links)
         with _lock(connect, tables):
             _begin(links)
-            return Snapshot(flavor, log_end(links[0]), tuple(links))
+            return Snapshot(flavor, read_log_end(links[0]), tuple(links))
     except BaseException as error:
         Snapshot(flavor, Position("", 0), tuple(links)).close()
         if isinstance(error, err.Error):
-            raise SourceUnavailable(f"the source opens no snapshot: {error.args}") from error
+            raise SourceUnavailable(f"the source cannot open a snapshot: {error.args}") from error
         raise
 
 
 def open_session(connect: Callable[[], Link], flavor: Flavor) -> Link:
-    """A session that shows values, and compares keys, as those of a snapshot."""
+    """A session with the settings of a snapshot's sessions: it shows values and compares keys the same way."""
     link = connect()
     for statement in (*_SETTINGS, _LIMITS[flavor]):
         ask(link, statement)
@@ -99,9 +98,9 @@ def _begin(links: Sequence[Link]) -> None:
 def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
     for _ in range(_TRIES):
         _begin(links)
-        places = [_mariadb_place(link) for link in links]
-        if len(set(places)) == 1:
-            return _mariadb_snapshot(places[0], links)
+        positions = [_mariadb_position(link) for link in links]
+        if len(set(positions)) == 1:
+            return _mariadb_snapshot(positions[0], links)
     try:
         with _global_lock(connect):
             _begin(links)
@@ -115,26 +114,26 @@ def _open_mariadb(connect: Callable[[], Link], links: list[Link]) -> Snapshot:
             link.close()
         del links[1:]
         _begin(links)
-    return _mariadb_snapshot(_mariadb_place(links[0]), links)
+    return _mariadb_snapshot(_mariadb_position(links[0]), links)
 
 
-def _mariadb_place(link: Link) -> tuple[str, int]:
+def _mariadb_position(link: Link) -> tuple[str, int]:
     status = {name.lower(): value for name, value in ask(link, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not status.get("binlog_snapshot_file"):
         raise SourceRefused("the server writes no binary log", hint="start it with --log-bin and binlog_format = ROW")
     return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"])
 
 
-def _mariadb_snapshot(place: tuple[str, int], links: Sequence[Link]) -> Snapshot:
-    file, offset = place
-    gtids = str(ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", place)[0][0] or "")
+def _mariadb_snapshot(file_offset: tuple[str, int], links: Sequence[Link]) -> Snapshot:
+    file, offset = file_offset
+    gtids = str(ask(links[0], "SELECT BINLOG_GTID_POS(%s, %s)", file_offset)[0][0] or "")
     position = Position(file, offset, parse_gtid_set(Flavor.MARIADB, gtids).text())
     return Snapshot(Flavor.MARIADB, position, tuple(links))
 
 
 @contextlib.contextmanager
 def _lock(connect: Callable[[], Link], tables: Sequence[Name]) -> Iterator[None]:
-    """Keep commits away: of the whole server, or of `tables` where the user may not lock that (as in most clouds)."""
+    """Block commits: on the whole server, or to `tables` if the user may not lock the server (as in most clouds)."""
     with contextlib.ExitStack() as locks:
         try:
             locks.enter_context(_global_lock(connect))

@@ -1,4 +1,4 @@
-"""How far a full load is: rows and chunks of each table, for the status port and whoever watches it."""
+"""The progress of a full load: rows and chunks of each table, for the status port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pump_service.feeder.snapshot.tableload import TableLoad
 
 @dataclass
 class TableProgress:
-    """`estimated`: the server's guess of its rows; `done`: all its chunks are read."""
+    """`estimated`: the server's estimate of the rows; `done`: all chunks are read."""
 
     estimated: int
     rows: int = 0
@@ -24,8 +24,9 @@ class TableProgress:
 
 @dataclass
 class Progress:
-    """Of one load; thread-safe. `state`: `reading`, `catching up` (with the log, where it was read in several
-    snapshots), `committing` or `done`; then it is in (`from_ts`, `commit_ts`]. `began`: Unix seconds of its first try.
+    """Progress of one load; thread-safe. `state`: `reading`, `catching up` (with the log, if read in several
+    snapshots), `committing` or `done`: then it lies in (`from_ts`, `commit_ts`]. `began`: Unix seconds of the first
+    attempt.
     """
 
     tables: dict[Name, TableProgress]
@@ -39,29 +40,29 @@ class Progress:
     def of(
         cls, guesses: Mapping[Name, int], names: Iterable[Name], from_ts: int = 0, began: float | None = None
     ) -> Progress:
-        """Of the tables `names`, of which nothing is read. `began`: None = now."""
+        """Progress of the tables `names`, of which nothing is read yet. `began`: None = now."""
         tables = {name: TableProgress(guesses.get(name, 0)) for name in names}
         return cls(tables, from_ts, began=time.time() if began is None else began)
 
     def resume(self, tables: Mapping[Name, TableLoad]) -> None:
-        """Count what attempts before this one have read."""
+        """Count what earlier attempts have read."""
         with self._lock:
             for name, load in tables.items():
                 table = self.tables[name]
                 table.rows, table.chunks, table.done = load.rows, load.chunks, load.ranges.is_complete
 
     def add_rows(self, name: Name, rows: int) -> None:
-        """So many more rows of a table."""
+        """Count more rows of a table."""
         with self._lock:
             self.tables[name].rows += rows
 
     def add_chunk(self, name: Name) -> None:
-        """One more chunk of a table is read."""
+        """Count one more chunk of a table."""
         with self._lock:
             self.tables[name].chunks += 1
 
     def finish(self, name: Name) -> None:
-        """A table is read."""
+        """Mark a table as read."""
         with self._lock:
             self.tables[name].done = True
 

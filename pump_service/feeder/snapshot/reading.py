@@ -1,8 +1,8 @@
-"""Reads all tables of a snapshot, by as many threads as it has sessions, into values that a P can carry.
+"""Reads all tables of a snapshot, with one thread per session, into values that fit into a P.
 
-Each table is compared with its structure again behind its last chunk: a snapshot shows old rows by today's columns, and
-says so on some servers only. A difference ends the reading: the table is read again in a new snapshot. Names that move
-show in no structure: where the server has run such statements, the log has to tell whether they named the table.
+After each chunk the table's structure is checked again: a snapshot shows old rows with the current columns, and only
+some servers report that. A difference ends the reading: the table is read again in a new snapshot. Moved names show in
+no structure: if the server has run such statements, the log must show whether they named the table.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import Transient
-from binlake.mysqlbinlog.definitions.described import with_shown_characters
+from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.rowimage.transactions import value_of_inserts
 from binlake.mysqlbinlog.tablerows.chunks import Chunk, Chunks
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.mysqlbinlog.tablerows.ranges import Ranges
-from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, in_blocks
+from binlake.mysqlbinlog.tablerows.rowblocks import BlockWriter, group_into_blocks
 from binlake.mysqlbinlog.tablerows.rowtexts import select_columns
 from binlake.mysqlbinlog.tablerows.textrows import query_rows
 from binlake.rows.schema import TableDef
@@ -30,33 +30,33 @@ from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot
 from pump_service.feeder.snapshot.progress import Progress
-from pump_service.feeder.snapshot.structures import count_moves, table_text
+from pump_service.feeder.snapshot.structures import count_moves, read_create_text
 
 CHUNK_ROWS = 50_000
 MOST_ROWS, MOST_BYTES = 10_000, 1 << 20
-"""Of one value: what a transaction of the source that is not large has."""
+"""Limits of one value: about those of a small transaction of the source."""
 _WAITING = 4
-"""Values that each reader may have ready."""
+"""Values that each reader may queue."""
 _CHANGED = (ER.TABLE_DEF_CHANGED, ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR)
 _POLL_S = 0.2
 
 
 class SnapshotChanged(Transient):
-    """The definition of `table` changed while its rows were read: a new snapshot has them."""
+    """The definition of `table` changed while its rows were read: it must be read in a new snapshot."""
 
     def __init__(self, table: Name) -> None:
         super().__init__(
             "a table's definition changed while its snapshot was read",
             where={"table": ".".join(table)},
-            hint="it is read again in a new snapshot; keep DDL away from the source until the load is done",
+            hint="it is read again in a new snapshot; run no DDL at the source until the load is done",
         )
         self.table = table
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A serialised PrewriteValue with `rows` inserts of one table. `is_last`: no other of `chunk` comes behind it; of
-    a chunk without rows it is empty."""
+    """A serialised PrewriteValue with `rows` inserts of one table. `is_last`: the last one of `chunk`; it is empty for
+    a chunk without rows."""
 
     name: Name
     rows: int
@@ -67,7 +67,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table to read: `name` at the source, its `definition` there, the statement that makes it, and what is left."""
+    """A table to read: its `name` at the source, `definition`, CREATE statement (`text`), and `ranges` left to read."""
 
     name: Name
     definition: TableDef
@@ -78,8 +78,8 @@ class SourceTable:
 class SnapshotReader:
     """Reads `tables` of `snapshot` as rows of schema version `schema_version`.
 
-    `moves`: what `count_moves` said before it was opened. `doubtful`: tables whose name may have moved by their last
-    chunk, complete when all is read.
+    `moves`: the result of `count_moves` before the snapshot was opened. `maybe_moved`: tables whose name may have moved
+    by their last chunk; complete once everything is read.
     """
 
     def __init__(
@@ -98,15 +98,15 @@ class SnapshotReader:
         self._progress = progress
         self._most_rows = most_rows
         self._moves = moves
-        self.doubtful: set[Name] = set()
-        # The greatest first: a small one fills the gap at the end.
+        self.maybe_moved: set[Name] = set()
+        # The largest first: small ones fill the gap at the end.
         tables = sorted(tables, key=lambda table: progress.tables[table.name].estimated, reverse=True)
-        self._work = [_Work(table, chunk_rows) for table in tables]
+        self._work = [_TableWork(table, chunk_rows) for table in tables]
         self._ready: queue.Queue[Value | BaseException | None] = queue.Queue(_WAITING * len(snapshot.sessions))
         self._stopped = threading.Event()
 
     def values(self) -> Generator[Value]:
-        """All rows, chunks in no order. Raises SnapshotChanged, SourceUnavailable, and pymysql's other errors."""
+        """All rows, chunks in any order. Raises SnapshotChanged, SourceUnavailable, and pymysql's other errors."""
         threads = [
             threading.Thread(target=self._read_all, args=(link,), name=f"snapshot-{number}", daemon=True)
             for number, link in enumerate(self._snapshot.sessions)
@@ -139,20 +139,20 @@ class SnapshotReader:
             with contextlib.suppress(_Stopped):
                 self._hand_over(error)
 
-    def _read_table(self, link: Link, work: _Work) -> None:
+    def _read_table(self, link: Link, work: _TableWork) -> None:
         while True:
-            # What a statement locks against DDL, also the one that looks for the bound, stays locked to the
-            # transaction's end, or to a savepoint's (MySQL; MariaDB keeps it).
+            # A statement, also the one that finds the bound, keeps its lock against DDL until the transaction ends,
+            # or until a rollback to a savepoint (MySQL; MariaDB keeps the lock).
             ask(link, "SAVEPOINT chunk")
-            chunk = work.begin(link)
+            chunk = work.begin_chunk(link)
             if chunk is None:
                 return
             self._read_chunk(link, work.table, chunk)
             ask(link, "ROLLBACK TO SAVEPOINT chunk")
             self._progress.add_chunk(work.table.name)
-            if work.end():
+            if work.end_chunk():
                 if not self._moves or count_moves(link) != self._moves:
-                    self.doubtful.add(work.table.name)
+                    self.maybe_moved.add(work.table.name)
                 self._progress.finish(work.table.name)
 
     def _read_chunk(self, link: Link, table: SourceTable, chunk: Chunk) -> None:
@@ -166,13 +166,13 @@ class SnapshotReader:
             if error.args[0] in _CHANGED:
                 raise SnapshotChanged(table.name) from error
             raise
-        if table_text(link, table.name) != with_shown_characters(table.text):
+        if read_create_text(link, table.name) != mask_four_byte_characters(table.text):
             raise SnapshotChanged(table.name)
         self._hand_over(replace(last, is_last=True))
 
     def _values_of(self, link: Link, table: SourceTable, chunk: Chunk) -> Iterator[Value]:
         writer, table_id = BlockWriter(table.definition), table.definition.id
-        for packets in in_blocks(query_rows(link, chunk_query(table, chunk))):
+        for packets in group_into_blocks(query_rows(link, chunk_query(table, chunk))):
             for rows, entries in writer.write(packets).parts(self._most_rows, MOST_BYTES):
                 yield Value(table.name, rows, value_of_inserts(self._version, table_id, entries, rows), chunk)
             self._progress.add_rows(table.name, len(packets))
@@ -186,11 +186,11 @@ class SnapshotReader:
 
 
 class _Stopped(Exception):
-    """Nobody takes the values any more."""
+    """Nobody reads the values any more."""
 
 
-class _Work:
-    """A table's chunks: those to give out, and how many are being read."""
+class _TableWork:
+    """A table's chunks: those still to be assigned, and the number being read."""
 
     def __init__(self, table: SourceTable, chunk_rows: int) -> None:
         self.table = table
@@ -198,15 +198,15 @@ class _Work:
         self._open = 0
         self._lock = threading.Lock()
 
-    def begin(self, link: Link) -> Chunk | None:
-        """The next chunk; None when all are given out."""
+    def begin_chunk(self, link: Link) -> Chunk | None:
+        """The next chunk; None when all are assigned."""
         with self._lock:
             chunk = self._chunks.take(link)
             self._open += chunk is not None
             return chunk
 
-    def end(self) -> bool:
-        """A chunk is read; whether the table is."""
+    def end_chunk(self) -> bool:
+        """Call when a chunk is read; returns whether the whole table is."""
         with self._lock:
             self._open -= 1
             return not self._open and self._chunks.ranges.next() is None

@@ -1,4 +1,4 @@
-"""The definitions of a source's tables as its server describes them now, and whether a snapshot can read them."""
+"""The current definitions of a source's tables as its server describes them, and whether a snapshot can read them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pymysql import err
 from pymysql.constants import ER
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.definitions.described import (
+from binlake.mysqlbinlog.definitions.descriptions import (
     SESSION,
     DatabaseDescription,
     describe_all,
-    with_shown_characters,
-    without_next_number,
+    mask_four_byte_characters,
+    strip_auto_increment,
 )
 from binlake.mysqlbinlog.tablerows.link import Name
 from binlake.statements.literal import qualified
 from pump_service.feeder.server import Link, ask, ask_by_name, flavor_of
 
 _CONSISTENT = frozenset({"INNODB", "ROCKSDB"})
-"""Engines whose tables a snapshot shows as of its own time."""
+"""Engines whose tables can be read in a consistent snapshot."""
 
 
 def describe_source(link: Link) -> list[DatabaseDescription]:
-    """All databases of users with their base tables; a tracker's are none of them. Raises pymysql's errors.
+    """All user databases with their base tables, without those of trackers. Raises pymysql's errors.
 
-    Two readings that are equal have no DDL between them: what was read in their middle has these definitions.
+    If two calls return the same, no DDL ran in between: what was read between them has these definitions.
     """
 
     query = partial(ask_by_name, link)
@@ -36,8 +36,8 @@ def describe_source(link: Link) -> list[DatabaseDescription]:
     return describe_all(query, flavor_of(link))
 
 
-def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
-    """The server's guess of the rows of each table. Raises SourceRefused naming one whose engine has no snapshots."""
+def estimate_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
+    """The server's row estimate for each table. Raises SourceRefused for a table whose engine has no snapshots."""
     query = "SELECT table_schema, table_name, engine, table_rows FROM information_schema.tables"
     known = {(row[0], row[1]): (str(row[2]), int(row[3] or 0)) for row in ask(link, query)}
     guesses: dict[Name, int] = {}
@@ -47,25 +47,27 @@ def guess_rows(link: Link, tables: Iterable[Name]) -> dict[Name, int]:
             raise SourceRefused(
                 "a table's engine has no consistent snapshot",
                 where={"table": ".".join(name), "engine": engine},
-                hint="ALTER TABLE ... ENGINE = InnoDB, or leave the table out",
+                hint="ALTER TABLE ... ENGINE = InnoDB, or exclude the table",
             )
     return guesses
 
 
 def count_moves(link: Link) -> tuple[int, ...]:
-    """How many statements the server has run that may give a table's name the rows of another one.
+    """Number of statements the server has run that may give a table's name the rows of another table.
 
-    RENAME and EXCHANGE PARTITION leave definitions as they are, and a snapshot shows under a name the rows of the table
-    that has it today. () = the server does not say.
+    RENAME and EXCHANGE PARTITION keep definitions as they are, and a snapshot shows under a name the rows of the table
+    that currently has it. () = the server does not report them.
     """
     counted = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Com_alter_table', 'Com_rename_table')"
     return tuple(int(row[1]) for row in sorted(ask(link, counted)))
 
 
-def table_text(link: Link, name: Name) -> str | None:
-    """`TableDescription.create` of a table `with_shown_characters`; None where there is no such table."""
+def read_create_text(link: Link, name: Name) -> str | None:
+    """`TableDescription.create` of a table, with four-byte characters masked; None if there is no such table."""
     try:
-        return with_shown_characters(without_next_number(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1])))
+        return mask_four_byte_characters(
+            strip_auto_increment(str(ask(link, f"SHOW CREATE TABLE {qualified(*name)}")[0][1]))
+        )
     except err.ProgrammingError as error:
         if error.args[0] in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR):
             return None

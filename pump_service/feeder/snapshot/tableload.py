@@ -1,4 +1,4 @@
-"""What is read of one table of a load."""
+"""What has been read of one table of a load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from binlake.mysqlbinlog.tablerows.ranges import Ranges
 
 @dataclass
 class TableLoad:
-    """What is read of a table whose definition in the catalog has this id."""
+    """What has been read of a table whose definition in the catalog has this id."""
 
     table_id: int
     ranges: Ranges
@@ -26,6 +26,6 @@ class TableLoad:
 
     @classmethod
     def from_json(cls, text: str) -> TableLoad:
-        """As `to_json` gave it."""
+        """Parse the result of `to_json`."""
         values = json.loads(text)
         return cls(values["table_id"], Ranges.of(values["ranges"]), values["rows"], values["chunks"])

@@ -10,7 +10,7 @@ from support.binlogevents import START, UUID_1, Log, read_all, reader_of
 
 from binlake.errors import BinlakeError, LostRange, SourceRefused, WireError
 from binlake.mysqlbinlog.events.header import ARTIFICIAL, IGNORABLE, EventType
-from binlake.mysqlbinlog.events.transactions import Gtids
+from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.events.xa import Xid
 from binlake.mysqlbinlog.model import Flavor, Position, RowsEvent
 
@@ -37,7 +37,7 @@ def test_without_gtids_the_place_of_the_begin_is_the_id() -> None:
     for value in (1, 2):
         places.append(f"binlog.000001:{log.offset}")
         events += [log.gtid(anonymous=True), log.query("BEGIN"), log.table(), log.insert(value), log.xid()]
-    seen = read_all(reader_of(gtids=Gtids.NONE), events)
+    seen = read_all(reader_of(gtids=GtidOrigin.NONE), events)
     assert [one.id for one in seen] == places
     assert seen[-1].end == Position("binlog.000001", log.offset)
 
@@ -45,7 +45,7 @@ def test_without_gtids_the_place_of_the_begin_is_the_id() -> None:
 def test_an_old_log_has_no_event_before_begin() -> None:
     log = Log(checksums=False)
     events = [log.description(), log.query("BEGIN"), log.table(), log.insert(1), log.xid(), log.query("DROP TABLE t")]
-    rows, definition = read_all(reader_of(gtids=Gtids.NONE), events)
+    rows, definition = read_all(reader_of(gtids=GtidOrigin.NONE), events)
     assert len(rows.changes) == 1
     assert definition.statement is not None
     assert definition.id.startswith("binlog.000001:")
@@ -88,7 +88,7 @@ def test_from_the_head_of_a_file_the_set_is_known_and_what_is_below_the_offset_l
     events += log.inserted(8)
     offset = log.offset
     events += log.inserted(9)
-    (one,) = read_all(reader_of(gtids=Gtids.FROM_FILE, skip_below=offset), events)
+    (one,) = read_all(reader_of(gtids=GtidOrigin.FROM_FILE, skip_below=offset), events)
     assert (one.id, one.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
 
 
@@ -98,7 +98,7 @@ def test_what_is_in_no_file_counts_as_done_beside_a_head_that_does_not_have_it()
     log._number = 5
     events += log.inserted(6)
     start = Position("binlog.000001", 4, f"{UUID_1}:1-5")
-    (one,) = read_all(reader_of(start=start, gtids=Gtids.FROM_FILE), events)
+    (one,) = read_all(reader_of(start=start, gtids=GtidOrigin.FROM_FILE), events)
     assert one.end.gtids == f"{UUID_1}:1-6"
 
 
@@ -200,12 +200,12 @@ _REFUSED: dict[str, tuple[type[BinlakeError], str, Callable[[Log], list[bytes]]]
     "load data": (SourceRefused, "LOAD DATA", lambda log: [log.gtid(), log.event(EventType.BEGIN_LOAD_QUERY)]),
     "half rolled back": (
         SourceRefused,
-        "rolled back in part",
+        "partly rolled back",
         lambda log: [*log.inserted(1)[:-1], log.query("ROLLBACK")],
     ),
     "back to a savepoint": (
         SourceRefused,
-        "rolled back in part",
+        "partly rolled back",
         lambda log: [*log.inserted(1)[:-1], log.query("ROLLBACK TO `s`")],
     ),
     "a definition behind rows": (
@@ -258,5 +258,5 @@ def test_what_is_configured_to_be_passed_over_is() -> None:
     passed = {f"{UUID_1}:1", f"{UUID_1}:2"}
     seen = read_all(reader_of(refuses=lambda one: one not in passed), events)
     assert [(one.id, len(one.changes)) for one in seen] == [(f"{UUID_1}:{n}", n // 3) for n in (1, 2, 3)]
-    with pytest.raises(SourceRefused, match="rolled back in part"):
+    with pytest.raises(SourceRefused, match="partly rolled back"):
         read_all(reader_of(refuses=lambda one: one != f"{UUID_1}:1"), events)

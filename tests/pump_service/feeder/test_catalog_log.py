@@ -13,7 +13,7 @@ from support.followed import COPY, Followed
 from support.mariadb import MariaDb
 from support.sourcelog import end_of, transactions_until_now
 
-from binlake.mysqlbinlog.definitions.described import TableDescription
+from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY, table_info
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.schema.forms import Json

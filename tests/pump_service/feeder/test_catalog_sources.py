@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from binlake.errors import SchemaError
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription, TableDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, TableDescription
 from binlake.mysqlbinlog.definitions.statements import SingleStatement
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from pump_service.feeder.catalog import Catalog, SourceNames
@@ -39,7 +39,7 @@ def catalog(*names: SourceNames) -> Catalog:
 def test_a_database_of_two_sources_is_refused_and_a_new_name_is_the_way_on() -> None:
     both = catalog(SourceNames("a", Flavor.MYSQL), SourceNames("b", Flavor.MARIADB))
     assert len(both.adopt("a", [SHOP])) == 1
-    with pytest.raises(SchemaError, match="two sources have a database that is shop") as refused:
+    with pytest.raises(SchemaError, match="two sources have a database that is called shop") as refused:
         both.adopt("b", [SHOP])
     assert "rename-schema" in refused.value.hint
     assert both.version == 1

@@ -16,12 +16,12 @@ from support.mariadb import MariaDb, execute, rows
 from binlake.errors import SourceRefused
 from binlake.mysqlbinlog.rowimage import encode_transactions
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.beginning import begin_at_log
 from pump_service.feeder.connection import open_log
+from pump_service.feeder.firststart import start_at_log
 from pump_service.feeder.publisher import read_key
 from pump_service.feeder.settings import SourceFile
-from pump_service.feeder.snapshot.kept import load_record
 from pump_service.feeder.snapshot.loading import needs_load
+from pump_service.feeder.snapshot.loadstate import read_load_record
 from pump_service.feeder.snapshot.reading import SnapshotReader, Value
 
 pytestmark = pytest.mark.mariadb
@@ -56,10 +56,10 @@ def test_definitions_come_first_and_all_rows_are_committed_together(either: Mari
         ]
         assert rows_of(done) == 100
         assert len(done) == 2 + 3
-        record = load_record(loaded.journal, "s1")
+        record = read_load_record(loaded.journal, "s1")
         assert (record["state"], record["rows"], record["tables"]) == ("done", 100, 1)
         assert int(record["commit_ts"]) == loaded.journal.last_commit_ts()
-        assert loaded.journal.places()["s1"].position.gtids
+        assert loaded.journal.read_positions()["s1"].position.gtids
         assert len({(read_key(one.prewrite_key) or (0, ""))[1] for one in done}) == len(done)
         jobs = loaded.journal.jobs()
         assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(one.start_ts for one in done[2:])
@@ -74,7 +74,7 @@ def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path
     with closing(Loaded(server, tmp_path, pumps, CountingClock(), **lists)) as loaded:
         loaded.load()
         assert rows_of(committed(pumps)) == 100
-        assert load_record(loaded.journal, "s1")["tables"] == 1
+        assert read_load_record(loaded.journal, "s1")["tables"] == 1
         assert loaded.catalog.table("s1", DB, "log") is not None
 
 
@@ -137,8 +137,8 @@ def test_a_dump_gives_the_place_and_the_definitions_of_that_time(server: MariaDb
             {"name": "s1", "host": server.host, "port": server.port, "start": {"mode": "dump", "definitions": dump}}
         )
         assert not needs_load(loaded.journal, source)
-        begin_at_log(source, loaded.journal, loaded.publisher, loaded.catalog)
-        place = loaded.journal.places()["s1"].position
+        start_at_log(source, loaded.journal, loaded.publisher, loaded.catalog)
+        place = loaded.journal.read_positions()["s1"].position
         assert (place.file, place.offset) == (file, offset)
         found = loaded.catalog.table("s1", DB, "t")
         assert found is not None
@@ -165,7 +165,7 @@ routes = [{{ schema-pattern = "{DB}", table-pattern = "t", target-schema = "{DB}
     start = {"mode": "position", "file": file, "offset": offset, "target": replication}
     source = SourceFile.model_validate({"name": "s1", "host": server.host, "port": server.port, "start": start})
     with closing(Loaded(server, tmp_path / "feeder", DyingPumps(), CountingClock())) as loaded:
-        begin = partial(begin_at_log, source, loaded.journal, loaded.publisher, loaded.catalog)
+        begin = partial(start_at_log, source, loaded.journal, loaded.publisher, loaded.catalog)
         with pytest.raises(SourceRefused, match=rf"(?s)does not have this table.*{DB}_copy\.all_t"):
             begin()
         execute(server, f"CREATE TABLE {DB}_copy.all_t LIKE {DB}.t", f"ALTER TABLE {DB}_copy.all_t DROP COLUMN later")
@@ -173,7 +173,7 @@ routes = [{{ schema-pattern = "{DB}", table-pattern = "t", target-schema = "{DB}
         found = loaded.catalog.table("s1", DB, "t")
         assert found is not None
         assert [column.name for column in found.columns] == ["id", "v"]
-        with closing(open_log(source, 77, loaded.journal.places()["s1"].position)) as source_log:
+        with closing(open_log(source, 77, loaded.journal.read_positions()["s1"].position)) as source_log:
             changes = source_log.read(1, 1 << 20, 60.0)[0].changes
             source_log.end()
         (value,) = encode_transactions([changes], partial(loaded.catalog.definition_of, "s1"), 1)
@@ -186,8 +186,8 @@ def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
     execute(server, f"DROP DATABASE {DB}")
     with closing(Loaded(server, tmp_path, DyingPumps(), CountingClock())) as loaded:
         loaded.load()
-        assert load_record(loaded.journal, "s1")["state"] == "done"
-        assert loaded.journal.places()["s1"].position.gtids
+        assert read_load_record(loaded.journal, "s1")["state"] == "done"
+        assert loaded.journal.read_positions()["s1"].position.gtids
 
 
 def test_a_user_who_may_not_read_is_refused_by_name(server: MariaDb, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from binlake.mysqlbinlog.gtid import MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rows.codec import commit_binlog, decode_transaction
 from pump_service.feeder.connection import open_log
-from pump_service.feeder.server import connect, log_end
-from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace
+from pump_service.feeder.server import connect, read_log_end
 from pump_service.feeder.snapshot.loading import Loader
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 
 pytestmark = pytest.mark.mariadb
 
@@ -38,8 +38,8 @@ MOVED = {SWAP: {"a": 2, "b": 1, "p": 3}, EXCHANGE: {"a": 3, "b": 2, "p": 1}}
 
 @pytest.fixture(autouse=True)
 def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.feeder.snapshot.keeping._HELD_BYTES", 1)
-    monkeypatch.setattr("pump_service.feeder.snapshot.loading._AGAIN_S", 0.0)
+    monkeypatch.setattr("pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES", 1)
+    monkeypatch.setattr("pump_service.feeder.snapshot.loading._RETRY_S", 0.0)
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
@@ -69,9 +69,9 @@ def load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock)
 def check(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, statement: str) -> None:
     """What was loaded is what the source had at the place from which its log is read on."""
     with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded:
-        place = loaded.journal.places()["s1"].position
+        place = loaded.journal.read_positions()["s1"].position
         with connect(loaded.source) as link:
-            end = log_end(link)
+            end = read_log_end(link)
         left = []
         source_log = open_log(loaded.source, SERVER_ID, place)
         while source_log.position.gtids != end.gtids:
@@ -111,7 +111,7 @@ def test_a_name_that_moves_before_a_load_is_killed_in_its_last_step(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loader, "_join", killed)
+        patched.setattr(Loader, "_order_batches", killed)
         assert load(either, tmp_path, pumps, clock) == 0
     assert load(either, tmp_path, pumps, clock) > 1
     check(either, tmp_path, pumps, clock, SWAP)
@@ -121,15 +121,15 @@ def test_a_name_that_moves_before_a_load_is_killed_in_its_last_step(
 def test_a_name_that_moves_between_two_snapshots(
     either: MariaDb, tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pumps, clock, keep = DyingPumps(), CountingClock(), KeptLoad.keep
+    pumps, clock, store_chunks = DyingPumps(), CountingClock(), LoadState.store_chunks
 
-    def keep_a(kept: KeptLoad, *chunks: Any) -> None:
-        keep(kept, *chunks)
-        if kept.tables[DB, "a"].ranges.is_complete and not kept.is_read:
+    def store_a(load: LoadState, *chunks: Any) -> None:
+        store_chunks(load, *chunks)
+        if load.tables[DB, "a"].ranges.is_complete and not load.is_read:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(KeptLoad, "keep", keep_a)
+        patched.setattr(LoadState, "store_chunks", store_a)
         assert load(either, tmp_path, pumps, clock) == 0
     execute(either, statement)
     assert load(either, tmp_path, pumps, clock) > 1
@@ -174,16 +174,18 @@ def test_a_server_that_is_behind_what_was_read_is_no_place_to_go_on_at(
     assert load(either, tmp_path, pumps, clock) == 0
     pumps.before = lambda _: None
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
-        kept = KeptLoad(loaded.journal, "s1")
+        kept = LoadState(loaded.journal, "s1")
         (place,) = kept.snapshots
         flavor = Flavor.MYSQL if isinstance(either, MySql) else Flavor.MARIADB
         kept.snapshots.clear()
         ahead = replace(place.position, gtids=_ahead(flavor, place.position.gtids, is_same=is_same))
-        loaded.journal.set_facts(kept.facts(SnapshotPlace(ahead, place.server if is_same else "other"), kept.from_ts))
+        loaded.journal.set_facts(
+            kept.start_snapshot(SnapshotPosition(ahead, place.server if is_same else "other"), kept.from_ts)
+        )
         if not is_same:
             with pytest.raises(SourceUnavailable, match="lacks transactions"):
                 loaded.load()
-            assert KeptLoad(loaded.journal, "s1").tables[DB, "_first"].chunks
+            assert LoadState(loaded.journal, "s1").tables[DB, "_first"].chunks
             return
         loaded.load()
         assert len(loaded.progress) == 1

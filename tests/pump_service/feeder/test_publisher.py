@@ -12,9 +12,9 @@ from feeder_helpers import CountingClock, MemoryPumps, ddl, position, rows
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.errors import Permanent, SourceUnavailable, Transient
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal, LoadedChunk, Place
+from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
 from pump_service.feeder.openbatches import OpenBatches
-from pump_service.feeder.publisher import Held, Outgoing, Publisher, Stopped, make_key, read_key
+from pump_service.feeder.publisher import Outgoing, Publisher, Stopped, UncommittedBatches, make_key, read_key
 from pump_service.feeder.status import JournalHistory, JournalTransactions
 from pump_service.replay.status import go_json
 
@@ -65,7 +65,7 @@ def test_p_then_a_timestamp_then_c(world: World) -> None:
     assert commits[3].commit_ts > world.pumps.clock_at_ack[1]
     assert world.pumps.sent_to == [f"pump{one.start_ts % 2}" for one in prewrites]
     assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
-    assert world.journal.places() == {SOURCE: Place(position(5), "0-1-5", 1005, commits[-1].commit_ts)}
+    assert world.journal.read_positions() == {SOURCE: ReadPosition(position(5), "0-1-5", 1005, commits[-1].commit_ts)}
 
 
 def test_the_key_holds_the_sources_identity_and_time(world: World) -> None:
@@ -100,20 +100,20 @@ def test_stopped_while_waiting_commits_nothing(world: World) -> None:
     world.stopped.set()
     with pytest.raises(Stopped):
         world.publisher.publish(SOURCE, rows(1, 2), position(2))
-    assert not world.journal.places()
+    assert not world.journal.read_positions()
     assert not world.pumps.got
 
 
 def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: World) -> None:
     # S4-49
-    held = Held(SOURCE)
-    world.publisher.hold(held, rows(1, 2))
+    held = UncommittedBatches(SOURCE)
+    world.publisher.prewrite(held, rows(1, 2))
     prewrites = world.pumps.of_type(pb.Prewrite)
     assert [world.status(one) for one in prewrites] == [Locked(), Locked()]
     world.restart()
     assert [world.status(one) for one in prewrites] == [RolledBack(), RolledBack()]
-    assert world.publisher.resume() == 0
-    assert not world.journal.places()
+    assert world.publisher.resend_commits() == 0
+    assert not world.journal.read_positions()
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
     assert [one.start_ts for one in world.pumps.of_type(pb.Commit)] == [
         one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]
@@ -123,19 +123,19 @@ def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: W
 def test_what_a_killed_process_left_open_is_rolled_back_at_every_pump(world: World) -> None:
     # S4-49 S0-51
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
-    world.publisher.hold(Held(SOURCE), rows(3, 3))
+    world.publisher.prewrite(UncommittedBatches(SOURCE), rows(3, 3))
     left = [one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]]
     with (world.folder / "open").open("ab") as file:
         file.write(b"half a note")
     world.restart()
     world.pumps.failures = 2
-    assert world.publisher.roll_back_left() == 3
+    assert world.publisher.roll_back_previous() == 3
     sent = [(one.start_ts, one.commit_ts) for one in world.pumps.of_type(pb.Rollback)]
     assert sent == [(start_ts, 0) for start_ts in left for _ in range(2)]
     assert world.pumps.sent_to[-6:] == ["pump0", "pump1"] * 3
     world.publisher.publish(SOURCE, rows(3, 3), position(5))
     world.restart()
-    assert world.publisher.roll_back_left() == 0
+    assert world.publisher.roll_back_previous() == 0
 
 
 def test_the_file_of_open_batches_stays_small_and_has_what_is_open(tmp_path: Path) -> None:
@@ -147,12 +147,12 @@ def test_the_file_of_open_batches_stays_small_and_has_what_is_open(tmp_path: Pat
     assert (tmp_path / "open").stat().st_size < 100_000
     batches.close()
     again = OpenBatches(tmp_path / "open")
-    assert (7, 3) in again.left
+    assert (7, 3) in again.from_previous
     again.add(1, 1)
-    again.forget_left()
+    again.forget_previous()
     again.close()
     last = OpenBatches(tmp_path / "open")
-    assert last.left == [(1, 1)]
+    assert last.from_previous == [(1, 1)]
     last.close()
 
 
@@ -167,8 +167,8 @@ def test_killed_behind_the_journal_its_commits_are_sent_again(world: World, monk
     monkeypatch.undo()
     world.restart()
     prewrites = world.pumps.of_type(pb.Prewrite)
-    assert world.journal.places()[SOURCE].position == position(3)
-    assert world.publisher.resume() == 3
+    assert world.journal.read_positions()[SOURCE].position == position(3)
+    assert world.publisher.resend_commits() == 3
     commits = world.pumps.of_type(pb.Commit)
     assert [one.start_ts for one in commits] == [one.start_ts for one in prewrites]
     assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
@@ -178,7 +178,7 @@ def test_killed_behind_the_journal_its_commits_are_sent_again(world: World, monk
         world.publisher.on_stored(one.start_ts)
     assert world.publisher.unsent == 0
     world.restart()
-    assert world.publisher.resume() == 0
+    assert world.publisher.resend_commits() == 0
     assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
 
 
@@ -203,17 +203,17 @@ def test_a_ddl_comes_with_its_job(world: World) -> None:
 
 def test_held_transactions_are_committed_together_or_not_at_all(world: World) -> None:
     #
-    held, dropped = Held(SOURCE), Held(SOURCE)
+    held, dropped = UncommittedBatches(SOURCE), UncommittedBatches(SOURCE)
     for number in (1, 4):
-        world.publisher.hold(held, rows(number, 3))
-        world.publisher.hold(dropped, rows(number + 10, 1))
+        world.publisher.prewrite(held, rows(number, 3))
+        world.publisher.prewrite(dropped, rows(number + 10, 1))
     world.publisher.abandon(dropped)
     last = world.publisher.commit(held, position(99), {"snapshot": "done"})
     commits = world.pumps.of_type(pb.Commit)
     assert [read_key(one.prewrite_key)[1].split("|")[1] for one in commits] == [f"0-1-{n}" for n in range(1, 7)]  # type: ignore[index]
     assert [one.commit_ts for one in commits] == list(range(commits[0].commit_ts, last + 1))
     assert world.journal.fact("snapshot") == "done"
-    assert world.journal.places()[SOURCE].position == position(99)
+    assert world.journal.read_positions()[SOURCE].position == position(99)
     gone = [one for one in world.pumps.of_type(pb.Prewrite) if one.start_ts not in {c.start_ts for c in commits}]
     assert [world.status(one) for one in gone] == [RolledBack(), RolledBack()]
 
@@ -231,40 +231,40 @@ def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> N
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
     for one in commits[:2]:
         world.publisher.on_stored(one.start_ts)
-    assert world.journal.forget(1 << 60) == 1
+    assert world.journal.forget_outcomes(1 << 60) == 1
     assert [world.status(one) for one in prewrites] == [
         Absent(), Absent(), *(Committed(one.commit_ts) for one in commits[2:])
     ]  # fmt: skip
-    assert world.journal.forget(1 << 60) == 0
+    assert world.journal.forget_outcomes(1 << 60) == 0
 
 
 def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # S4-24: one request carries several chunks; each is kept, and dropped, by itself
     monkeypatch.setattr("pump_service.feeder.publisher._MOST_COMMITS", 4)
-    chunks = world.publisher.hold(Held(SOURCE), rows(1, 6), [1, 3, 2])
+    chunks = world.publisher.prewrite(UncommittedBatches(SOURCE), rows(1, 6), [1, 3, 2])
     assert [one.count for one in chunks] == [1, 3, 2]
-    world.journal.keep_chunks(
+    world.journal.store_chunks(
         [LoadedChunk((SOURCE, "d", f"t{n}"), f"body {n}", n % 2, [chunk]) for n, chunk in enumerate(chunks)]
     )
-    world.publisher.hold(Held(SOURCE), rows(7, 1))  # in no chunk that is whole
+    world.publisher.prewrite(UncommittedBatches(SOURCE), rows(7, 1))  # in no chunk that is whole
     world.restart()
     prewrites = world.pumps.of_type(pb.Prewrite)
     assert [world.status(one) for one in prewrites] == [Locked()] * 6 + [RolledBack()]
-    assert world.journal.forget(_FAR) == 0
+    assert world.journal.forget_outcomes(_FAR) == 0
     assert world.journal.load_tables(SOURCE) == {("d", f"t{n}"): f"body {n}" for n in range(3)}
     world.journal.drop_chunks(SOURCE, [("d", "t1")])
     assert [world.status(one) for one in prewrites[1:4]] == [RolledBack()] * 3
     kept = list(world.journal.load_batches(SOURCE))
     assert kept == [(0, chunks[0]), (0, chunks[2])]
-    held = Held(SOURCE, [batch for _, batch in kept])
-    world.publisher.hold(held, rows(8, 3))
+    held = UncommittedBatches(SOURCE, [batch for _, batch in kept])
+    world.publisher.prewrite(held, rows(8, 3))
     last = world.publisher.commit(held, position(10), {"loaded": "yes"}, is_load=True)
     commits = world.pumps.of_type(pb.Commit)
     assert [one.start_ts for one in commits] == [one.start_ts for one in (prewrites[0], *prewrites[4:6])] + [
         one.start_ts for one in world.pumps.of_type(pb.Prewrite)[-3:]
     ]
     assert [one.commit_ts for one in commits] == sorted({one.commit_ts for one in commits})
-    assert world.journal.places()[SOURCE] == Place(position(10), "0-1-10", 1010, last)
+    assert world.journal.read_positions()[SOURCE] == ReadPosition(position(10), "0-1-10", 1010, last)
     assert world.journal.load_tables(SOURCE) == {}
     world.restart()
     assert [world.status(prewrites[0]), world.status(prewrites[4])] == [
@@ -313,7 +313,7 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {source: place.last_id for source, place in world.journal.places().items()} == {
+    assert {source: place.last_id for source, place in world.journal.read_positions().items()} == {
         f"s{n}": "0-1-20" for n in range(4)
     }
     commits = {one.start_ts: one.commit_ts for one in world.pumps.of_type(pb.Commit)}
@@ -329,8 +329,8 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
 
 
 def test_outgoing_without_anything_waits_for_nobody(world: World) -> None:
-    held = Held(SOURCE)
-    world.publisher.hold(held, [])
+    held = UncommittedBatches(SOURCE)
+    world.publisher.prewrite(held, [])
     assert not held.batches
     assert not world.pumps.got
     world.clock.failures = 1

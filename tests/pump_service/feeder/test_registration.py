@@ -89,7 +89,7 @@ def test_a_folder_that_is_not_the_newest_is_refused(
     harm(folder)
     with pytest.raises(Permanent, match=message) as caught:
         start(etcd, folder)
-    assert "bring back the newest folder" in caught.value.hint
+    assert "restore the newest folder" in caught.value.hint
 
 
 def test_a_folder_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from feeder_helpers import CountingClock, MemoryPumps, position, rows
 
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, read_status
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.journal import Journal, LoadedChunk, Place
-from pump_service.feeder.publisher import Held, Publisher
-from pump_service.feeder.removed import FLAVOR, describe_removed, end_removed_loads, known_sources
-from pump_service.feeder.snapshot.kept import load_record, record_facts
+from pump_service.feeder.journal import Journal, LoadedChunk, ReadPosition
+from pump_service.feeder.publisher import Publisher, UncommittedBatches
+from pump_service.feeder.removed import FLAVOR, describe_removed, known_sources, roll_back_removed_loads
+from pump_service.feeder.snapshot.loadstate import load_facts, read_load_record
 from pump_service.feeder.status import JournalTransactions
 from pump_service.replay.status import go_json
 
@@ -33,12 +33,12 @@ class World:
         self._open()
         self.journal.set_facts({FLAVOR + one: "mariadb" for one in (OTHER, LOADED)})
         self.publisher.publish(OTHER, rows(1, 1), position(1))
-        definitions = Held(LOADED)
-        self.publisher.hold(definitions, rows(2, 1))
-        self.publisher.commit(definitions, position(2), record_facts(LOADED, {"state": "loading", "tables": 1}))
+        definitions = UncommittedBatches(LOADED)
+        self.publisher.prewrite(definitions, rows(2, 1))
+        self.publisher.commit(definitions, position(2), load_facts(LOADED, {"state": "loading", "tables": 1}))
         for first in (3, 6):
-            batches = self.publisher.hold(Held(LOADED), rows(first, 3))
-            self.journal.keep_chunks([LoadedChunk(TABLE, BODY, 0, batches)])
+            batches = self.publisher.prewrite(UncommittedBatches(LOADED), rows(first, 3))
+            self.journal.store_chunks([LoadedChunk(TABLE, BODY, 0, batches)])
         self.chunks = self.pumps.of_type(pb.Prewrite)[2:]
 
     def _open(self) -> None:
@@ -70,8 +70,8 @@ def test_its_load_is_rolled_back_once_and_said_to_the_pumps(world: World) -> Non
     last = world.journal.last_commit_ts()
     world.restart()
     assert world.ask(world.chunks) == {Locked()}
-    end_removed_loads(world.journal, [OTHER])
-    assert world.publisher.roll_back_left() == 6
+    roll_back_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_previous() == 6
     # Each pump of two hears of each transaction once.
     assert world.rolled_back() == [one.start_ts for one in world.chunks for _ in range(2)]
     assert world.ask(world.chunks) == {RolledBack()}
@@ -83,70 +83,70 @@ def test_its_load_is_rolled_back_once_and_said_to_the_pumps(world: World) -> Non
         }
     ]
     # It begins anew when it comes back, and the registry still knows the folder for the newest one.
-    assert (load_record(world.journal, LOADED), set(world.journal.places())) == ({}, {OTHER})
+    assert (read_load_record(world.journal, LOADED), set(world.journal.read_positions())) == ({}, {OTHER})
     assert world.journal.load_tables(LOADED) == {}
     assert world.journal.last_commit_ts() == last
     world.restart()
-    end_removed_loads(world.journal, [OTHER])
-    assert world.publisher.roll_back_left() == 0
+    roll_back_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_previous() == 0
     assert world.journal.last_commit_ts() == last
     assert describe_removed(world.journal, [OTHER, LOADED]) == []
 
 
 def test_killed_behind_the_step_the_next_process_says_it(world: World) -> None:
     world.restart()
-    end_removed_loads(world.journal, [OTHER])
+    roll_back_removed_loads(world.journal, [OTHER])
     world.restart()
-    end_removed_loads(world.journal, [OTHER])
+    roll_back_removed_loads(world.journal, [OTHER])
     assert world.ask(world.chunks) == {RolledBack()}
-    assert world.publisher.roll_back_left() == 6
+    assert world.publisher.roll_back_previous() == 6
 
 
 def test_what_the_end_of_the_machine_left_is_said_too(world: World) -> None:
     world.journal.close()
     (world.folder / "open").write_bytes(b"")  # the notes beside the journal are not synced
     world._open()
-    end_removed_loads(world.journal, [OTHER])
-    assert world.publisher.roll_back_left() == 6
+    roll_back_removed_loads(world.journal, [OTHER])
+    assert world.publisher.roll_back_previous() == 6
 
 
 def test_a_load_of_a_source_that_is_named_goes_on(world: World) -> None:
     world.restart()
-    end_removed_loads(world.journal, [OTHER, LOADED])
-    assert world.publisher.roll_back_left() == 0
+    roll_back_removed_loads(world.journal, [OTHER, LOADED])
+    assert world.publisher.roll_back_previous() == 0
     assert world.ask(world.chunks) == {Locked()}
-    assert load_record(world.journal, LOADED)["state"] == "loading"
+    assert read_load_record(world.journal, LOADED)["state"] == "loading"
 
 
 def test_one_past_its_load_is_answered_for_and_keeps_its_place(world: World) -> None:
     world.publisher.publish(OTHER, rows(9, 2), position(10))
-    world.publisher.hold(Held(OTHER), rows(11, 2))
+    world.publisher.prewrite(UncommittedBatches(OTHER), rows(11, 2))
     prewrites = world.pumps.of_type(pb.Prewrite)[-4:]
-    places = world.journal.places()
+    places = world.journal.read_positions()
     world.restart()
-    end_removed_loads(world.journal, [LOADED])
-    assert world.publisher.roll_back_left() == 2
+    roll_back_removed_loads(world.journal, [LOADED])
+    assert world.publisher.roll_back_previous() == 2
     commits = world.pumps.of_type(pb.Commit)[-2:]
     assert world.ask(prewrites[:2]) == {Committed(one.commit_ts) for one in commits}
     assert world.ask(prewrites[2:]) == {RolledBack()}
-    assert world.journal.places() == places
-    assert world.publisher.resume() == 4
+    assert world.journal.read_positions() == places
+    assert world.publisher.resend_commits() == 4
     (shown,) = describe_removed(world.journal, [LOADED])
     assert (shown["source"], shown["state"], shown["last_id"]) == (OTHER, "removed", "0-1-10")
 
 
 def test_a_source_that_no_journal_knows_is_another_feeders(world: World) -> None:
     stranger = Publisher(world.journal, world.pumps, world.clock, threading.Event())
-    stranger.hold(Held("shard-3"), rows(1, 1))
+    stranger.prewrite(UncommittedBatches("shard-3"), rows(1, 1))
     assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:]) == {Absent()}
     assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:], "shard-3") == {Locked()}
 
 
 def test_the_greatest_commit_ts_of_removed_sources_is_kept(world: World) -> None:
-    world.journal.set_facts(record_facts(OTHER, {"state": "loading"}))
-    world.journal.move(OTHER, Place(position(1), commit_ts=1))
+    world.journal.set_facts(load_facts(OTHER, {"state": "loading"}))
+    world.journal.set_position(OTHER, ReadPosition(position(1), commit_ts=1))
     last = world.journal.last_commit_ts()
     for named in ([OTHER], []):
-        end_removed_loads(world.journal, named)
+        roll_back_removed_loads(world.journal, named)
         assert world.journal.last_commit_ts() == last
-    assert world.journal.places() == {}
+    assert world.journal.read_positions() == {}

@@ -32,9 +32,9 @@ from pump_service.feeder.command import show_status
 from pump_service.feeder.connection import open_log
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Outgoing
-from pump_service.feeder.server import connect, log_end
+from pump_service.feeder.server import connect, read_log_end
 from pump_service.feeder.settings import FeederFile
-from pump_service.feeder.snapshot.kept import KeptLoad, load_record
+from pump_service.feeder.snapshot.loadstate import LoadState, read_load_record
 
 pytestmark = pytest.mark.mariadb
 
@@ -59,7 +59,7 @@ TABLES = {
 }
 """Columns, and the literal of the key of row `n`."""
 _KEYS = 60
-REQUEST = "pump_service.feeder.snapshot.keeping._HELD_BYTES"
+REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
@@ -187,9 +187,9 @@ def source_rows(server: MariaDb, loaded: Loaded, name: str) -> Counter[str]:
 
 def follow(loaded: Loaded) -> None:
     """Publish the log from the load's place to its end, as a worker does; it has rows only."""
-    place = loaded.journal.places()["s1"].position
+    place = loaded.journal.read_positions()["s1"].position
     with connect(loaded.source) as link:
-        end = log_end(link)
+        end = read_log_end(link)
     source_log = open_log(loaded.source, SERVER_ID, place)
     while source_log.position.gtids != end.gtids:
         batch = source_log.read(100, 1 << 20, 30.0)
@@ -254,9 +254,9 @@ def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
             with suppress(KeyboardInterrupt, SourceUnavailable):
                 loaded.load()
                 break
-            kept = max(kept, load_record(loaded.journal, "s1")["rows"])
+            kept = max(kept, read_load_record(loaded.journal, "s1")["rows"])
             assert undecided(loaded.journal, pumps) >= len(list(loaded.journal.load_batches("s1")))
-            is_read = KeptLoad(loaded.journal, "s1").is_read
+            is_read = LoadState(loaded.journal, "s1").is_read
         if not is_read:  # else the log is read from before it
             writer.alter()
         writer.change(draw.randint(0, 10))
@@ -348,7 +348,7 @@ def test_without_gtids_places_are_offsets_of_files(mysql: MySql, tmp_path: Path)
         execute(mysql, "FLUSH BINARY LOGS", f"DELETE FROM {DB}.t WHERE id < 6", "FLUSH BINARY LOGS")
         with closing(Loaded(mysql, tmp_path, pumps, clock, **SMALL)) as loaded:
             loaded.load()
-            assert loaded.journal.places()["s1"].position.gtids == ""
+            assert loaded.journal.read_positions()["s1"].position.gtids == ""
     finally:
         execute(mysql, *(f"SET GLOBAL gtid_mode = {step}" for step in [*reversed(steps[:-1]), "ON"]))
     done = [binlog for binlog in committed(pumps) if binlog.prewrite_value]

@@ -13,7 +13,7 @@ from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory
 from support.sourcelog import end_of, source_of, transactions_until_now
 
 from binlake.errors import SourceRefused, SourceUnavailable
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
 from binlake.mysqlbinlog.model import Flavor
 from binlake.rpc import Tls
 from pump_service.feeder.checks.report import run_checks

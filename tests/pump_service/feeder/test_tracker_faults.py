@@ -14,7 +14,7 @@ from support.mariadb import MariaDb, execute, rows
 from support.tcplink import TcpLink
 
 from binlake.errors import SchemaError, SourceUnavailable
-from binlake.mysqlbinlog.definitions.described import SCRATCH_PREFIX
+from binlake.mysqlbinlog.definitions.descriptions import SCRATCH_PREFIX
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
 from pump_service.feeder.catalog import Catalog, SourceNames
 from pump_service.feeder.tracker import ScratchServer
@@ -85,12 +85,12 @@ class Tracked:
     def undone(self) -> Iterator[None]:
         """What is followed in it is forgotten; the tracker is left as it is then, and made anew."""
         follower = self.catalog._followers[self.source]
-        undo, online = self.catalog._writer.saved(), dict(follower.online)
-        follower.forget_tracker()
+        undo, online = self.catalog._writer.save_state(), dict(follower.online)
+        follower.invalidate_tracker()
         yield
         undo()
         follower.online = online
-        follower.forget_tracker()
+        follower.invalidate_tracker()
 
     def follow(self, text: str) -> list[str]:
         """The jobs that are published."""
@@ -150,7 +150,7 @@ def test_a_silent_network_is_not_waited_for_for_ever(empty_mariadb: MariaDb) -> 
         tracked = Tracked(empty_mariadb, host=link.host, port=link.port, read_timeout=0.2)
         tracked.follow("CREATE DATABASE shop")
         link.freeze()
-        with pytest.raises(SourceUnavailable, match="went away"):
+        with pytest.raises(SourceUnavailable, match="was lost"):
             tracked.follow("CREATE TABLE t (id INT PRIMARY KEY)")
         link.cut()
         with pytest.raises(SourceUnavailable):
@@ -175,7 +175,7 @@ def test_a_tracker_that_takes_nothing_now_is_waited_for(tracked: Tracked, empty_
     with empty_mariadb.connect() as other, other.cursor() as cursor:
         cursor.execute(f"LOCK TABLES `{SCRATCH_PREFIX}broken__shop`.t READ")
         tracked.tracker._link.execute(["SET SESSION lock_wait_timeout = 0"])
-        with pytest.raises(SourceUnavailable, match="no statement now"):
+        with pytest.raises(SourceUnavailable, match="no statements now"):
             tracked.follow("ALTER TABLE t ADD y INT")
         cursor.execute("UNLOCK TABLES")
     assert len(tracked.follow("ALTER TABLE t ADD y INT")) == 1
@@ -187,7 +187,7 @@ def test_no_source_drops_what_another_one_has_at_the_tracker(names: tuple[str, s
     for one in trackers:
         one.follow("CREATE DATABASE shop")
     for one in trackers:
-        one.catalog._followers[one.source].forget_tracker()
+        one.catalog._followers[one.source].invalidate_tracker()
         one.follow("CREATE TABLE t (id INT PRIMARY KEY)")
     prefix = SCRATCH_PREFIX.replace("_", "\\_")
     assert len(rows(empty_mariadb, f"SHOW DATABASES LIKE '{prefix}%'")) == 2

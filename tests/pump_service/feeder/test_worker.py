@@ -121,12 +121,12 @@ class World:
     def settle(self, offset: int) -> None:
         """Wait until the position is at `offset`."""
         for _ in range(6000):
-            place = self.journal.places().get(SOURCE)
+            place = self.journal.read_positions().get(SOURCE)
             if place is not None and place.position.offset == offset:
                 return
             assert self.worker.state != "failed", self.worker.failure
             threading.Event().wait(0.01)
-        raise AssertionError(f"the position stays at {self.journal.places()}")
+        raise AssertionError(f"the position stays at {self.journal.read_positions()}")
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_what_is_left_out_moves_the_position_only(world: World) -> None:
     world.feed(rows(3, name="other"), statement(4, "-- GRANT"))
     world.settle(4)
     assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
-    assert world.journal.places()[SOURCE].last_id == "0-1-1"
+    assert world.journal.read_positions()[SOURCE].last_id == "0-1-1"
     assert world.worker.counts.left_out == 3
 
 
@@ -220,7 +220,7 @@ def test_it_stops_when_asked_also_while_it_waits(world: World) -> None:
         threading.Event().wait(0.01)
     world.stop()
     assert world.ended.get(timeout=60) is None
-    assert not world.journal.places()
+    assert not world.journal.read_positions()
 
 
 def test_the_page_of_metrics(world: World) -> None:
@@ -255,7 +255,7 @@ def test_a_statement_is_replaced_or_passed_over_where_the_configuration_says_so(
 
 
 def test_what_cannot_be_followed_names_its_transaction(world: World) -> None:
-    world.catalog.failures.append(SchemaError("a statement of the log is not known"))
+    world.catalog.failures.append(SchemaError("the log has an unknown statement"))
     world.feed(statement(7, "ODD THING"))
     failure = world.ended.get(timeout=60)
     assert isinstance(failure, SchemaError)

@@ -67,10 +67,10 @@ def test_errors_have_numbers_which_none_gets_again_while_it_is_listed(paths: Lak
     again = Ledger(paths)
     again.put(replace(A, key="c"))
     assert [one.number for one in again.new_errors()] == [1, 2, 3]
-    found = again.get(WAITS.place)
+    found = again.get(WAITS.entry_key)
     assert found is not None
     assert found.known_proof is not None
-    assert (found.known_proof.digest, again.get(A.place) is None) == ("x", False)
+    assert (found.known_proof.digest, again.get(A.entry_key) is None) == ("x", False)
     assert A.known_proof is None
 
 
@@ -84,7 +84,7 @@ def test_when_it_was_seen_first_and_last(paths: LakePaths, monkeypatch: pytest.M
     assert (entry.first_ms, entry.last_ms, entry.times) == (5, 9, 2)
     monkeypatch.setattr(ledger_module.time, "time_ns", lambda: 12_000_000)
     ledger = Ledger(paths)
-    assert ledger.settle(A.place)
+    assert ledger.settle(A.entry_key)
     assert (ledger.entries()[0].first_ms, ledger.entries()[0].last_ms) == (5, 12)
 
 
@@ -98,8 +98,8 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
     # Of all only what is new.
     assert [one.key for one in ledger.mark(None, "resolved")] == ["b"]
     assert counts(ledger) == [0, 0, 1, 1]
-    assert ledger.settle(A.place) is False
-    assert ledger.settle(A.place) is False
+    assert ledger.settle(A.entry_key) is False
+    assert ledger.settle(A.entry_key) is False
     assert counts(ledger) == [0, 0, 0, 2]
     assert ledger.put(B).status == "new"
     assert counts(ledger) == [0, 1, 0, 1]
@@ -116,8 +116,8 @@ def test_what_waits_is_over_when_it_is_right(paths: LakePaths) -> None:
     ledger.put(WAITS)
     assert ledger.clear(None) == []
     assert counts(ledger) == [1, 0, 0, 0]
-    assert ledger.settle(WAITS.place) is False
-    assert ledger.settle(WAITS.place) is False
+    assert ledger.settle(WAITS.entry_key) is False
+    assert ledger.settle(WAITS.entry_key) is False
     assert counts(ledger) == [0, 0, 0, 0]
 
 
@@ -137,10 +137,10 @@ def test_an_error_that_is_over_stays_on_the_list_whatever_is_asked_about_its_row
     ledger = Ledger(paths)
     error = Entry("new", "source", "d", "t", "a", "different", ("x",))
     ledger.put(error)
-    assert ledger.settle(error.place) is True
+    assert ledger.settle(error.entry_key) is True
     # A change of the row is on its way, and arrives.
     ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
-    assert ledger.settle(error.place) is False
+    assert ledger.settle(error.entry_key) is False
     assert [(one.status, one.number) for one in ledger.entries()] == [("resolved", 1)]
     assert ledger.clear(None)
     assert ledger.entries() == []

@@ -14,8 +14,8 @@ from binlake.errors import ConfigError
 from binlake.lake.paths import LakePaths
 from binlake.pipeline import names_of_sink
 from binlake.repair.validation.ledger import Entry, Ledger
-from binlake.repair.validation.places import FedPlace, LogPlace, published_at
-from binlake.repair.validation.proof import Judged, Places, Proof, Reading, judge
+from binlake.repair.validation.positions import FeederPosition, LogPosition, find_published_ts
+from binlake.repair.validation.proof import Judgement, Positions, Proof, Reading, judge
 
 MYSQL = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
 
@@ -63,7 +63,7 @@ class History:
             self.applied, value == self.target(), str(value), changed, place >= fed_before, {"a": str(place)}
         )
 
-    def published(self, places: Places) -> int | None:
+    def published(self, places: Positions) -> int | None:
         return self.fed if int(places["a"]) <= self.fed else None
 
     def _is_in_lake(self, at: int) -> bool:
@@ -138,12 +138,12 @@ def test_what_begins_anew_and_what_waits() -> None:
     assert needs is not None
     assert needs.needed_ts == 40
     assert judge(needs, _reading(39), lambda _: None).proof == needs
-    assert judge(Proof.from_json(needs.to_json()), _reading(40), lambda _: None) == Judged(is_error=True)
+    assert judge(Proof.from_json(needs.to_json()), _reading(40), lambda _: None) == Judgement(is_error=True)
 
 
 def test_places_of_both_families_and_of_files() -> None:
-    def place(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPlace:
-        return LogPlace(flavor, gtids, file, offset)
+    def place(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPosition:
+        return LogPosition(flavor, gtids, file, offset)
 
     assert place("mysql", f"{MYSQL}:1-9").has_done(place("mysql", f"{MYSQL}:1-4:7"))
     assert not place("mysql", f"{MYSQL}:1-9").has_done(place("mysql", f"{MYSQL}:1-10"))
@@ -156,11 +156,11 @@ def test_places_of_both_families_and_of_files() -> None:
 
 
 def test_all_sources_of_a_row_must_be_published() -> None:
-    fed = {"a": FedPlace("0-1-9", "", 0, 50), "b": FedPlace("0-2-4", "", 0, 70)}
-    wanted = {"a": LogPlace("mariadb", "0-1-9").to_json(), "b": LogPlace("mariadb", "0-2-3").to_json()}
-    assert published_at(fed, wanted) == 70
-    assert published_at(fed, {**wanted, "b": LogPlace("mariadb", "0-2-5").to_json()}) is None
-    assert published_at(fed, {"c": wanted["a"]}) is None
+    fed = {"a": FeederPosition("0-1-9", "", 0, 50), "b": FeederPosition("0-2-4", "", 0, 70)}
+    wanted = {"a": LogPosition("mariadb", "0-1-9").to_json(), "b": LogPosition("mariadb", "0-2-3").to_json()}
+    assert find_published_ts(fed, wanted) == 70
+    assert find_published_ts(fed, {**wanted, "b": LogPosition("mariadb", "0-2-5").to_json()}) is None
+    assert find_published_ts(fed, {"c": wanted["a"]}) is None
 
 
 def test_a_database_behind_the_feeder_is_one_of_the_source() -> None:

@@ -151,7 +151,7 @@ def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched, mon
     w.begin().update("shop", "ci", watched.shop.rows("ci")[-1], k="B-side").commit()
     watched.apply()
     for module in (touched, run_of_validation):
-        monkeypatch.setattr(module, "chance_of_key", lambda text, _: "b-side" not in text)
+        monkeypatch.setattr(module, "pseudo_random", lambda text, _: "b-side" not in text)
     done = watched.run(mode="sample", **{"sample-rows": 1})
     assert (done.compared, done.errors) == (1, 0)
 
@@ -184,7 +184,7 @@ def test_of_more_tables_than_a_sample_has_rows_other_ones_are_chosen_by_each_win
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chances = {"shop.empty": 2, "shop.item": 1}
-    monkeypatch.setattr(run_of_validation, "chance_of_key", lambda text, _: chances.get(text, 0))
+    monkeypatch.setattr(run_of_validation, "pseudo_random", lambda text, _: chances.get(text, 0))
     w = watched.shop.workload
     for key in (9001, 9002):
         w.begin().insert("shop", "empty", id=key).insert("shop", "item", id=key, name=f"i {key}", n=1).commit()

@@ -66,7 +66,7 @@ def test_chunks_end_where_the_servers_index_has_it(server: MariaDb, session: Ses
         assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.rank([key]))
         plan = ChunkPlan(definition, server.name, cuts)
         there = SqlTable(session, plan, [("d", name)])
-        places = plan.places({"k": keys, "v": [None] * len(keys)})
+        places = plan.chunk_numbers({"k": keys, "v": [None] * len(keys)})
         sums = plan.row_hashes({"k": keys, "v": [None] * len(keys)})
         expected = {int(place): Digest(1, int(one)) for place, one in zip(places, sums, strict=True)}
         assert {n: d for n, d in there.digests(range(cuts.count)) if d.rows} == expected
@@ -83,7 +83,7 @@ def test_several_tables_of_the_source_are_read_as_one(server: MariaDb, session: 
     plan = ChunkPlan(definition, server.name, Cuts(buckets=4))
     whole, parts = (SqlTable(session, plan, [("d", n) for n in names]) for names in (["t"], ["t_0", "t_1"]))
     assert dict(whole.digests(range(4))) == dict(parts.digests(range(4)))
-    assert whole.narrowed({0: 8}) == parts.narrowed({0: 8})
+    assert whole.part_digests({0: 8}) == parts.part_digests({0: 8})
     assert rows(server, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.digests(range(4))),)]
 
 

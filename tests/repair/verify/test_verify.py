@@ -20,7 +20,7 @@ from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Tr
 from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import VerifyOptions, comparing, state, verify
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.repairing import apply_file, keys_of, repair_keys, target_hold
+from binlake.repair.verify.repairing import apply_file, keys_of, make_settled_target, repair_keys
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import tables_at
 from binlake.rows.codec.floats import double_text
@@ -56,7 +56,7 @@ def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tm
     assert found.listed_all
 
     tables = tables_at(shop.lake.replication, shop.lake.paths, found.commit_ts)
-    with target_hold(shop.lake.replication) as held:
+    with make_settled_target(shop.lake.replication) as held:
         done = repair_keys(shop.lake.replication, keys_of(found.differences, tables), held)
     assert done.different == len(found.differences)
     assert shop.shown() == right
@@ -155,11 +155,11 @@ def test_the_fix_file_says_what_it_is_for_and_is_run_once(shop: Shop, tmp_path: 
     tables = [name for (name,) in rows(shop.server, "SELECT DISTINCT table_name FROM information_schema.columns "
                                        "WHERE table_schema = 'shop'")]  # fmt: skip
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` ADD COLUMN own INT DEFAULT 1" for name in tables))
-    with target_hold(shop.lake.replication) as held, pytest.raises(Drift, match="columns of its own"):
+    with make_settled_target(shop.lake.replication) as held, pytest.raises(Drift, match="columns of its own"):
         apply_file(shop.lake.replication, path, held)
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` DROP COLUMN own" for name in tables))
     for _ in range(2):
-        with target_hold(shop.lake.replication) as held:
+        with make_settled_target(shop.lake.replication) as held:
             apply_file(shop.lake.replication, path, held)
         assert shop.shown() == right
     ledger = rows(shop.server, "SELECT SUM(row_count), MIN(lo), MAX(hi) FROM tidb_binlog.binlake_ledger")
@@ -182,7 +182,7 @@ def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path
     set_checkpoint(shop.server, shop.lake.land())
     with (
         pytest.raises(CheckpointConflict, match="older rows must never overwrite newer ones"),
-        target_hold(shop.lake.replication) as held,
+        make_settled_target(shop.lake.replication) as held,
     ):
         apply_file(shop.lake.replication, path, held)
     assert shop.shown() == spoilt
@@ -193,7 +193,7 @@ def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
     set_checkpoint(shop.server, shop.ts, consistent=False)
     with pytest.raises(Transient, match="inside a window"):
         verify(shop.lake.replication, SMALL)
-    with pytest.raises(Transient, match="inside a window"), target_hold(shop.lake.replication):
+    with pytest.raises(Transient, match="inside a window"), make_settled_target(shop.lake.replication):
         pass
     timer = threading.Timer(0.3, set_checkpoint, (shop.server, shop.ts))
     timer.start()
@@ -205,14 +205,18 @@ def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
 
 def test_while_the_target_is_held_nobody_else_applies(shop: Shop) -> None:
     #
-    with target_hold(shop.lake.replication), pytest.raises(LeaseHeld), target_hold(shop.lake.replication):
+    with (
+        make_settled_target(shop.lake.replication),
+        pytest.raises(LeaseHeld),
+        make_settled_target(shop.lake.replication),
+    ):
         pass
-    with target_hold(shop.lake.replication):
+    with make_settled_target(shop.lake.replication):
         pass
     set_checkpoint(shop.server, shop.ts, task="another")
     with (
         pytest.raises(CheckpointConflict, match="belongs to the replication another"),
-        target_hold(shop.lake.replication),
+        make_settled_target(shop.lake.replication),
     ):
         pass
 
@@ -263,7 +267,7 @@ def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
             wait_until(lambda: rows(shop.server, waiting)[0][0] == 1)
 
     try:
-        with pytest.raises(Transient, match="stops to let it pass"):
+        with pytest.raises(Transient, match="stops to let it run"):
             verify(shop.lake.replication, SMALL, hook=first_chunk)
     finally:
         thread.join(120)

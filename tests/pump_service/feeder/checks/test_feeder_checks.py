@@ -12,7 +12,7 @@ from support.mariadb import MariaDb, MySql, execute
 from support.sourcelog import source_of
 
 from binlake import cli
-from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription
+from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription
 from binlake.mysqlbinlog.model import Flavor
 from pump_service.feeder.checks.finding import Finding
 from pump_service.feeder.checks.report import run_checks
@@ -83,7 +83,7 @@ def test_what_only_one_family_or_a_second_server_has() -> None:
     assert _server(replace(_MARIADB, settings=quiet)) == {}
     assert _server(replace(_MARIADB, settings=quiet, is_first=False))["log_slave_updates"][0] == "fail"
     assert _server(replace(_MARIADB, settings={**_MARIADB.settings, "gtid_strict_mode": "OFF"})) == {
-        "gtid_strict_mode": ("warn", "SET GLOBAL gtid_strict_mode = ON: a domain's numbers then always rise")
+        "gtid_strict_mode": ("warn", "SET GLOBAL gtid_strict_mode = ON: then the numbers of a domain always increase")
     }
     assert _server(replace(_MYSQL, version="5.6.51"))["version"][0] == "warn"
     assert _server(replace(_MYSQL, replicas=frozenset({_OWN_ID})))["server_id"][0] == "warn"
@@ -234,8 +234,14 @@ def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
     ("grants", "said"),
     [
         (("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",), ""),
-        (("GRANT SELECT (a), INSERT ON *.* TO `u`@`%`", "GRANT SELECT ON `my db`.* TO `u`@`%`"), "my db.* only"),
-        (("GRANT SELECT, RELOAD ON *.* TO u", "REVOKE SELECT, INSERT ON `pay`.* FROM `u`@`%`"), "not seen: pay.*"),
+        (
+            ("GRANT SELECT (a), INSERT ON *.* TO `u`@`%`", "GRANT SELECT ON `my db`.* TO `u`@`%`"),
+            "only my db.* can be seen",
+        ),
+        (
+            ("GRANT SELECT, RELOAD ON *.* TO u", "REVOKE SELECT, INSERT ON `pay`.* FROM `u`@`%`"),
+            "cannot be seen: pay.*",
+        ),
     ],
 )
 def test_databases_that_the_user_cannot_see_are_told(grants: tuple[str, ...], said: str) -> None:
@@ -251,7 +257,7 @@ def test_a_user_of_one_database_is_told_that_there_may_be_others(server: MariaDb
         (found,) = [one for _, one in run_checks(_feeder(server, user="narrow")) if one.check == "databases"]
     finally:
         execute(server, "DROP USER narrow")
-    assert (found.verdict, found.found) == ("warn", "seen are those of checked.* only")
+    assert (found.verdict, found.found) == ("warn", "only checked.* can be seen")
 
 
 def test_a_tracker_of_another_family_is_refused_and_one_of_the_source_alone_is_the_way_on(

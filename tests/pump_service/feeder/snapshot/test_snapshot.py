@@ -12,14 +12,14 @@ from support.mariadb import MariaDb, MySql, execute, rows
 from support.snapshots import images, opened, reader_of
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.definitions.described import DatabaseDescription, with_shown_characters
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription, mask_four_byte_characters
 from binlake.mysqlbinlog.model import Flavor
 from binlake.mysqlbinlog.tablerows.chunks import Chunks
 from binlake.rows.schema import mysqltypes as t
 from pump_service.feeder.server import Link, ask
 from pump_service.feeder.snapshot.opening import Snapshot, open_snapshot
 from pump_service.feeder.snapshot.reading import SnapshotChanged
-from pump_service.feeder.snapshot.structures import describe_source, guess_rows, table_text
+from pump_service.feeder.snapshot.structures import describe_source, estimate_rows, read_create_text
 
 pytestmark = pytest.mark.mariadb
 
@@ -187,7 +187,7 @@ def test_elements_that_the_server_cannot_show_are_no_change_of_the_definition(so
     with source.connect() as link:
         found = next(database for database in describe_source(link) if database.name == DB).tables[0]
         assert "'🐬','b'" in found.create
-        assert table_text(link, (DB, "t")) == with_shown_characters(found.create)
+        assert read_create_text(link, (DB, "t")) == mask_four_byte_characters(found.create)
 
 
 def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
@@ -208,4 +208,4 @@ def test_structures_are_compared_without_the_next_number(source: MariaDb) -> Non
 def test_a_table_without_snapshots_is_refused_by_name(source: MariaDb) -> None:
     execute(source, f"CREATE TABLE {DB}.t (id INT) ENGINE = MyISAM")
     with source.connect() as link, pytest.raises(SourceRefused, match=rf"{DB}\.t.*InnoDB"):
-        guess_rows(link, [(DB, "t")])
+        estimate_rows(link, [(DB, "t")])

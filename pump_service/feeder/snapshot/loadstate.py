@@ -1,7 +1,7 @@
-"""What the journal keeps of a load that is not done: its snapshots, and the ranges of keys that were read in each.
+"""The state of an unfinished load in the journal: its snapshots, and the ranges of keys that were read in each.
 
-Chunks whose prewrites are acknowledged stay in the journal, so that a load that broke off reads only the rest, in a new
-snapshot. `catchup` makes one state of what several snapshots have read.
+Chunks whose prewrites are acknowledged stay in the journal, so that an interrupted load reads only the rest, in a new
+snapshot. `catchup` combines what several snapshots have read into one state.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pump_service.feeder.snapshot.tableload import TableLoad
 Facts = dict[str, str]
 
 
-def load_record(journal: Journal, source: str) -> dict[str, Any]:
-    """What the journal knows of a source's load: `state` (`loading`, `done`), `rows`, `commit_ts`; {} = it has none."""
-    text = journal.fact(_fact(source))
+def read_load_record(journal: Journal, source: str) -> dict[str, Any]:
+    """The journal's record of a source's load: `state` (`loading`, `done`), `rows`, `commit_ts`; {} = no load."""
+    text = journal.fact(_fact_name(source))
     record: dict[str, Any] = json.loads(text) if text else {}
     if record.get("state") == "loading":
         tables = [json.loads(body) for body in journal.load_tables(source).values()]
@@ -33,40 +33,40 @@ def load_record(journal: Journal, source: str) -> dict[str, Any]:
     return record
 
 
-def record_facts(source: str, record: Mapping[str, Any]) -> Facts:
-    """The facts of the journal that hold `record`."""
-    return {_fact(source): json.dumps(record)}
+def load_facts(source: str, record: Mapping[str, Any]) -> Facts:
+    """`record` as facts for the journal."""
+    return {_fact_name(source): json.dumps(record)}
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPlace:
-    """Where a snapshot was taken: its place in the log, and the server."""
+class SnapshotPosition:
+    """Where a snapshot was taken: its position in the log, and the server."""
 
     position: Position
     server: str
 
 
-class KeptLoad:
-    """The load of `source` that is not done. `from_ts`: before everything of it, 0 = not known yet; `began`: Unix
+class LoadState:
+    """The unfinished load of `source`. `from_ts`: a timestamp before everything in it, 0 = not known yet; `began`: Unix
     seconds of its first attempt."""
 
     def __init__(self, journal: Journal, source: str) -> None:
         self._journal, self._source = journal, source
-        record = load_record(journal, source)
+        record = read_load_record(journal, source)
         if record.get("state") != "loading":
             record = {}
         self.from_ts = int(record.get("from_ts", 0))
         self.began = float(record.get("began", time.time()))
         self._total = int(record.get("tables", 0))
         self.snapshots = [
-            SnapshotPlace(Position(*snapshot["position"]), snapshot["server"])
+            SnapshotPosition(Position(*snapshot["position"]), snapshot["server"])
             for snapshot in record.get("snapshots", ())
         ]
         self.tables = {name: TableLoad.from_json(body) for name, body in journal.load_tables(source).items()}
 
     @property
     def is_read(self) -> bool:
-        """Whether all rows are: of every table that the last snapshot had."""
+        """Whether all rows have been read, of every table in the last snapshot."""
         return (
             bool(self.snapshots)
             and len(self.tables) == self._total
@@ -75,11 +75,11 @@ class KeptLoad:
 
     @property
     def has_rows(self) -> bool:
-        """Whether anything that was read is kept."""
+        """Whether any rows have been read and stored."""
         return any(table.ranges.snapshots for table in self.tables.values())
 
-    def fit(self, tables: Mapping[Name, int]) -> None:
-        """Forget what was read of tables that are not among `tables` any more, or not with this id."""
+    def fit_tables(self, tables: Mapping[Name, int]) -> None:
+        """Drop what was read of tables that are no longer among `tables`, or have another id there; add new ones."""
         outdated = [name for name, table in self.tables.items() if tables.get(name) != table.table_id]
         if outdated:
             self.read_again(outdated)
@@ -96,8 +96,8 @@ class KeptLoad:
         for name in names:
             self.tables.pop(name, None)
 
-    def facts(self, place: SnapshotPlace, from_ts: int) -> Facts:
-        """The facts that say that the snapshot at this place is read now."""
+    def start_snapshot(self, place: SnapshotPosition, from_ts: int) -> Facts:
+        """Add the snapshot at `place`, which is read next; returns the facts that record it."""
         self.snapshots.append(place)
         self.from_ts = from_ts
         snapshots = [
@@ -105,10 +105,10 @@ class KeptLoad:
             for snapshot in self.snapshots
         ]
         record = {"state": "loading", "from_ts": str(from_ts), "began": self.began, "snapshots": snapshots}
-        return record_facts(self._source, {**record, "tables": self._total})
+        return load_facts(self._source, {**record, "tables": self._total})
 
-    def keep(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
-        """The chunks that these values end are prewritten: (value, rows of the chunk, batches)."""
+    def store_chunks(self, chunks: Sequence[tuple[Value, int, Sequence[Batch]]]) -> None:
+        """Record the prewritten chunks that these values complete: (last value, rows of the chunk, batches)."""
         snapshot, stored = len(self.snapshots) - 1, list[LoadedChunk]()
         for value, rows, batches in chunks:
             table = self.tables[value.name]
@@ -116,21 +116,21 @@ class KeptLoad:
             table.rows += rows
             table.chunks += 1
             stored.append(LoadedChunk((self._source, *value.name), table.to_json(), snapshot, batches))
-        self._journal.keep_chunks(stored)
+        self._journal.store_chunks(stored)
 
     def batches(self) -> dict[int, list[Batch]]:
-        """By snapshot, what is prewritten."""
+        """The prewritten batches by snapshot."""
         batches: dict[int, list[Batch]] = {number: [] for number in range(len(self.snapshots))}
         for snapshot, batch in self._journal.load_batches(self._source):
             batches[snapshot].append(batch)
         return batches
 
     def forget(self) -> None:
-        """Roll back all of it: the load begins again."""
+        """Roll back everything: the load starts again."""
         self._journal.drop_chunks(self._source)
         record = {"state": "loading", "from_ts": str(self.from_ts), "began": self.began}
-        self._journal.set_facts(record_facts(self._source, record))
+        self._journal.set_facts(load_facts(self._source, record))
 
 
-def _fact(source: str) -> str:
+def _fact_name(source: str) -> str:
     return f"load of {source}"

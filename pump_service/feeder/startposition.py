@@ -1,6 +1,6 @@
-"""Whether a server's log can be read on from a position, and where a dump of it begins.
+"""Whether a server's log can be read from a position on, and where a dump of it begins.
 
-A position that a server cannot continue is refused here by name: purged, reset, another server, not yet there.
+A position from which a server cannot continue is refused with the reason: purged, reset, another server, not yet there.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from binlake.errors import SourceRefused
-from binlake.mysqlbinlog.events.transactions import Gtids
+from binlake.mysqlbinlog.events.transactions import GtidOrigin
 from binlake.mysqlbinlog.gtid import MariaDbGtidSet, MySqlGtidSet
 from binlake.mysqlbinlog.model import Flavor, Position
-from pump_service.feeder.dump import Place
-from pump_service.feeder.logerrors import lacks, purged, was_reset
-from pump_service.feeder.server import Link, ask, log_files
+from pump_service.feeder.dump import DumpRequest
+from pump_service.feeder.logerrors import missing_transactions_error, purged_error, reset_error
+from pump_service.feeder.server import Link, ask, read_log_files
 
 _FIRST_EVENT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """`place`: what to ask for; `position`: of the first event; `gtids`: where its set comes from; `skip_below`: offset
-    in the first file below which transactions were read before."""
+class LogStart:
+    """`request`: the dump to request; `position`: of the first event; `gtids`: where its GTID set comes from;
+    `skip_below`: offset in the first file below which transactions have already been read."""
 
-    place: Place
+    request: DumpRequest
     position: Position
-    gtids: Gtids
+    gtids: GtidOrigin
     skip_below: int = 0
 
 
@@ -44,8 +44,8 @@ def read_identity(link: Link, flavor: Flavor) -> Identity:
     return Identity(uuid, server_id)
 
 
-def start_of(link: Link, flavor: Flavor, position: Position, identity: Identity, last_uuid: str) -> Start:
-    """Where the dump begins. `last_uuid`: the server that the position was read from, "" = not known.
+def find_start(link: Link, flavor: Flavor, position: Position, identity: Identity, last_uuid: str) -> LogStart:
+    """Where the dump begins. `last_uuid`: the server that the position was read from, "" = unknown.
 
     Raises LostRange, SourceRefused, SourceUnavailable, and pymysql's errors.
     """
@@ -60,49 +60,49 @@ def start_of(link: Link, flavor: Flavor, position: Position, identity: Identity,
             hint="SET GLOBAL gtid_mode = ON, step by step (OFF_PERMISSIVE, ON_PERMISSIVE, ON)",
         )
     _check_file(link, position, identity, last_uuid)
-    place = Place(position.file, position.offset)
+    request = DumpRequest(position.file, position.offset)
     if mode != "ON":
-        return Start(place, position, Gtids.NONE)
-    # What is in no file of this server counts as done: a head does not have it when it was set later (a restore).
+        return LogStart(request, position, GtidOrigin.NONE)
+    # What is in no file of this server counts as done: a file's head lacks it if it was set later (a restore).
     gone = MySqlGtidSet.parse(str(ask(link, "SELECT @@GLOBAL.gtid_purged")[0][0])).text()
     if _is_anonymous(link, position.file):
-        # A server with GTIDs sends nothing of such a file, and its next one begins with the set.
-        return Start(place, replace(position, gtids=gone), Gtids.FROM_FILE)
-    # The file's head tells the set of what is before it; from there on every GTID is seen.
+        # A server with GTIDs sends nothing from such a file, and its next file begins with the set.
+        return LogStart(request, replace(position, gtids=gone), GtidOrigin.FROM_FILE)
+    # The file's head has the set of everything before the file; from there on every GTID is seen.
     head = Position(position.file, _FIRST_EVENT, gone)
-    return Start(Place(head.file, head.offset), head, Gtids.FROM_FILE, skip_below=position.offset)
+    return LogStart(DumpRequest(head.file, head.offset), head, GtidOrigin.FROM_FILE, skip_below=position.offset)
 
 
 def _is_anonymous(link: Link, file: str) -> bool:
-    """Whether the file's transactions have no GTIDs: the server turns the log over when that changes."""
+    """Whether the file's transactions have no GTIDs: the server starts a new file when that changes."""
     events = ask(link, "SHOW BINLOG EVENTS IN %s FROM 4 LIMIT 3", (file,))
     return any(row[2] == "Anonymous_Gtid" for row in events)
 
 
-def _start_by_gtids(link: Link, position: Position, identity: Identity) -> Start:
+def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogStart:
     row = ask(link, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged")[0]
     executed, gone = (MySqlGtidSet.parse(str(text)) for text in row)
     done = MySqlGtidSet.parse(position.gtids)
     missing = executed.missing_of(done)
     if missing:
-        raise was_reset(missing) if identity.uuid in missing else lacks(missing)
+        raise reset_error(missing) if identity.uuid in missing else missing_transactions_error(missing)
     lost = done.missing_of(gone)
     if lost:
-        raise purged(lost)
-    return Start(Place("", _FIRST_EVENT, done), position, Gtids.KNOWN)
+        raise purged_error(lost)
+    return LogStart(DumpRequest("", _FIRST_EVENT, done), position, GtidOrigin.KNOWN)
 
 
-def _start_mariadb(link: Link, position: Position, identity: Identity) -> Start:
+def _start_mariadb(link: Link, position: Position, identity: Identity) -> LogStart:
     if position.gtids or not position.file:
         _check_mariadb_state(link, position, identity)
-        return Start(Place("", _FIRST_EVENT, position.gtids), position, Gtids.KNOWN)
+        return LogStart(DumpRequest("", _FIRST_EVENT, position.gtids), position, GtidOrigin.KNOWN)
     _check_file(link, position, identity, last_uuid="")
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
-        raise was_reset(f"there is no position {position.offset} in {position.file}")
+        raise reset_error(f"there is no position {position.offset} in {position.file}")
     done = MariaDbGtidSet.parse(str(gtids)).text()
     at = Position(position.file, position.offset, done)
-    return Start(Place(at.file, at.offset), at, Gtids.KNOWN)
+    return LogStart(DumpRequest(at.file, at.offset), at, GtidOrigin.KNOWN)
 
 
 def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> None:
@@ -115,25 +115,25 @@ def _check_mariadb_state(link: Link, position: Position, identity: Identity) -> 
     for domain, (server, number) in MariaDbGtidSet.parse(position.gtids).last.items():
         if state.get((domain, server), 0) < number:
             missing = f"{domain}-{server}-{number}"
-            raise was_reset(missing) if server == identity.server_id else lacks(missing)
+            raise reset_error(missing) if server == identity.server_id else missing_transactions_error(missing)
 
 
 def _check_file(link: Link, position: Position, identity: Identity, last_uuid: str) -> None:
     where = f"{position.file}:{position.offset}"
     if last_uuid and last_uuid != identity.uuid:
         raise SourceRefused(
-            f"the position {where} is of server {last_uuid}, this one is {identity.uuid}",
-            hint="file and offset mean something on one server only; with GTIDs the feeder can go on at another",
+            f"the position {where} belongs to server {last_uuid}, this is server {identity.uuid}",
+            hint="file and offset are valid on one server only; with GTIDs the feeder can continue at another one",
         )
-    files = log_files(link)
+    files = read_log_files(link)
     if position.file in files:
         if position.offset > files[position.file]:
-            raise was_reset(f"{position.file} has {files[position.file]} bytes, the position is {position.offset}")
+            raise reset_error(f"{position.file} has {files[position.file]} bytes, the position is {position.offset}")
         return
     first = min(files, key=_number, default="")
     if first and _number(position.file) < _number(first):
-        raise purged(f"{where}; its first file is {first}")
-    raise was_reset(f"there is no {position.file}; its first file is {first or 'missing'}")
+        raise purged_error(f"{where}; its first file is {first}")
+    raise reset_error(f"there is no {position.file}; its first file is {first or 'missing'}")
 
 
 def _number(file: str) -> int:

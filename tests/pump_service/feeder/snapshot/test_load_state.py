@@ -12,13 +12,13 @@ from binlake.mysqlbinlog.model import Position
 from binlake.mysqlbinlog.tablerows.chunks import Chunk
 from binlake.mysqlbinlog.tablerows.ranges import Range
 from pump_service.feeder.journal import Batch, Journal
-from pump_service.feeder.snapshot import kept as kept_module
-from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace, load_record, record_facts
+from pump_service.feeder.snapshot import loadstate
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, load_facts, read_load_record
 from pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
-FIRST = SnapshotPlace(Position("bin.000001", 40, "0-1-9"), "server-1")
-SECOND = SnapshotPlace(Position("bin.000002", 4, ""), "server-2")
+FIRST = SnapshotPosition(Position("bin.000001", 40, "0-1-9"), "server-1")
+SECOND = SnapshotPosition(Position("bin.000002", 4, ""), "server-2")
 
 
 @pytest.fixture
@@ -27,22 +27,22 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield made
 
 
-def begun(journal: Journal, tables: dict[tuple[str, str], int], place: SnapshotPlace = FIRST) -> KeptLoad:
-    load = KeptLoad(journal, "s1")
-    load.fit(tables)
-    journal.set_facts(load.facts(place, 77))
+def begun(journal: Journal, tables: dict[tuple[str, str], int], place: SnapshotPosition = FIRST) -> LoadState:
+    load = LoadState(journal, "s1")
+    load.fit_tables(tables)
+    journal.set_facts(load.start_snapshot(place, 77))
     return load
 
 
-def keep(load: KeptLoad, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
+def keep(load: LoadState, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
     """The range (low, high] is read and prewritten, in one batch of two."""
     ranges = load.tables[table].ranges
     given = ranges.next()
     assert given is not None
     assert given.low == low
-    ranges.give(given, high)
+    ranges.claim(given, high)
     value = Value(table, 0, b"", Chunk(low, high, ""), is_last=True)
-    load.keep([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
+    load.store_chunks([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
 
 
 def test_a_load_goes_on_where_the_journal_says(journal: Journal) -> None:
@@ -50,23 +50,23 @@ def test_a_load_goes_on_where_the_journal_says(journal: Journal) -> None:
     keep(load, A, "", "5", 100)
     keep(load, A, "5", "", 110, rows=4)
     keep(load, B, "", "'x'", 120)
-    again = KeptLoad(journal, "s1")
+    again = LoadState(journal, "s1")
     assert (again.from_ts, again.began, again.snapshots) == (77, load.began, [FIRST])
     assert {name: (one.table_id, one.rows, one.chunks, one.ranges.store()) for name, one in again.tables.items()} == {
         A: (7, 7, 2, [("", "", 0)]),
         B: (8, 3, 1, [("", "'x'", 0), ("'x'", "", -1)]),
     }
     assert not again.is_read
-    assert load_record(journal, "s1") == {
+    assert read_load_record(journal, "s1") == {
         "state": "loading", "from_ts": "77", "began": load.began, "tables": 2, "rows": 10, "tables_done": 1,
         "snapshots": [{"position": ["bin.000001", 40, "0-1-9"], "server": "server-1"}],
     }  # fmt: skip
     # The next snapshot reads the rest.
-    again.fit({A: 7, B: 8})
-    journal.set_facts(again.facts(SECOND, 90))
+    again.fit_tables({A: 7, B: 8})
+    journal.set_facts(again.start_snapshot(SECOND, 90))
     keep(again, B, "'x'", "", 130)
     assert again.is_read
-    last = KeptLoad(journal, "s1")
+    last = LoadState(journal, "s1")
     assert (last.is_read, last.snapshots, last.from_ts) == (True, [FIRST, SECOND], 90)
     assert last.tables[B].ranges.store() == [("", "'x'", 0), ("'x'", "", 1)]
     assert {number: [one.first_start for one in some] for number, some in last.batches().items()} == {
@@ -77,20 +77,20 @@ def test_a_load_goes_on_where_the_journal_says(journal: Journal) -> None:
 def test_a_snapshot_in_which_nothing_was_kept_has_no_batches(journal: Journal) -> None:
     load = begun(journal, {A: 7})
     keep(load, A, "", "", 100)
-    journal.set_facts(load.facts(SECOND, 78))
-    assert [len(some) for some in KeptLoad(journal, "s1").batches().values()] == [1, 0]
+    journal.set_facts(load.start_snapshot(SECOND, 78))
+    assert [len(some) for some in LoadState(journal, "s1").batches().values()] == [1, 0]
 
 
 def test_not_all_is_read_before_every_table_is_known_and_a_snapshot_taken(journal: Journal) -> None:
-    assert not KeptLoad(journal, "s1").is_read
+    assert not LoadState(journal, "s1").is_read
     empty = begun(journal, {})
     assert empty.is_read
     # Of two tables one is read, and of the other nothing is known yet.
     load = begun(journal, {A: 7, B: 8})
     keep(load, A, "", "", 100)
-    again = KeptLoad(journal, "s1")
+    again = LoadState(journal, "s1")
     assert (list(again.tables), again.is_read) == ([A], False)
-    again.fit({A: 7, B: 8})
+    again.fit_tables({A: 7, B: 8})
     assert (sorted(again.tables), again.is_read) == ([A, B], False)
 
 
@@ -100,15 +100,15 @@ def test_what_was_read_of_a_table_that_is_another_now_is_rolled_back(journal: Jo
     keep(load, B, "", "'x'", 120)
     assert [journal.outcome(start) for start in (99, 100, 101, 120, 121, 122)] == [0, 0, 0, 0, 0, 0]
     for first in (100, 120):
-        journal.open(first, 2)
-    again = KeptLoad(journal, "s1")
-    again.fit({A: 9, B: 8})
+        journal.mark_open(first, 2)
+    again = LoadState(journal, "s1")
+    again.fit_tables({A: 9, B: 8})
     assert (again.tables[A].table_id, again.tables[A].ranges.next()) == (9, Range("", ""))
     assert again.tables[B].chunks == 1
     assert again.snapshots == [FIRST]
     assert [journal.outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
     # Nothing of the first snapshot is left: the next one is the first.
-    again.fit({A: 9})
+    again.fit_tables({A: 9})
     assert (list(again.tables), again.snapshots) == ([A], [])
     assert journal.outcome(120) == 0
     assert not journal.load_tables("s1")
@@ -116,21 +116,21 @@ def test_what_was_read_of_a_table_that_is_another_now_is_rolled_back(journal: Jo
 
 def test_another_source_keeps_its_own(journal: Journal) -> None:
     keep(begun(journal, {A: 7}), A, "", "", 100)
-    other = KeptLoad(journal, "s2")
+    other = LoadState(journal, "s2")
     assert (other.tables, other.snapshots, other.from_ts, other.batches()) == ({}, [], 0, {})
 
 
 def test_a_load_that_is_forgotten_begins_again_with_its_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_module.time, "time", lambda: 1000.5)
+    monkeypatch.setattr(loadstate.time, "time", lambda: 1000.5)
     load = begun(journal, {A: 7})
     keep(load, A, "", "", 100)
     load.forget()
-    monkeypatch.setattr(kept_module.time, "time", lambda: 2000.5)
-    again = KeptLoad(journal, "s1")
+    monkeypatch.setattr(loadstate.time, "time", lambda: 2000.5)
+    again = LoadState(journal, "s1")
     assert (again.tables, again.snapshots, again.from_ts, again.began) == ({}, [], 77, 1000.5)
     assert not again.is_read
     # What is done is no load to go on with.
-    journal.set_facts(record_facts("s1", {"state": "done", "rows": 5, "commit_ts": "9", "tables": 1, "from_ts": "3"}))
-    assert load_record(journal, "s1")["rows"] == 5
-    assert (KeptLoad(journal, "s1").from_ts, KeptLoad(journal, "s1").began) == (0, 2000.5)
-    assert load_record(journal, "s3") == {}
+    journal.set_facts(load_facts("s1", {"state": "done", "rows": 5, "commit_ts": "9", "tables": 1, "from_ts": "3"}))
+    assert read_load_record(journal, "s1")["rows"] == 5
+    assert (LoadState(journal, "s1").from_ts, LoadState(journal, "s1").began) == (0, 2000.5)
+    assert read_load_record(journal, "s3") == {}

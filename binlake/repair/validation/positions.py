@@ -1,4 +1,4 @@
-"""Places of a source's log as a server and its feeder show them: which of two has done all that the other has."""
+"""Positions in a source's log as a server and its feeder show them, and which of two includes the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.config.model import Source
 from binlake.errors import BinlakeError, SourceUnavailable, WireError
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor
-from binlake.repair.validation.proof import Places
+from binlake.repair.validation.proof import Positions
 from binlake.rpc import Tls
 from binlake.target.session.session import Session
 
@@ -22,72 +22,72 @@ _FEEDER = "/feeder"
 
 
 @dataclass(frozen=True)
-class LogPlace:
-    """What a server of family `flavor` has done: its GTID set, or, where it has none, all before `offset` of `file`."""
+class LogPosition:
+    """What a server of family `flavor` has done: its GTID set, or, without GTIDs, all before `offset` of `file`."""
 
     flavor: str
     gtids: str
     file: str = ""
     offset: int = 0
 
-    def has_done(self, other: LogPlace) -> bool:
-        """Whether everything in `other`, a place of the same source, lies before this one."""
+    def has_done(self, other: LogPosition) -> bool:
+        """Whether everything in `other`, a position of the same source, lies before this one."""
         if self.gtids or other.gtids:
             flavor = Flavor(self.flavor)
             return parse_gtid_set(flavor, self.gtids).contains_set(parse_gtid_set(flavor, other.gtids))
-        return (_number(self.file), self.offset) >= (_number(other.file), other.offset)
+        return (_file_number(self.file), self.offset) >= (_file_number(other.file), other.offset)
 
     def to_json(self) -> str:
-        """As text."""
+        """The position as text."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
-    def from_json(cls, text: str) -> LogPlace:
-        """The value of `to_json`."""
+    def from_json(cls, text: str) -> LogPosition:
+        """Parse the result of `to_json`."""
         return cls(**json.loads(text))
 
 
-def _number(file: str) -> int:
+def _file_number(file: str) -> int:
     match = _FILE_NUMBER.search(file)
     return int(match[1]) if match else 0
 
 
-def read_place(session: Session) -> LogPlace:
+def read_log_position(session: Session) -> LogPosition:
     """What the server of `session` has done by now. Raises BinlakeError."""
     if "mariadb" in str(session.value("SELECT VERSION()")).lower():
         # Its own log's end and what it has done as a replica.
-        return LogPlace(Flavor.MARIADB.value, str(session.value("SELECT @@GLOBAL.gtid_current_pos") or ""))
+        return LogPosition(Flavor.MARIADB.value, str(session.value("SELECT @@GLOBAL.gtid_current_pos") or ""))
     if str(session.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON":
-        return LogPlace(Flavor.MYSQL.value, str(session.value("SELECT @@GLOBAL.gtid_executed") or ""))
+        return LogPosition(Flavor.MYSQL.value, str(session.value("SELECT @@GLOBAL.gtid_executed") or ""))
     try:
         rows = session.rows("SHOW BINARY LOG STATUS")
     except BinlakeError:  # before MySQL 8.2
         rows = session.rows("SHOW MASTER STATUS")
     if not rows:
         raise SourceUnavailable("the server writes no binary log and has no GTIDs", where={"server": session.place})
-    return LogPlace(Flavor.MYSQL.value, "", str(rows[0][0]), int(rows[0][1]))
+    return LogPosition(Flavor.MYSQL.value, "", str(rows[0][0]), int(rows[0][1]))
 
 
 @dataclass(frozen=True)
-class FedPlace:
-    """How far the feeder is with a source: all up to the place is at or below `commit_ts`."""
+class FeederPosition:
+    """How far the feeder has read a source: everything up to this position has a commit_ts up to `commit_ts`."""
 
     gtids: str
     file: str
     offset: int
     commit_ts: int
 
-    def at(self, flavor: str) -> LogPlace:
-        """As the place of a server."""
-        return LogPlace(flavor, self.gtids, self.file, self.offset)
+    def at(self, flavor: str) -> LogPosition:
+        """The same as the position of a server."""
+        return LogPosition(flavor, self.gtids, self.file, self.offset)
 
 
-FedPlaces = Mapping[str, FedPlace]
+FeederPositions = Mapping[str, FeederPosition]
 """By the source's name."""
 
 
-def read_fed_places(source: Source) -> FedPlaces:
-    """Where the feeder at `source.status-url` is with each of its sources. Raises SourceUnavailable, WireError."""
+def read_feeder_positions(source: Source) -> FeederPositions:
+    """How far the feeder at `source.status-url` has read each source. Raises SourceUnavailable, WireError."""
     port = StatusPort(source.status_url, source.timeout_s, Tls.of(*source.security.files()))
     try:
         body = port.find(_FEEDER)
@@ -95,26 +95,26 @@ def read_fed_places(source: Source) -> FedPlaces:
         port.close()
     if body is None:
         raise SourceUnavailable(
-            "the source's status port is not that of a feeder",
+            "the source's status port does not belong to a feeder",
             where={"status-url": source.status_url},
             hint="[[validation.source]] is for MySQL and MariaDB behind a feeder; for TiDB add [source.sql]",
         )
     try:
         statuses = json.loads(body)["sources"]
-        return {status["source"]: _fed_place(status) for status in statuses if "last_commit_ts" in status}
+        return {status["source"]: _read_feeder_position(status) for status in statuses if "last_commit_ts" in status}
     except (ValueError, TypeError, KeyError) as error:
         raise WireError(f"the feeder's status cannot be read: {error!r}") from error
 
 
-def _fed_place(status: Mapping[str, Any]) -> FedPlace:
-    return FedPlace(status["gtids"], status["file"], int(status["offset"]), int(status["last_commit_ts"]))
+def _read_feeder_position(status: Mapping[str, Any]) -> FeederPosition:
+    return FeederPosition(status["gtids"], status["file"], int(status["offset"]), int(status["last_commit_ts"]))
 
 
-def published_at(fed: FedPlaces, places: Places) -> int | None:
-    """The commit_ts at or below which the feeder has published all up to `places`; None: it is not as far."""
+def find_published_ts(feeder_positions: FeederPositions, positions: Positions) -> int | None:
+    """The commit_ts at or below which the feeder has published all up to `positions`; None: not that far yet."""
     reached = 0
-    for name, text in places.items():
-        wanted, own = LogPlace.from_json(text), fed.get(name)
+    for name, text in positions.items():
+        wanted, own = LogPosition.from_json(text), feeder_positions.get(name)
         if own is None or not own.at(wanted.flavor).has_done(wanted):
             return None
         reached = max(reached, own.commit_ts)

@@ -1,7 +1,7 @@
-"""A table as a server describes it: the rows of information_schema about it, and what SHOW CREATE TABLE says.
+"""A table as a server describes it: its rows in information_schema, and its SHOW CREATE TABLE.
 
 The session that reads them has time_zone '+00:00', an sql_mode without ANSI_QUOTES and NO_BACKSLASH_ESCAPES, and
-speaks utf8mb4 (`SESSION`): so literals are standard and moments are in UTC.
+uses utf8mb4 (`SESSION`): so literals are standard and times are in UTC.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ SESSION = (
     "SET NAMES utf8mb4",
     "SET SESSION time_zone = '+00:00', sql_mode = 'NO_ENGINE_SUBSTITUTION', sql_quote_show_create = 1",
 )
-"""What a session sends before it reads definitions."""
+"""Statements that a session sends before it reads definitions."""
 
 SCRATCH_PREFIX = "binlake_tracker_"
-"""What the name of every database begins with that a tracker owns."""
+"""Prefix of the names of all databases that a tracker owns."""
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 """Databases of the server itself: their tables are not replicated."""
 
 
-def is_of_users(db: str) -> bool:
+def is_user_database(db: str) -> bool:
     """False for a database of the server itself or of a tracker."""
     return db.lower() not in SYSTEM_DATABASES and not db.lower().startswith(SCRATCH_PREFIX)
 
@@ -55,7 +55,7 @@ class ColumnRow:
 
 @dataclass(frozen=True)
 class IndexRow:
-    """A column of an index (information_schema.STATISTICS); `column` None = an expression, `length` None = whole."""
+    """A column of an index (information_schema.STATISTICS); `column` None = expression, `length` None = whole."""
 
     index: str
     unique: bool
@@ -67,7 +67,7 @@ class IndexRow:
 
 @dataclass(frozen=True)
 class TableDescription:
-    """A base table of a server of `flavor`; `create`: what SHOW CREATE TABLE says."""
+    """A base table of a server of `flavor`; `create`: its SHOW CREATE TABLE."""
 
     flavor: Flavor
     db: str
@@ -80,7 +80,7 @@ class TableDescription:
 
     @classmethod
     def of_text(cls, flavor: Flavor, db: str, name: str, create: str) -> TableDescription:
-        """A table of which only its CREATE is known: enough to make it again."""
+        """A table of which only its CREATE is known: enough to recreate it."""
         return cls(flavor, db, name, "", "", (), (), create)
 
 
@@ -95,7 +95,7 @@ class DatabaseDescription:
 
 
 def describe_databases(query: Query) -> list[DatabaseDescription]:
-    """All databases of users and trackers, without their tables."""
+    """All databases of users and trackers, without tables."""
     rows = query(
         "SELECT SCHEMA_NAME, DEFAULT_CHARACTER_SET_NAME, DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA"
         " ORDER BY SCHEMA_NAME",
@@ -109,7 +109,7 @@ def describe_databases(query: Query) -> list[DatabaseDescription]:
 
 
 def describe_database(query: Query, name: str) -> DatabaseDescription | None:
-    """One database without its tables; None where there is none."""
+    """One database, without tables; None if there is none."""
     return next((database for database in describe_databases(query) if database.name == name), None)
 
 
@@ -123,37 +123,37 @@ def list_tables(query: Query, db: str) -> list[str]:
 
 
 def describe_table(query: Query, flavor: Flavor, db: str, table: str, visibility: str) -> TableDescription | None:
-    """One base table; None where there is none. `visibility`: the SQL of `visible_column`."""
+    """One base table; None if there is none. `visibility`: the SQL from `visible_column`."""
     name = (db, table)
     rows = list(query(_TABLE, name))
     if not rows:
         return None
-    indexes = tuple(map(_index, query(_INDEXES.format(visible=visibility), name)))
+    indexes = tuple(map(_read_index, query(_INDEXES.format(visible=visibility), name)))
     create = next(iter(query(f"SHOW CREATE TABLE {qualified(*name)}", ())))["CREATE TABLE"]
-    columns = tuple(_with_moments(_column(row), create, flavor) for row in query(_COLUMNS, name))
+    columns = tuple(_restore_timestamp_default(_read_column(row), create, flavor) for row in query(_COLUMNS, name))
     for column in columns:
-        columns, create = _with_elements(query, name, column, columns, create)
+        columns, create = _restore_elements(query, name, column, columns, create)
     whole = list[ColumnRow]()
     for column in columns:
-        known, create = _with_default(query, flavor, name, column, create)
+        known, create = _restore_default(query, flavor, name, column, create)
         whole.append(known)
     row = rows[0]
     return TableDescription(
         flavor, db, row["TABLE_NAME"], row["TABLE_COLLATION"], row["TABLE_COMMENT"], tuple(whole), indexes,
-        without_next_number(create),
+        strip_auto_increment(create),
     )  # fmt: skip
 
 
-def without_next_number(create: str) -> str:
-    """SHOW CREATE TABLE without AUTO_INCREMENT = the next number: it is of the rows, and moves with them."""
+def strip_auto_increment(create: str) -> str:
+    """SHOW CREATE TABLE without AUTO_INCREMENT=N, the next number: it depends on the rows and changes with them."""
     return _NEXT_NUMBER.sub(r"\1", create)
 
 
 def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
-    """All databases of users with their base tables; those of the server and of trackers are left out."""
+    """All databases of users with their base tables, without those of the server and of trackers."""
     visibility, databases = visible_column(query), list[DatabaseDescription]()
     for database in describe_databases(query):
-        if is_of_users(database.name):
+        if is_user_database(database.name):
             names = list_tables(query, database.name)
             tables = [describe_table(query, flavor, database.name, name, visibility) for name in names]
             databases.append(replace(database, tables=tuple(table for table in tables if table is not None)))
@@ -161,7 +161,7 @@ def describe_all(query: Query, flavor: Flavor) -> list[DatabaseDescription]:
 
 
 def visible_column(query: Query) -> str:
-    """How this server says in STATISTICS that an index is visible: the column's name differs by family and version."""
+    """SQL for index visibility in this server's STATISTICS: the column's name differs by family and version."""
     sql = (
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'information_schema'"
         " AND TABLE_NAME = 'STATISTICS'"
@@ -172,8 +172,8 @@ def visible_column(query: Query) -> str:
     return "IGNORED = 'NO'" if "IGNORED" in names else "1"
 
 
-def definitions_in(create: str) -> dict[str, list[Token]]:
-    """The tokens behind the name of each column in a SHOW CREATE TABLE text, comments gone."""
+def read_column_definitions(create: str) -> dict[str, list[Token]]:
+    """The definition of each column in a SHOW CREATE TABLE text, as tokens without comments, by name."""
     tokens = [token for token in tokenize(create) if token.kind is not TokenKind.COMMENT]
     start = next((at for at, token in enumerate(tokens) if token.is_mark("(")), None)
     if start is None:
@@ -182,25 +182,26 @@ def definitions_in(create: str) -> dict[str, list[Token]]:
     return {part[0].value: part[1:] for part in parts if part and part[0].kind is TokenKind.NAME}
 
 
-def _with_moments(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
-    """MySQL keeps the text of a TIMESTAMP's default in the zone of the session that last changed the table."""
+def _restore_timestamp_default(column: ColumnRow, create: str, flavor: Flavor) -> ColumnRow:
+    """`column` with a TIMESTAMP's default from `create`: MySQL's information_schema has it in the time zone of the
+    session that last changed the table."""
     plain = flavor is Flavor.MYSQL and column.type.startswith("timestamp") and (column.default or "")[:1].isdigit()
     if not plain:
         return column
-    definition = definitions_in(create)[column.name]
+    definition = read_column_definitions(create)[column.name]
     at = next(at for at, token in enumerate(definition) if token.is_word("DEFAULT"))
     return replace(column, default=definition[at + 1].value)
 
 
-def with_shown_characters(create: str) -> str:
-    """`create`, or a part of one, as MySQL and MariaDB show it: `?` for characters of four bytes."""
+def mask_four_byte_characters(create: str) -> str:
+    """`create`, or a part of one, as MySQL and MariaDB show it: with `?` for four-byte characters."""
     return _FOUR_BYTES.sub("?", create)
 
 
-def _with_elements(
+def _restore_elements(
     query: Query, table: tuple[str, str], column: ColumnRow, columns: tuple[ColumnRow, ...], create: str
 ) -> tuple[tuple[ColumnRow, ...], str]:
-    """`columns` and `create` with the elements of an ENUM or SET as they are: a column like it shows them."""
+    """`columns` and `create` with the real elements of an ENUM or SET, read from the values of a copied column."""
     kind, _, rest = column.type.partition("(")
     if kind not in ("enum", "set") or "?" not in rest:
         return columns, create
@@ -221,23 +222,23 @@ def _with_elements(
     return own, create.replace(f"{name} {column.type}", f"{name} {whole}", 1)
 
 
-def _with_default(
+def _restore_default(
     query: Query, flavor: Flavor, table: tuple[str, str], column: ColumnRow, create: str
 ) -> tuple[ColumnRow, str]:
-    """`column` and `create` with the default of a text as it is: a row of a column like it has it."""
+    """`column` and `create` with the real default of a text column, read from a row that has it."""
     shown = _default_text(column, flavor)
     if not column.charset or "?" not in shown:
         return column, create
     name = quote_name(column.name)
-    value = _filled(query, table, name)
+    value = _read_default(query, table, name)
     if value == shown:
         return column, create
     default = value if flavor is Flavor.MYSQL else quote(value)
-    return replace(column, default=default), _put_default(create, name, quote(value))
+    return replace(column, default=default), _replace_default(create, name, quote(value))
 
 
-def _filled(query: Query, table: tuple[str, str], name: str) -> str:
-    """The default of a column of `table`. No other place tells that of a column NOT NULL where there is no row."""
+def _read_default(query: Query, table: tuple[str, str], name: str) -> str:
+    """The default of a column of `table`. For a NOT NULL column of an empty table only a copied table shows it."""
     there, copy = qualified(*table), qualified(table[0], "binlake_default")
     for rows in (f"(SELECT 1 AS one) AS x LEFT JOIN {there} AS t ON FALSE", f"{there} AS t LIMIT 1"):
         for row in query(f"SELECT DEFAULT(t.{name}) AS FILLED FROM {rows}", ()):
@@ -251,7 +252,7 @@ def _filled(query: Query, table: tuple[str, str], name: str) -> str:
         query(f"DROP TEMPORARY TABLE {copy}", ())
 
 
-def _put_default(create: str, name: str, literal: str) -> str:
+def _replace_default(create: str, name: str, literal: str) -> str:
     lines = create.split("\n")
     at = next(at for at, line in enumerate(lines) if line.startswith(f"  {name} "))
     tokens = tokenize(lines[at])
@@ -261,7 +262,7 @@ def _put_default(create: str, name: str, literal: str) -> str:
 
 
 def _default_text(column: ColumnRow, flavor: Flavor) -> str:
-    """The default where it is a literal: MySQL has its text, MariaDB the literal; "" where it is none."""
+    """The default if it is a literal: MySQL has its text, MariaDB the literal; "" otherwise."""
     default = column.default or ""
     if flavor is Flavor.MYSQL:
         return "" if "DEFAULT_GENERATED" in column.extra.upper() else default
@@ -286,12 +287,12 @@ _INDEXES = (
 )
 
 
-def _column(row: Mapping[str, Any]) -> ColumnRow:
+def _read_column(row: Mapping[str, Any]) -> ColumnRow:
     return ColumnRow(
         name=row["COLUMN_NAME"],
-        type=_text(row["COLUMN_TYPE"]),
+        type=_decode_text(row["COLUMN_TYPE"]),
         nullable=row["IS_NULLABLE"] == "YES",
-        default=None if row["COLUMN_DEFAULT"] is None else _text(row["COLUMN_DEFAULT"]),
+        default=None if row["COLUMN_DEFAULT"] is None else _decode_text(row["COLUMN_DEFAULT"]),
         charset=row["CHARACTER_SET_NAME"] or "",
         collate=row["COLLATION_NAME"] or "",
         extra=row["EXTRA"] or "",
@@ -299,7 +300,7 @@ def _column(row: Mapping[str, Any]) -> ColumnRow:
     )
 
 
-def _index(row: Mapping[str, Any]) -> IndexRow:
+def _read_index(row: Mapping[str, Any]) -> IndexRow:
     return IndexRow(
         index=row["INDEX_NAME"],
         unique=int(row["NON_UNIQUE"]) == 0,
@@ -310,6 +311,6 @@ def _index(row: Mapping[str, Any]) -> IndexRow:
     )
 
 
-def _text(value: str | bytes) -> str:
-    # MySQL gives some of these as a binary string.
+def _decode_text(value: str | bytes) -> str:
+    # MySQL returns some of these as a binary string.
     return value.decode() if isinstance(value, bytes) else value

@@ -10,8 +10,14 @@ import pytest
 
 from binlake.config.model import Source
 from binlake.errors import BinlakeError, SourceUnavailable, TargetRefused, WireError
-from binlake.repair.validation import places
-from binlake.repair.validation.places import FedPlace, LogPlace, published_at, read_fed_places, read_place
+from binlake.repair.validation import positions
+from binlake.repair.validation.positions import (
+    FeederPosition,
+    LogPosition,
+    find_published_ts,
+    read_feeder_positions,
+    read_log_position,
+)
 from binlake.target.session.session import Session
 
 UUID = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
@@ -36,30 +42,30 @@ class Server:
         return cast(list[tuple[Any, ...]], found)
 
 
-def read(version: str, answers: dict[str, Any]) -> LogPlace:
-    return read_place(cast(Session, Server({"VERSION": version, **answers})))
+def read(version: str, answers: dict[str, Any]) -> LogPosition:
+    return read_log_position(cast(Session, Server({"VERSION": version, **answers})))
 
 
 @pytest.mark.parametrize(
     ("version", "answers", "place"),
     [
-        ("10.11.6-MariaDB-log", {"gtid_current_pos": "0-1-9"}, LogPlace("mariadb", "0-1-9")),
-        ("11.4.2-MARIADB", {"gtid_current_pos": "NULL"}, LogPlace("mariadb", "")),
-        ("8.4.6", {"gtid_mode": "ON", "gtid_executed": f"{UUID}:1-7"}, LogPlace("mysql", f"{UUID}:1-7")),
-        ("8.0.36", {"gtid_mode": "on", "gtid_executed": ""}, LogPlace("mysql", "")),
+        ("10.11.6-MariaDB-log", {"gtid_current_pos": "0-1-9"}, LogPosition("mariadb", "0-1-9")),
+        ("11.4.2-MARIADB", {"gtid_current_pos": "NULL"}, LogPosition("mariadb", "")),
+        ("8.4.6", {"gtid_mode": "ON", "gtid_executed": f"{UUID}:1-7"}, LogPosition("mysql", f"{UUID}:1-7")),
+        ("8.0.36", {"gtid_mode": "on", "gtid_executed": ""}, LogPosition("mysql", "")),
         (
             "8.4.6",
             {"gtid_mode": "OFF", "BINARY": [("bin.000007", "156", "", "", "")]},
-            LogPlace("mysql", "", "bin.000007", 156),
+            LogPosition("mysql", "", "bin.000007", 156),
         ),
         (
             "5.7.44-log",
             {"gtid_mode": "OFF_PERMISSIVE", "MASTER": [("bin.000009", 4, "", "", "")]},
-            LogPlace("mysql", "", "bin.000009", 4),
+            LogPosition("mysql", "", "bin.000009", 4),
         ),
     ],
 )
-def test_each_server_says_its_place_in_its_own_way(version: str, answers: dict[str, Any], place: LogPlace) -> None:
+def test_each_server_says_its_place_in_its_own_way(version: str, answers: dict[str, Any], place: LogPosition) -> None:
     assert read(version, answers) == place
 
 
@@ -69,9 +75,9 @@ def test_a_server_without_a_log_is_named() -> None:
     assert error.value.where["server"] == "h:3306"
 
 
-def test_places_are_compared_by_what_they_have() -> None:
-    def of(file: str, offset: int) -> LogPlace:
-        return LogPlace("mysql", "", file, offset)
+def test_positions_are_compared_by_what_they_include() -> None:
+    def of(file: str, offset: int) -> LogPosition:
+        return LogPosition("mysql", "", file, offset)
 
     assert of("bin.000010", 4).has_done(of("bin.000010", 4))
     assert of("bin.000010", 5).has_done(of("bin.000010", 4))
@@ -79,12 +85,12 @@ def test_places_are_compared_by_what_they_have() -> None:
     # A server that has no log has done nothing.
     assert not of("", 0).has_done(of("bin.000001", 0))
     assert of("bin.000001", 7).to_json() == '{"file": "bin.000001", "flavor": "mysql", "gtids": "", "offset": 7}'
-    assert LogPlace.from_json(of("bin.000001", 7).to_json()) == of("bin.000001", 7)
+    assert LogPosition.from_json(of("bin.000001", 7).to_json()) == of("bin.000001", 7)
 
 
 def test_without_any_place_nothing_is_published() -> None:
     """A proof that needs no checkpoint would be one at once."""
-    assert published_at({"a": FedPlace("0-1-9", "", 0, 50)}, {}) == 0
+    assert find_published_ts({"a": FeederPosition("0-1-9", "", 0, 50)}, {}) == 0
 
 
 class Port:
@@ -103,11 +109,11 @@ class Port:
         Port.closed += 1
 
 
-def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FedPlace]:
+def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FeederPosition]:
     monkeypatch.setattr(Port, "closed", 0)
-    monkeypatch.setattr(places, "StatusPort", lambda *_: Port(answer))
+    monkeypatch.setattr(positions, "StatusPort", lambda *_: Port(answer))
     try:
-        return dict(read_fed_places(Source(status_url="http://feeder:1")))
+        return dict(read_feeder_positions(Source(status_url="http://feeder:1")))
     finally:
         assert Port.closed == 1
 
@@ -119,8 +125,8 @@ def test_the_feeder_says_where_it_is_with_each_source(monkeypatch: pytest.Monkey
         {"source": "b", "gtids": "", "file": "", "offset": 0},
     ]
     found = fed(monkeypatch, lambda: json.dumps({"sources": told}).encode())
-    assert found == {"a": FedPlace("0-1-9", "bin.000003", 40, 70)}
-    assert found["a"].at("mariadb") == LogPlace("mariadb", "0-1-9", "bin.000003", 40)
+    assert found == {"a": FeederPosition("0-1-9", "bin.000003", 40, 70)}
+    assert found["a"].at("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_a_status_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_port_of_a_tidb_is_not_that_of_a_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SourceUnavailable, match="not that of a feeder") as error:
+    with pytest.raises(SourceUnavailable, match="does not belong to a feeder") as error:
         fed(monkeypatch, lambda: None)
     assert error.value.where["status-url"] == "http://feeder:1"
 

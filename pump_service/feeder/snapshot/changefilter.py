@@ -1,8 +1,8 @@
-"""Changes of rows between two snapshots of a load: what of them concerns rows that the earlier one has read.
+"""Filters row changes between two snapshots of a load: keeps those that affect rows read by the earlier snapshot.
 
-A row that is read later holds its change already. So a change of a row that is not read yet is left out, and an update
-that takes a row from a range that is read to one that is not, or back, becomes the delete or the insert that it is to
-what is read. What is read is then, at each place of the log, a part of what the source had there.
+A row that is read later already includes its change. So a change of a row that is not read yet is dropped, and an
+update that moves a row from a range that is read to one that is not, or back, becomes a delete or an insert. The rows
+read so far are then, at each position of the log, a part of what the source had there.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.wire import binlog_pb2 as pb
 
 IsRead = Callable[[str], bool]
-"""Whether the row of a key, by the text of its first column, is read."""
+"""Whether the row with a key, given the text of the key's first column, has been read."""
 
 _FIRST_HANDLE = 1 << 40
-"""Of inserts without a handle of their own: apart from those that the log gave."""
+"""First handle of inserts without their own: distinct from those of rows in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A change of a row: its bytes, and the first column of its key before and after, None where there is none."""
+    """A change of a row: its bytes, and the first column of its key before and after; None if there is none."""
 
     kind: pb.MutationType
     data: bytes
@@ -35,32 +35,36 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class PartTable:
-    """A table of which a part is read, and the column whose ranges say which."""
+class PartlyReadTable:
+    """A table of which a part has been read, and the column whose ranges define that part."""
 
     table: TableDef
     column: ColumnInfo
 
 
-def keys_of(value: pb.PrewriteValue, tables: Mapping[int, PartTable]) -> Iterator[tuple[int, str]]:
-    """(table id, text of the key's first column) of the changes of these tables, before and after. Raises WireError."""
+def changed_keys(value: pb.PrewriteValue, tables: Mapping[int, PartlyReadTable]) -> Iterator[tuple[int, str]]:
+    """(table id, text of the key's first column) before and after each change of these tables. Raises WireError."""
     for mutation in value.mutations:
         part = tables.get(mutation.table_id)
         for row in _rows(mutation, part) if part else ():
             yield from ((mutation.table_id, text) for text in (row.before, row.after) if text is not None)
 
 
-def only_read(value: pb.PrewriteValue, tables: Mapping[int, PartTable], is_read: Mapping[int, IsRead]) -> bytes:
-    """`value` with what concerns rows of `tables` that are read, and all of other tables; b"" where nothing is left."""
+def filter_read_rows(
+    value: pb.PrewriteValue, tables: Mapping[int, PartlyReadTable], is_read: Mapping[int, IsRead]
+) -> bytes:
+    """`value` without changes of rows of `tables` that are not read yet; b"" if nothing remains."""
     mutations = [
-        mutation if (part := tables.get(mutation.table_id)) is None else _part(mutation, part, is_read[part.table.id])
+        mutation
+        if (part := tables.get(mutation.table_id)) is None
+        else _filter_mutation(mutation, part, is_read[part.table.id])
         for mutation in value.mutations
     ]
     left = [mutation for mutation in mutations if mutation.sequence]
     return pb.PrewriteValue(schema_version=value.schema_version, mutations=left).SerializeToString() if left else b""
 
 
-def _part(mutation: pb.TableMutation, part: PartTable, is_read: IsRead) -> pb.TableMutation:
+def _filter_mutation(mutation: pb.TableMutation, part: PartlyReadTable, is_read: IsRead) -> pb.TableMutation:
     filtered = pb.TableMutation(table_id=mutation.table_id)
     for number, row in enumerate(_rows(mutation, part)):
         before = row.before is not None and is_read(row.before)
@@ -87,7 +91,7 @@ def _add(mutation: pb.TableMutation, kind: pb.MutationType, data: bytes) -> None
     mutation.sequence.append(kind)
 
 
-def _rows(mutation: pb.TableMutation, part: PartTable) -> Iterator[_Row]:
+def _rows(mutation: pb.TableMutation, part: PartlyReadTable) -> Iterator[_Row]:
     decoder, name = decoder_of(part.table), part.column.name
     rows = rows_of(mutation, 0)
     lists = {pb.Insert: iter(rows.inserts), pb.Update: iter(rows.updates), pb.DeleteRow: iter(rows.deletes)}
@@ -108,7 +112,7 @@ def _text(image: Image | None, name: str) -> str | None:
 
 
 def _middle(update: bytes) -> int:
-    """Where the second half of an update begins: both have the same columns."""
+    """Where the second half of an update begins: both halves have the same columns."""
     starts, at = list[int](), 0
     while at < len(update):
         starts.append(at)

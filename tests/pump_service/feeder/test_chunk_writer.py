@@ -15,13 +15,13 @@ from binlake.mysqlbinlog.tablerows.chunks import Chunk
 from binlake.wire import binlog_pb2 as pb
 from pump_service.feeder.journal import Journal
 from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.snapshot import keeping
-from pump_service.feeder.snapshot.keeping import ChunkKeeper
-from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace
+from pump_service.feeder.snapshot import chunkwriter
+from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
+from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 from pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
-PLACE = SnapshotPlace(Position("bin.000001", 40, ""), "server-1")
+PLACE = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")
 
 
 class Kept:
@@ -29,17 +29,17 @@ class Kept:
 
     def __init__(self, journal: Journal, snapshots: int = 1) -> None:
         self.journal, self.pumps = journal, MemoryPumps()
-        self.load = KeptLoad(journal, "s1")
-        self.load.fit({A: 7, B: 8})
+        self.load = LoadState(journal, "s1")
+        self.load.fit_tables({A: 7, B: 8})
         for _ in range(snapshots):
-            journal.set_facts(self.load.facts(PLACE, 1))
+            journal.set_facts(self.load.start_snapshot(PLACE, 1))
         publisher = Publisher(journal, self.pumps, CountingClock(100), threading.Event())
-        self.keeper = ChunkKeeper(publisher, "s1", self.load, began_ms=1_700_000_000_000)
+        self.keeper = ChunkWriter(publisher, "s1", self.load, began_ms=1_700_000_000_000)
 
     def give(self, table: tuple[str, str], high: str) -> Chunk:
         left = self.load.tables[table].ranges.next()
         assert left is not None
-        self.load.tables[table].ranges.give(left, high)
+        self.load.tables[table].ranges.claim(left, high)
         return Chunk(left.low, high, "")
 
     def add(self, table: tuple[str, str], chunk: Chunk, value: bytes, *, rows: int = 1, is_last: bool = False) -> None:
@@ -50,19 +50,19 @@ class Kept:
 
     def read(self) -> dict[str, tuple[list[tuple[str, str, int]], int, int]]:
         """What the next process finds: ranges, rows and chunks of each table that has any."""
-        found = KeptLoad(self.journal, "s1").tables
+        found = LoadState(self.journal, "s1").tables
         return {name: (one.ranges.store(), one.rows, one.chunks) for (_, name), one in found.items()}
 
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    monkeypatch.setattr(keeping, "_HELD_BYTES", 10)
+    monkeypatch.setattr(chunkwriter, "_PREWRITE_BYTES", 10)
     with closing(Journal(tmp_path)) as journal:
         yield Kept(journal)
 
 
 def test_a_chunk_is_kept_when_all_of_it_is_prewritten_and_not_before(kept: Kept) -> None:  # R-34
-    one, other = kept.give(A, "5"), kept.give(B, "")
+    one, other = kept.claim(A, "5"), kept.claim(B, "")
     kept.add(A, one, b"a1234", rows=2)
     kept.add(B, other, b"b123")
     assert kept.values() == []
@@ -74,18 +74,18 @@ def test_a_chunk_is_kept_when_all_of_it_is_prewritten_and_not_before(kept: Kept)
     assert kept.values()[3:] == [b"a2"]
     assert kept.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
     # Its batches are kept with it, those of the other table are open with this process.
-    [batches] = KeptLoad(kept.journal, "s1").batches().values()
+    [batches] = LoadState(kept.journal, "s1").batches().values()
     assert [(batch.first_start, batch.count) for batch in batches] == [(100, 2), (103, 1)]
     assert [kept.journal.outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
     # The next chunk of the table is one of its own.
-    more = kept.give(A, "")
+    more = kept.claim(A, "")
     kept.add(A, more, b"0123456789", is_last=True)
     kept.add(B, other, b"0123456789", is_last=True)
     assert kept.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
 
 
 def test_a_chunk_without_rows_is_kept_and_nothing_of_it_is_sent(kept: Kept) -> None:
-    kept.add(A, kept.give(A, ""), b"", rows=0, is_last=True)
+    kept.add(A, kept.claim(A, ""), b"", rows=0, is_last=True)
     kept.keeper.flush()
     assert (kept.values(), kept.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
     kept.keeper.flush()
@@ -93,7 +93,7 @@ def test_a_chunk_without_rows_is_kept_and_nothing_of_it_is_sent(kept: Kept) -> N
 
 
 def test_bytes_are_counted_from_the_last_request_on(kept: Kept) -> None:
-    chunk = kept.give(A, "")
+    chunk = kept.claim(A, "")
     counts = []
     for _ in range(8):
         kept.add(A, chunk, b"123")
@@ -102,7 +102,7 @@ def test_bytes_are_counted_from_the_last_request_on(kept: Kept) -> None:
 
 
 def test_what_is_not_whole_is_rolled_back(kept: Kept) -> None:
-    whole, part = kept.give(A, ""), kept.give(B, "")
+    whole, part = kept.claim(A, ""), kept.claim(B, "")
     kept.add(A, whole, b"12345", is_last=True)
     kept.add(B, part, b"12345")
     assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, -1]
@@ -113,7 +113,7 @@ def test_what_is_not_whole_is_rolled_back(kept: Kept) -> None:
 def test_each_transaction_has_a_name_that_no_other_snapshot_gives(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         kept = Kept(journal, snapshots=3)
-        chunk = kept.give(A, "")
+        chunk = kept.claim(A, "")
         for _ in range(2):
             kept.add(A, chunk, b"1")
         kept.add(A, chunk, b"2", is_last=True)

@@ -13,7 +13,7 @@ from binlake.rows.codec.values import skip
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
-from pump_service.feeder.snapshot.joining import PartTable, keys_of, only_read
+from pump_service.feeder.snapshot.changefilter import PartlyReadTable, changed_keys, filter_read_rows
 
 Row = dict[str, str | None]
 Change = tuple[int, str, Row | None, Row | None]
@@ -43,10 +43,10 @@ class _Tables:
         return TABLES.get(table_id)
 
 
-def part(table: TableDef) -> PartTable:
+def part(table: TableDef) -> PartlyReadTable:
     found = table.column("id")
     assert found is not None
-    return PartTable(table, found)
+    return PartlyReadTable(table, found)
 
 
 PARTS = {table.id: part(table) for table in (NUMBER, WORD)}
@@ -100,7 +100,7 @@ def test_what_concerns_rows_that_are_read_is_left_in_its_order(seed: int) -> Non
     changes = drawn_changes(draw)
     read = {table_id: {key for key in KEYS[table_id] if draw.random() < 0.5} for table_id in PARTS}
     is_read = {table_id: keys.__contains__ for table_id, keys in read.items()}
-    found = only_read(written(changes), PARTS, is_read)
+    found = filter_read_rows(written(changes), PARTS, is_read)
     assert read_back(found) == [one for one in (wanted(change, read) for change in changes) if one is not None]
     # Nothing of a table is no mutation of it.
     assert all(one.sequence for one in pb.PrewriteValue.FromString(found).mutations)
@@ -115,14 +115,14 @@ def test_both_keys_of_each_change_are_asked_for(seed: int) -> None:
         for row in (before, after)
         if row is not None and table_id in PARTS
     ]
-    assert list(keys_of(written(changes), PARTS)) == keys
+    assert list(changed_keys(written(changes), PARTS)) == keys
 
 
 def test_rows_that_come_without_a_handle_get_one_of_their_own() -> None:
     moved: list[Change] = [
         (2, "update", {"n": None, "id": "away", "v": None}, {"n": "1", "id": word, "v": "x"}) for word in ("a", "b")
     ]
-    found = only_read(written(moved), PARTS, {1: lambda _: False, 2: {"a", "b"}.__contains__})
+    found = filter_read_rows(written(moved), PARTS, {1: lambda _: False, 2: {"a", "b"}.__contains__})
     inserted = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
     handles = [write_int((1 << 40) + number) for number in range(2)]
     assert [row.startswith(handle) for row, handle in zip(inserted, handles, strict=True)] == [True, True]
@@ -131,7 +131,7 @@ def test_rows_that_come_without_a_handle_get_one_of_their_own() -> None:
 @pytest.mark.parametrize("key", KEYS[1])
 def test_a_row_that_is_its_key_at_the_source_comes_with_it(key: str) -> None:
     moved: list[Change] = [(1, "update", {"id": "9", "v": None}, {"id": key, "v": "x"})]
-    found = only_read(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
+    found = filter_read_rows(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
     [inserted] = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
     [as_written] = MutationBuilder(NUMBER).insert({"id": key, "v": "x"}).message.inserted_rows
     assert as_written.startswith(inserted[: skip(inserted, 0)])

@@ -1,4 +1,4 @@
-"""Prewrites the values of a snapshot as they are read, and keeps each chunk once all of it is acknowledged."""
+"""Prewrites the values of a snapshot as they are read, and records each chunk once all of it is acknowledged."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.journal import Batch
-from pump_service.feeder.publisher import Held, Outgoing, Publisher
-from pump_service.feeder.snapshot.kept import KeptLoad
+from pump_service.feeder.publisher import Outgoing, Publisher, UncommittedBatches
+from pump_service.feeder.snapshot.loadstate import LoadState
 from pump_service.feeder.snapshot.reading import Value
 
-_HELD_BYTES = 4 << 20
-"""Of the values that are prewritten together."""
+_PREWRITE_BYTES = 4 << 20
+"""Bytes of values that are prewritten together."""
 
 
 @dataclass
 class _Chunk:
-    """A chunk that is being read: values to be prewritten, the batches of those that are; `end`: its last value."""
+    """A chunk being read: values still to be prewritten, batches of those that are; `end`: its last value."""
 
     values: list[Value] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -24,17 +24,17 @@ class _Chunk:
     end: Value | None = None
 
 
-class ChunkKeeper:
-    """Of one snapshot. `began_ms`: the time that the transactions carry."""
+class ChunkWriter:
+    """Writes the chunks of one snapshot. `began_ms`: the time of its transactions."""
 
-    def __init__(self, publisher: Publisher, source: str, load: KeptLoad, began_ms: int) -> None:
+    def __init__(self, publisher: Publisher, source: str, load: LoadState, began_ms: int) -> None:
         self._publisher, self._source, self._load, self._began_ms = publisher, source, load, began_ms
         self._chunks: dict[tuple[Name, str], _Chunk] = {}
         self._bytes = 0
         self._number = 0
 
     def add(self, value: Value) -> None:
-        """Take the next value; it is prewritten with others."""
+        """Add the next value; it is prewritten together with others."""
         chunk = self._chunks.setdefault((value.name, value.chunk.low), _Chunk())
         if value.rows:
             chunk.values.append(value)
@@ -42,17 +42,17 @@ class ChunkKeeper:
         if value.is_last:
             chunk.end = value
         self._bytes += len(value.value)
-        if self._bytes >= _HELD_BYTES:
+        if self._bytes >= _PREWRITE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Prewrite what was taken, and keep the chunks that are whole."""
+        """Prewrite the added values, and record the complete chunks."""
         with_values = [chunk for chunk in self._chunks.values() if chunk.values]
         outgoing = [
             Outgoing(self._id(), self._began_ms, value.value) for chunk in with_values for value in chunk.values
         ]
         counts = [len(chunk.values) for chunk in with_values]
-        batches = self._publisher.hold(Held(self._source), outgoing, counts)
+        batches = self._publisher.prewrite(UncommittedBatches(self._source), outgoing, counts)
         for chunk, batch in zip(with_values, batches, strict=True):
             chunk.batches.append(batch)
             chunk.values.clear()
@@ -60,17 +60,19 @@ class ChunkKeeper:
         whole = {key: chunk for key, chunk in self._chunks.items() if chunk.end is not None}
         if not whole:
             return
-        self._load.keep([(chunk.end, chunk.rows, chunk.batches) for chunk in whole.values() if chunk.end is not None])
+        self._load.store_chunks(
+            [(chunk.end, chunk.rows, chunk.batches) for chunk in whole.values() if chunk.end is not None]
+        )
         for key in whole:
             del self._chunks[key]
 
     def abandon(self) -> None:
-        """Roll back the chunks that are not whole."""
+        """Roll back the incomplete chunks."""
         for chunk in self._chunks.values():
-            self._publisher.abandon(Held(self._source, chunk.batches))
+            self._publisher.abandon(UncommittedBatches(self._source, chunk.batches))
 
     def _id(self) -> str:
-        """The identity of the next transaction, beside those of the log and of other snapshots."""
+        """The identity of the next transaction, distinct from those of the log and of other snapshots."""
         snapshots = self._load.snapshots
         at = snapshots[-1]
         self._number += 1

@@ -1,6 +1,6 @@
-"""The place at which a dump of mydumper or dumpling was taken, as its metadata says.
+"""The position at which a dump of mydumper or dumpling was taken, from its metadata.
 
-Its rows are not read: whoever restored them into the target has them.
+Its rows are not read: they have been restored into the target already.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ METADATA = "metadata"
 _TIDB_LOG = "tidb-binlog"
 _ENTRY = re.compile(r"^\s*(\w+)\s*[:=]\s*(.*?)\s*$")
 _NEXT_PART = re.compile(r"^\s*(SHOW (SLAVE|REPLICA) STATUS|\[(replication|config|`).*|Finished dump)", re.IGNORECASE)
-"""What follows the place: of the server's own source, of the dump's options, of tables."""
+"""What follows the position: the server's own source, the dump's options, tables."""
 _FILE = frozenset({"log", "file", "source_log_file"})
 _OFFSET = frozenset({"pos", "position", "source_log_pos"})
 _GTIDS = frozenset({"gtid", "executed_gtid_set"})
 
 
 @dataclass(frozen=True)
-class DumpPlace:
+class DumpPosition:
     """Where a dump was taken: `commit_ts` of a dump of TiDB (else 0), or the position in a MySQL server's log."""
 
     commit_ts: int
     position: Position
 
 
-def read_dump_place(folder: Path) -> DumpPlace:
-    """What the metadata of the dump in `folder` says. Raises ConfigError."""
+def read_dump_position(folder: Path) -> DumpPosition:
+    """The position in the metadata of the dump in `folder`. Raises ConfigError."""
     try:
         text = (folder / METADATA).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"the folder has no metadata of a dump: {error}", where={"folder": folder}, hint="give the dump's folder"
+            f"the folder has no metadata of a dump: {error}", where={"folder": folder}, hint="name the dump's folder"
         ) from None
-    return parse_dump_place(folder, text)
+    return parse_dump_position(folder, text)
 
 
-def parse_dump_place(folder: Path, metadata: str) -> DumpPlace:
-    """What this `metadata` of the dump in `folder` says. Raises ConfigError."""
+def parse_dump_position(folder: Path, metadata: str) -> DumpPosition:
+    """The position in `metadata`, the text of the dump's metadata in `folder`. Raises ConfigError."""
     entries = _entries(metadata.splitlines())
     file, offset, gtids = (_first(entries, names) for names in (_FILE, _OFFSET, _GTIDS))
     if not file or not offset.isdecimal():
         raise ConfigError(
-            "the dump's metadata names no place",
+            "the dump's metadata has no position",
             where={"file": folder / METADATA},
             hint="dump with a consistent snapshot: mydumper without --no-locks, dumpling with --consistency auto",
         )
     if file == _TIDB_LOG:
-        return DumpPlace(int(offset), Position("", 0))
-    return DumpPlace(0, Position(file, int(offset), "".join(gtids.split())))
+        return DumpPosition(int(offset), Position("", 0))
+    return DumpPosition(0, Position(file, int(offset), "".join(gtids.split())))
 
 
 def _entries(lines: list[str]) -> list[tuple[str, str]]:
-    """(name, value) of the lines up to the end of the place; a GTID set may take several lines."""
+    """(name, value) of the lines up to the end of the position; a GTID set may take several lines."""
     entries: list[tuple[str, str]] = []
     for line in lines:
         if _NEXT_PART.match(line) and any(name in _FILE for name, _ in entries):

@@ -1,0 +1,84 @@
+"""The first start of a source: the position at which reading its log begins, and the definitions at that position.
+
+Definitions and position become durable in one step, as jobs of the history without binlogs: everything downstream of
+the pumps starts with them, and the target already has these tables. (A snapshot publishes them: `snapshot/`.)
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import structlog
+
+from binlake.errors import ConfigError, Transient
+from binlake.mysqlbinlog.definitions.descriptions import DatabaseDescription
+from binlake.mysqlbinlog.dumpfolder import DumpFolder, read_dump_folder
+from binlake.mysqlbinlog.model import Position
+from pump_service.feeder.catalog import Catalog
+from pump_service.feeder.dumpfolder import read_schema_files
+from pump_service.feeder.journal import Journal, ReadPosition
+from pump_service.feeder.publisher import Publisher
+from pump_service.feeder.server import Link, connect, read_log_end
+from pump_service.feeder.settings import SourceFile, Start
+from pump_service.feeder.snapshot.structures import describe_source
+from pump_service.feeder.targetstructure import describe_by_target
+
+log = structlog.get_logger()
+
+_TRIES = 10  # times the definitions are read before giving up because DDL keeps running
+
+
+def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, catalog: Catalog) -> None:
+    """Make the position of `source.start` and its definitions durable: those of a dump, the target or the source now.
+
+    Raises ConfigError, SourceUnavailable, SourceRefused, SchemaError, and Transient when DDL never stops.
+    """
+    start = source.start
+    dump = read_dump_folder(start.definitions) if start.definitions is not None else None
+    dumped = read_schema_files(dump) if dump is not None else None
+    end, databases = Position("", 4), list[DatabaseDescription]()
+    if dumped is None or start.mode == "now":
+        with closing(connect(source)) as link:
+            databases, end = _definitions_at_end(link)
+    if start.target is not None:
+        databases = describe_by_target(source, databases, start.target)
+    position = _start_position(start, end, dump)
+    with catalog.lock:
+        first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
+        ts = publisher.fetch_ts(source.name)
+        journal.commit([], {source.name: ReadPosition(position)}, jobs=[change.job(ts, ts) for change in first])
+    log.info(
+        "source_started", source=source.name, mode=start.mode, definitions=len(first), **_position_fields(position)
+    )
+
+
+def _start_position(start: Start, end: Position, dump: DumpFolder | None) -> Position:
+    """Where reading the log begins; `end`: where the log ends now; `dump`: the dump with the definitions."""
+    if start.mode == "dump" and dump is not None:
+        dumped_at = dump.position
+        if dumped_at.commit_ts:
+            raise ConfigError(
+                "this is a dump of TiDB; the feeder reads MySQL and MariaDB",
+                where={"folder": dump.path},
+                hint="binlake checkpoint set --base: pumps fed by TiDB need no feeder",
+            )
+        return dumped_at.position
+    if start.mode == "now":
+        return end
+    return Position("", 4, start.gtid) if start.mode == "gtid" else Position(start.file, start.offset)
+
+
+def _definitions_at_end(link: Link) -> tuple[list[DatabaseDescription], Position]:
+    """The definitions, and an end of the log at which they hold: they read the same before and after it."""
+    before = describe_source(link)
+    for _ in range(_TRIES):
+        end = read_log_end(link)
+        after = describe_source(link)
+        if after == before:
+            return after, end
+        before = after
+    raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
+
+
+def _position_fields(position: Position) -> dict[str, object]:
+    return {"file": position.file, "offset": position.offset, "gtids": position.gtids}
