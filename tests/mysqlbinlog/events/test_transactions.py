@@ -208,9 +208,9 @@ _REFUSED: dict[str, tuple[type[BinlakeError], str, Callable[[Log], list[bytes]]]
         "partly rolled back",
         lambda log: [*log.inserted(1)[:-1], log.query("ROLLBACK TO `s`")],
     ),
-    "a definition behind rows": (
+    "a definition after rows": (
         SourceRefused,
-        "behind rows",
+        "after rows",
         lambda log: [*log.inserted(1)[:-1], log.query("CREATE TABLE u (a INT)")],
     ),
     "an incident": (LostRange, "incident", lambda log: [log.event(EventType.INCIDENT, b"\1\0\0")]),

@@ -84,7 +84,7 @@ def test_a_killed_repair_goes_on_behind_its_last_window(shop: Shop) -> None:
         pass
 
     def power_cut(step: str) -> None:
-        if step == "batch" and len(progress(shop, lo, hi).left()) == 1:
+        if step == "batch" and len(progress(shop, lo, hi).remaining()) == 1:
             raise Killed
 
     lo = shop.ts
@@ -94,18 +94,18 @@ def test_a_killed_repair_goes_on_behind_its_last_window(shop: Shop) -> None:
     execute(shop.server, *[f"DELETE FROM shop.`{name}`" for _, name in shop.workload.rows])
     with pytest.raises(Killed):
         repair_range(shop.lake.replication, progress(shop, lo, hi), hook=power_cut)
-    left = progress(shop, lo, hi).left()
+    left = progress(shop, lo, hi).remaining()
     assert len(left) == 1
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
     assert done.different > 0
-    assert progress(shop, lo, hi).left() == []
+    assert progress(shop, lo, hi).remaining() == []
     present = {one.key for one in shop.changes(lo, hi)}
     found = verify(shop.lake.replication)
     assert not {one.key for one in found.differences} & present
     assert {one.kind for one in found.differences} == {"missing"}
     assert all(not (shown - right[name]) for name, shown in shop.shown().items())
     progress(shop, lo, hi).finish({})
-    assert len(progress(shop, lo, hi).left()) == 2
+    assert len(progress(shop, lo, hi).remaining()) == 2
 
 
 def test_tables_that_became_others_since_are_repaired_too(shop: Shop) -> None:
