@@ -39,7 +39,7 @@ METADATA = {
 
 
 @pytest.mark.parametrize("kind", METADATA)
-def test_the_place_of_a_dump(tmp_path: Path, kind: str) -> None:
+def test_the_position_of_a_dump(tmp_path: Path, kind: str) -> None:
     text, place = METADATA[kind]
     (tmp_path / "metadata").write_text(text)
     assert read_dump_position(tmp_path) == place
@@ -52,7 +52,7 @@ def test_the_place_of_a_dump(tmp_path: Path, kind: str) -> None:
     assert dump.metadata_rows == ({("d", "t"): 3} if kind == "mydumper 0.16" else {})
 
 
-def test_a_folder_that_is_no_dump_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no metadata of a dump"):
         read_dump_position(tmp_path)
     (tmp_path / "metadata").write_text("Started dump at: 2020-11-10 10:40:19\nFinished dump at: 2020-11-10 10:40:20\n")

@@ -25,7 +25,7 @@ def _set_of(gtids: list[tuple[str, int]]) -> MySqlGtidSet:
 
 
 @given(_GTIDS, _GTIDS)
-def test_a_set_holds_what_was_added(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
+def test_a_set_contains_what_was_added(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
     one, other = _set_of(first), _set_of(second)
     for origin in _ORIGINS:
         for number in range(1, 13):
@@ -36,13 +36,13 @@ def test_a_set_holds_what_was_added(first: list[tuple[str, int]], second: list[t
 
 
 @given(_GTIDS)
-def test_text_and_binary_form_give_the_set_back(gtids: list[tuple[str, int]]) -> None:
+def test_text_and_binary_form_round_trip(gtids: list[tuple[str, int]]) -> None:
     done = _set_of(gtids)
     assert MySqlGtidSet.parse(done.text()).text() == done.text()
     assert decode_mysql_set(encode_mysql_set(done)).text() == done.text()
 
 
-def test_a_copy_changes_by_itself() -> None:
+def test_a_copy_is_independent() -> None:
     for flavor, first, second in ((Flavor.MYSQL, f"{_A}:1", f"{_A}:2"), (Flavor.MARIADB, "0-1-1", "0-1-2")):
         done = parse_gtid_set(flavor, first)
         other = done.copy()
@@ -56,7 +56,7 @@ def test_mysqls_text_in_all_its_forms() -> None:
     assert parse_gtid_set(Flavor.MYSQL, "").text() == ""
 
 
-def test_mariadb_has_one_gtid_a_domain() -> None:
+def test_mariadb_has_one_gtid_per_domain() -> None:
     done = MariaDbGtidSet.parse("1-2-5, 0-1-17")
     assert done.text() == "0-1-17,1-2-5"
     assert [done.contains(one) for one in ("0-1-17", "0-9-3", "0-1-18", "2-1-1")] == [True, True, False, False]
@@ -78,7 +78,7 @@ def test_mariadb_has_one_gtid_a_domain() -> None:
         (Flavor.MARIADB, "0-1"),
     ],
 )
-def test_what_is_no_set_is_refused(flavor: Flavor, text: str) -> None:
+def test_text_that_is_not_a_gtid_set_is_refused(flavor: Flavor, text: str) -> None:
     with pytest.raises(WireError, match="GTID"):
         parse_gtid_set(flavor, text)
 

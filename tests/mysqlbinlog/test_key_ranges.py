@@ -30,7 +30,7 @@ def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_key_is_read_once_however_often_it_is_begun_again(seed: int) -> None:  # S4-24
+def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> None:  # S4-24
     draw = Random(seed)
     ranges, read = Ranges(), dict.fromkeys(range(1, KEYS + 1), -1)
     for snapshot in range(30):

@@ -116,7 +116,7 @@ def _plain(table: TableDef, packets: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("nulls", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("keyed", [True, False, "together"])
-def test_a_block_is_what_the_plain_writer_gives(
+def test_a_block_equals_that_of_the_plain_writer(
     monkeypatch: pytest.MonkeyPatch, nulls: float, keyed: bool | str
 ) -> None:
     columns = [KEY] * bool(keyed) + [column for column, _ in COLUMNS]

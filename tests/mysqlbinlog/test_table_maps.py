@@ -57,7 +57,7 @@ def test_every_type_fits_its_own_definition(source: MariaDb, metadata: str) -> N
         ("CHANGE n m INT NOT NULL", "column 2 is m in the log, n in the definition"),
     ],
 )
-def test_what_an_unlogged_alter_changes_is_seen(source: MariaDb, unlogged: str, said: str) -> None:
+def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str, said: str) -> None:
     execute(source, "DROP TABLE IF EXISTS maps.t", f"CREATE TABLE maps.t ({_COLUMNS})")
     definition = definition_of(source, "maps", "t")
     check_table_map(definition, _logged(source, "t", "FULL"))

@@ -75,7 +75,7 @@ AS_NUMBERS = {t.FLOAT, t.ENUM, t.SET, t.BIT}
     ("name", "kinds"),
     [("types_all", 19), *(pytest.param(name, 4, marks=pytest.mark.soak) for name in ("keys", "partition_gen", "ddl"))],
 )
-def test_texts_of_a_genuine_tidb_are_read_as_what_its_binlogs_say(name: str, kinds: int) -> None:  # S4-24 S1-04
+def test_texts_of_a_genuine_tidb_are_read_as_in_its_binlogs(name: str, kinds: int) -> None:  # S4-24 S1-04
     capture = Capture(CAPTURES / name)
     compared: set[int] = set()
     for shown in list(capture.states())[-3:]:

@@ -85,7 +85,7 @@ _LOGS = {Flavor.MYSQL: _mysql(), Flavor.MARIADB: _mariadb()}
 
 
 @pytest.mark.parametrize("flavor", Flavor)
-def test_a_damaged_event_is_refused_with_its_place_or_read(flavor: Flavor) -> None:
+def test_a_damaged_event_is_refused_with_its_position_or_read(flavor: Flavor) -> None:
     events = _LOGS[flavor]
     _feed(flavor, events)
     refused = list[tuple[int, Mapping[str, object]]]()
@@ -101,7 +101,7 @@ def test_a_damaged_event_is_refused_with_its_place_or_read(flavor: Flavor) -> No
 
 
 @pytest.mark.parametrize("size", [1 << 45, (1 << 64) - 1, 1000])
-def test_a_payload_that_says_another_size_is_refused(size: int) -> None:
+def test_a_payload_of_another_size_than_stated_is_refused(size: int) -> None:
     log = Log(checksums=False)
     squeezed = b"\x28\xb5\x2f\xfd\x20\x03\x19\x00\x00abc"
     fields = b"\2\1\0\3\x09\xfe" + struct.pack("<Q", size) + b"\0"

@@ -30,7 +30,7 @@ def test_positions_of_files_and_gtids() -> None:
     assert change.rows == b"\0" + struct.pack("<i", 1)
 
 
-def test_without_gtids_the_place_of_the_begin_is_the_id() -> None:
+def test_without_gtids_the_position_of_the_begin_is_the_id() -> None:
     log = Log()
     places = []
     events = [log.description()]
@@ -72,7 +72,7 @@ def test_the_next_file() -> None:
     assert [one.end.file for one in read_all(reader_of(), events)] == ["binlog.000001", "binlog.000002"]
 
 
-def test_what_was_done_is_not_given_again() -> None:
+def test_executed_transactions_are_not_returned_again() -> None:
     log = Log()
     start = Position("", 4, f"{UUID_1}:1-2")
     events = [log.description(), *log.inserted(1), *log.inserted(2), *log.inserted(3)]
@@ -80,7 +80,7 @@ def test_what_was_done_is_not_given_again() -> None:
     assert (one.id, one.end.gtids) == (f"{UUID_1}:3", f"{UUID_1}:1-3")
 
 
-def test_from_the_head_of_a_file_the_set_is_known_and_what_is_below_the_offset_left_out() -> None:
+def test_the_file_header_has_the_set_and_transactions_below_the_offset_are_skipped() -> None:
     log = Log()
     before = struct.pack("<Q", 1) + UUID_1.bytes + struct.pack("<QQQ", 1, 1, 8)
     events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, before)]
@@ -92,7 +92,7 @@ def test_from_the_head_of_a_file_the_set_is_known_and_what_is_below_the_offset_l
     assert (one.id, one.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
 
 
-def test_what_is_in_no_file_counts_as_done_beside_a_head_that_does_not_have_it() -> None:
+def test_transactions_in_no_file_count_as_executed_even_if_a_header_lacks_them() -> None:
     log = Log()
     events = [log.description(), log.event(EventType.PREVIOUS_GTIDS, struct.pack("<Q", 0))]
     log._number = 5
@@ -116,7 +116,7 @@ def test_xa_of_one_phase_and_of_two() -> None:
     assert [len(one.changes) for one in read_all(reader_of(), events)] == [1, 0, 1, 1]
 
 
-def test_rows_prepared_before_the_log_was_opened_are_looked_for() -> None:
+def test_rows_prepared_before_the_log_was_opened_are_searched() -> None:
     log, asked = Log(), []
 
     def find(xid: Xid, before: Position) -> tuple[RowsEvent, ...]:
@@ -183,7 +183,7 @@ def test_the_settings_of_a_session_in_any_order_up_to_one_that_is_not_known() ->
     assert session.timestamp_us == log.time * 1_000_000 + 123_456
 
 
-def test_a_type_that_may_be_ignored_is_and_another_is_not() -> None:
+def test_only_types_that_may_be_ignored_are_ignored() -> None:
     log = Log()
     events = [log.description(), log.event(99, flags=IGNORABLE), *log.inserted(1)]
     assert len(read_all(reader_of(), events)) == 1
@@ -229,7 +229,7 @@ def test_what_cannot_be_followed_is_refused_by_name(name: str) -> None:
         read_all(reader_of(), [log.description(), *events(log)])
 
 
-def test_an_error_names_its_place() -> None:
+def test_an_error_names_its_position() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1)]
     offset = log.offset
@@ -241,7 +241,7 @@ def test_an_error_names_its_place() -> None:
     assert caught.value.where["file"] == "binlog.000001"
 
 
-def test_a_damaged_event_is_found() -> None:
+def test_a_damaged_event_is_detected() -> None:
     log = Log()
     events = [log.description(), *log.inserted(1)]
     events[4] = events[4][:-6] + b"\xff" + events[4][-5:]
@@ -251,7 +251,7 @@ def test_a_damaged_event_is_found() -> None:
         reader_of().feed(events[1][:-1])
 
 
-def test_what_is_configured_to_be_passed_over_is() -> None:
+def test_transactions_configured_to_be_skipped_are_skipped() -> None:
     log = Log()
     events = [log.description(), log.gtid(), log.query("BEGIN"), log.query("UPDATE t SET a = 1"), log.xid()]
     events += [*log.inserted(1)[:-1], log.query("ROLLBACK"), *log.inserted(2)]

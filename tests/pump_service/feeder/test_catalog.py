@@ -82,7 +82,7 @@ def test_every_type_of_a_table_is_in_its_definition_and_at_the_target(followed: 
     assert table.comment == "a \\ b"
 
 
-def test_the_way_of_a_table_is_followed_statement_by_statement(followed: Followed) -> None:
+def test_the_history_of_a_table_is_followed_statement_by_statement(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(10), status INT)")
     first = followed.catalog.table("one", "shop", "t")
@@ -177,7 +177,7 @@ def test_dropped_truncated_renamed_and_swapped_tables(followed: Followed) -> Non
     assert actions[-3:] == [Action.DROP_TABLE, Action.DROP_TABLE, Action.DROP_SCHEMA]
 
 
-def test_a_catalog_made_again_from_its_jobs_goes_on_with_the_same_ids(followed: Followed) -> None:
+def test_a_catalog_rebuilt_from_its_jobs_continues_with_the_same_ids(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
     followed.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))", "ALTER TABLE t ADD w INT")
     before = followed.catalog
@@ -213,7 +213,7 @@ def test_first_definitions_are_adopted_and_followed_from_there(followed: Followe
     assert table.source == followed.source
 
 
-def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Followed, tmp_path: Path) -> None:
+def test_the_definitions_of_a_dump_are_followed_completely_or_not_at_all(quiet: Followed, tmp_path: Path) -> None:
     files = {
         "du%2Dmp-schema-create.sql": "CREATE DATABASE /*!32312 IF NOT EXISTS*/ `du-mp` /*!40100 CHARSET gbk */;",
         "du%2Dmp.t-schema.sql": "/*!40101 SET NAMES binary*/;\n/*!40014 SET FOREIGN_KEY_CHECKS=0*/;\n\n"
@@ -238,7 +238,7 @@ def test_the_definitions_of_a_dump_are_followed_whole_or_not_at_all(quiet: Follo
         read_schema_files(read_dump_folder(tmp_path))
 
 
-def test_elements_with_characters_of_four_bytes_are_what_the_source_has(quiet: Followed) -> None:
+def test_elements_with_four_byte_characters_are_those_of_the_source(quiet: Followed) -> None:
     """A server shows `?` for them in information_schema and in SHOW CREATE TABLE."""
     quiet.follow("CREATE TABLE el (id INT PRIMARY KEY, e ENUM('🐬', '?', 'it''s') CHARACTER SET utf8mb4,"
                  " s SET('a', '🐬') CHARACTER SET utf8mb4)")  # fmt: skip
@@ -263,7 +263,7 @@ def test_elements_with_characters_of_four_bytes_are_what_the_source_has(quiet: F
         "CREATE TABLE IF NOT EXISTS t (id INT)", "DROP TABLE IF EXISTS none_such", "OPTIMIZE TABLE t",
     ],
 )  # fmt: skip
-def test_a_statement_that_changes_no_definition_is_passed_over(quiet: Followed, text: str) -> None:
+def test_a_statement_that_changes_no_definition_is_skipped(quiet: Followed, text: str) -> None:
     assert quiet.follow(text) == []
 
 

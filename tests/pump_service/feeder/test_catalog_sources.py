@@ -36,7 +36,7 @@ def catalog(*names: SourceNames) -> Catalog:
     return Catalog(names, {one.name: MemoryTracker() for one in names}, [])
 
 
-def test_a_database_of_two_sources_is_refused_and_a_new_name_is_the_way_on() -> None:
+def test_a_database_of_two_sources_is_refused_until_it_is_renamed() -> None:
     both = catalog(SourceNames("a", Flavor.MYSQL), SourceNames("b", Flavor.MARIADB))
     assert len(both.adopt("a", [SHOP])) == 1
     with pytest.raises(SchemaError, match="two sources have a database that is called shop") as refused:

@@ -61,7 +61,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
         yield Kept(journal)
 
 
-def test_a_chunk_is_kept_when_all_of_it_is_prewritten_and_not_before(kept: Kept) -> None:
+def test_a_chunk_is_stored_once_all_of_it_is_prewritten_and_not_before(kept: Kept) -> None:
     one, other = kept.claim(A, "5"), kept.claim(B, "")
     kept.add(A, one, b"a1234", rows=2)
     kept.add(B, other, b"b123")
@@ -84,7 +84,7 @@ def test_a_chunk_is_kept_when_all_of_it_is_prewritten_and_not_before(kept: Kept)
     assert kept.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
 
 
-def test_a_chunk_without_rows_is_kept_and_nothing_of_it_is_sent(kept: Kept) -> None:
+def test_a_chunk_without_rows_is_stored_and_nothing_is_sent(kept: Kept) -> None:
     kept.add(A, kept.claim(A, ""), b"", rows=0, is_last=True)
     kept.keeper.flush()
     assert (kept.values(), kept.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
@@ -101,7 +101,7 @@ def test_bytes_are_counted_from_the_last_request_on(kept: Kept) -> None:
     assert counts == [0, 0, 0, 4, 4, 4, 4, 8]
 
 
-def test_what_is_not_whole_is_rolled_back(kept: Kept) -> None:
+def test_incomplete_chunks_are_rolled_back(kept: Kept) -> None:
     whole, part = kept.claim(A, ""), kept.claim(B, "")
     kept.add(A, whole, b"12345", is_last=True)
     kept.add(B, part, b"12345")
@@ -110,7 +110,7 @@ def test_what_is_not_whole_is_rolled_back(kept: Kept) -> None:
     assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, 0]
 
 
-def test_each_transaction_has_a_name_that_no_other_snapshot_gives(tmp_path: Path) -> None:
+def test_names_of_transactions_are_unique_across_snapshots(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         kept = Kept(journal, snapshots=3)
         chunk = kept.claim(A, "")

@@ -77,7 +77,7 @@ def _log(source: SourceFile, position: Position) -> SourceLog:
     return open_log(source, SERVER_ID, position)
 
 
-def test_the_next_server_of_the_topology_goes_on(topology: Topology) -> None:
+def test_reading_continues_at_the_next_server_of_the_topology(topology: Topology) -> None:
     primary, replica = topology.primary, topology.replica
     start = end_of(primary)
     with TcpLink(primary.host, primary.port) as link:
@@ -97,7 +97,7 @@ def test_the_next_server_of_the_topology_goes_on(topology: Topology) -> None:
     assert len(taken) == 6
 
 
-def test_a_server_that_is_behind_is_waited_for(topology: Topology) -> None:
+def test_a_server_that_lags_is_waited_for(topology: Topology) -> None:
     primary, replica = topology.primary, topology.replica
     start = end_of(primary)
     topology.stop_replicating()
@@ -113,7 +113,7 @@ def test_a_server_that_is_behind_is_waited_for(topology: Topology) -> None:
     assert one.end.gtids == end_of(primary).gtids
 
 
-def test_a_cut_in_the_middle_loses_nothing_and_gives_nothing_twice(topology: Topology) -> None:
+def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Topology) -> None:
     primary = topology.primary
     start = end_of(primary)
     with TcpLink(primary.host, primary.port) as link:
@@ -131,7 +131,7 @@ def test_a_cut_in_the_middle_loses_nothing_and_gives_nothing_twice(topology: Top
     assert len(taken) == 100
 
 
-def test_a_silent_server_is_away(topology: Topology) -> None:
+def test_a_silent_server_counts_as_unavailable(topology: Topology) -> None:
     primary = topology.primary
     with TcpLink(primary.host, primary.port) as link:
         source = source_of(primary, host=link.host, port=link.port, heartbeat=0.1, read_timeout=1.0)
@@ -148,14 +148,14 @@ def test_a_silent_server_is_away(topology: Topology) -> None:
         log.end()
 
 
-def test_a_quiet_log_is_no_silent_server(topology: Topology) -> None:
+def test_a_quiet_log_is_not_a_silent_server(topology: Topology) -> None:
     log = _log(source_of(topology.primary, heartbeat=0.2, read_timeout=2.0), end_of(topology.primary))
     assert log.read(wait_s=3.0) == []
     assert (log.trouble, log.connections) == ("", 1)
     log.end()
 
 
-def test_reading_ends_when_another_thread_says_so(topology: Topology) -> None:
+def test_reading_ends_when_another_thread_stops_it(topology: Topology) -> None:
     log = _log(source_of(topology.primary), end_of(topology.primary))
     _insert(topology.primary, 50, 1)
     assert len(log.read(wait_s=60.0)) == 1
@@ -179,7 +179,7 @@ def test_a_second_feeder_with_the_same_server_id_is_named(topology: Topology) ->
     second.end()
 
 
-def test_a_purged_position_names_the_way_on(topology: Topology) -> None:
+def test_a_purged_position_names_the_remedy(topology: Topology) -> None:
     server = topology.replica
     old = end_of(server)
     topology.replicate()
@@ -196,7 +196,7 @@ def test_a_purged_position_names_the_way_on(topology: Topology) -> None:
         log.end()
 
 
-def test_a_log_that_was_reset_is_told_from_a_purged_one(topology: Topology) -> None:
+def test_a_reset_log_is_distinguished_from_a_purged_one(topology: Topology) -> None:
     server = topology.replica
     topology.stop_replicating()
     execute(server, "CREATE DATABASE own")
@@ -210,7 +210,7 @@ def test_a_log_that_was_reset_is_told_from_a_purged_one(topology: Topology) -> N
         log.end()
 
 
-def test_the_server_is_told_once_and_before_what_it_has(topology: Topology) -> None:
+def test_the_server_is_named_once_before_its_transactions(topology: Topology) -> None:
     primary, told = topology.primary, list[str]()
     start = end_of(primary)
     log = open_log(source_of(primary), SERVER_ID, start, on_server=told.append)
@@ -263,7 +263,7 @@ def test_a_killed_server_that_comes_back() -> None:
         assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]
 
 
-def test_a_cut_before_the_first_transaction_of_a_file_start_gives_none_twice(mysql: MySql) -> None:
+def test_a_lost_connection_before_the_first_transaction_returns_none_twice(mysql: MySql) -> None:
     execute(mysql, "CREATE DATABASE filestart", "CREATE TABLE filestart.t (id INT PRIMARY KEY)")
     start = replace(end_of(mysql), gtids="")
     with TcpLink(mysql.host, mysql.port) as link:

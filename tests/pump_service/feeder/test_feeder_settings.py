@@ -25,7 +25,7 @@ def _write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_least_file_and_its_defaults(tmp_path: Path) -> None:
+def test_the_smallest_file_and_its_defaults(tmp_path: Path) -> None:
     settings = read_settings(_write(tmp_path, _LEAST))
     (source,) = settings.source
     assert (source.servers, source.start.mode, source.database_name("app")) == ((("db1", 3306),), "snapshot", "app")
@@ -47,7 +47,7 @@ rename-schema = "{source}_{schema}"
     assert "secret" not in repr(source)
 
 
-def test_a_tracker_of_one_source_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_for_a_single_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDER_TEST_PASSWORD", "secret")
     more = '[source.tracker]\nhost = "own"\npassword = "env:FEEDER_TEST_PASSWORD"\n[[source]]\nname = "shard-2"'
     settings = read_settings(_write(tmp_path, _LEAST + more))

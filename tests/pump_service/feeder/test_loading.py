@@ -78,7 +78,7 @@ def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path
         assert loaded.catalog.table("s1", DB, "log") is not None
 
 
-def test_a_load_that_was_killed_begins_again_with_the_definitions_of_that_time(either: MariaDb, tmp_path: Path) -> None:
+def test_a_killed_load_starts_again_with_the_definitions_of_its_time(either: MariaDb, tmp_path: Path) -> None:
     server = either
     pumps, clock = DyingPumps(), CountingClock()
     pumps.dies_at = 2  # the definitions are published, no rows
@@ -121,7 +121,7 @@ def test_ddl_in_the_middle_takes_a_new_snapshot(
     assert b"`v`" not in last
 
 
-def test_a_dump_gives_the_place_and_the_definitions_of_that_time(server: MariaDb, tmp_path: Path) -> None:
+def test_a_dump_has_the_position_and_the_definitions_of_its_time(server: MariaDb, tmp_path: Path) -> None:
     # S4-24
     dump = tmp_path / "dump"
     dump.mkdir()
@@ -190,7 +190,7 @@ def test_an_empty_source_is_loaded(server: MariaDb, tmp_path: Path) -> None:
         assert loaded.journal.read_positions()["s1"].position.gtids
 
 
-def test_a_user_who_may_not_read_is_refused_by_name(server: MariaDb, tmp_path: Path) -> None:
+def test_a_user_without_the_right_to_read_is_refused_by_name(server: MariaDb, tmp_path: Path) -> None:
     execute(
         server,
         "CREATE OR REPLACE USER reader IDENTIFIED BY 'x'",

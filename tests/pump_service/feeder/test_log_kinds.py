@@ -209,7 +209,7 @@ def test_a_statement_instead_of_rows_is_refused(server: MariaDb) -> None:
         transactions_until_now(server, start)
 
 
-def test_temporary_tables_and_the_text_of_row_changes_are_passed_over(server: MariaDb) -> None:
+def test_temporary_tables_and_the_text_of_row_changes_are_skipped(server: MariaDb) -> None:
     noted = "binlog_rows_query_log_events" if isinstance(server, MySql) else "binlog_annotate_row_events"
     seen = _read(
         server, f"SET {noted} = ON",

@@ -135,7 +135,9 @@ def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> 
         (["CREATE DATABASE IF NOT EXISTS Shop"], "shop, Shop"),
     ],
 )
-def test_two_names_that_are_one_here_are_refused(mariadb_source: MariaDb, statements: Sequence[str], said: str) -> None:
+def test_two_names_that_differ_only_in_case_are_refused(
+    mariadb_source: MariaDb, statements: Sequence[str], said: str
+) -> None:
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop")
     copy = LoggedCopy(mariadb_source)
@@ -151,7 +153,7 @@ def test_two_names_that_are_one_here_are_refused(mariadb_source: MariaDb, statem
         copy.close()
 
 
-def test_a_table_whose_rename_changes_the_case_alone_is_that_table(copy: LoggedCopy) -> None:
+def test_a_rename_that_changes_only_the_case_keeps_the_table(copy: LoggedCopy) -> None:
     run(copy.server, "CREATE TABLE foo (id INT PRIMARY KEY, v VARCHAR(9), u INT)", "RENAME TABLE foo TO Foo")
     run(copy.server, ROWS.format("Foo"), "CREATE TABLE IF NOT EXISTS Foo (id INT)")
     copy.catch_up()
@@ -328,11 +330,11 @@ def check_drawn(copy: LoggedCopy, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_drawn_statements(copy: LoggedCopy, seed: int) -> None:
+def test_random_statements(copy: LoggedCopy, seed: int) -> None:
     check_drawn(copy, seed, 60)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 160))
-def test_many_drawn_statements(copy: LoggedCopy, seed: int) -> None:
+def test_many_random_statements(copy: LoggedCopy, seed: int) -> None:
     check_drawn(copy, seed, 150)

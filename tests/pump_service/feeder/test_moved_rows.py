@@ -165,7 +165,7 @@ def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: My
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["reset", "behind"])
-def test_a_server_that_is_behind_what_was_read_is_no_place_to_go_on_at(
+def test_a_server_that_lacks_transactions_already_read_is_refused(
     either: MariaDb, tmp_path: Path, is_same: bool
 ) -> None:
     """What it then logs would come twice: it is waited for. Of the same server it means that its log was reset."""

@@ -52,7 +52,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.journal.close()
 
 
-def test_p_then_a_timestamp_then_c(world: World) -> None:
+def test_prewrite_then_timestamp_then_commit(world: World) -> None:
     world.publisher.publish(SOURCE, rows(1, 3), position(3))
     world.publisher.publish(SOURCE, rows(4, 2), position(5))
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
@@ -79,7 +79,7 @@ def test_the_key_holds_the_sources_identity_and_time(world: World) -> None:
 
 
 @pytest.mark.parametrize("failing", ["clock", "pumps"])
-def test_it_waits_for_pd_and_pumps(world: World, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_waits_for_pd_and_pumps(world: World, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
     def wait(_: float) -> bool:
@@ -104,7 +104,7 @@ def test_stopped_while_waiting_commits_nothing(world: World) -> None:
     assert not world.pumps.got
 
 
-def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: World) -> None:
+def test_killed_before_the_journal_a_transaction_is_rolled_back_and_published_anew(world: World) -> None:
     # S4-49
     held = UncommittedBatches(SOURCE)
     world.publisher.prewrite(held, rows(1, 2))
@@ -120,7 +120,7 @@ def test_killed_before_the_journal_it_is_rolled_back_and_published_anew(world: W
     ]
 
 
-def test_what_a_killed_process_left_open_is_rolled_back_at_every_pump(world: World) -> None:
+def test_uncommitted_batches_of_a_killed_process_are_rolled_back_at_every_pump(world: World) -> None:
     # S4-49 S0-51
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
     world.publisher.prewrite(UncommittedBatches(SOURCE), rows(3, 3))
@@ -138,7 +138,7 @@ def test_what_a_killed_process_left_open_is_rolled_back_at_every_pump(world: Wor
     assert world.publisher.roll_back_previous() == 0
 
 
-def test_the_file_of_open_batches_stays_small_and_has_what_is_open(tmp_path: Path) -> None:
+def test_the_file_of_open_batches_stays_small_and_lists_all_open_ones(tmp_path: Path) -> None:
     batches = OpenBatches(tmp_path / "open")
     batches.add(7, 3)
     for number in range(10, 20_000):
@@ -156,7 +156,7 @@ def test_the_file_of_open_batches_stays_small_and_has_what_is_open(tmp_path: Pat
     last.close()
 
 
-def test_killed_behind_the_journal_its_commits_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_after_the_journal_its_commits_are_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # S4-49
     def crash(*_: object) -> str:
         raise RuntimeError("kill -9")
@@ -201,7 +201,7 @@ def test_a_ddl_comes_with_its_job(world: World) -> None:
         assert job["binlog"]["FinishedTS"] > commit.commit_ts
 
 
-def test_held_transactions_are_committed_together_or_not_at_all(world: World) -> None:
+def test_prewritten_transactions_are_committed_together_or_not_at_all(world: World) -> None:
     #
     held, dropped = UncommittedBatches(SOURCE), UncommittedBatches(SOURCE)
     for number in (1, 4):
@@ -218,7 +218,7 @@ def test_held_transactions_are_committed_together_or_not_at_all(world: World) ->
     assert [world.status(one) for one in gone] == [RolledBack(), RolledBack()]
 
 
-def test_what_it_does_not_know_proves_nothing(world: World) -> None:
+def test_an_unknown_transaction_is_absent(world: World) -> None:
     foreign = pb.Binlog(start_ts=5, prewrite_key=make_key(5, "other|0-1-1|5"))
     assert world.status(foreign) == Absent()
     assert world.status(pb.Binlog(start_ts=5, prewrite_key=b"t\x80row")) == Absent()
@@ -272,7 +272,7 @@ def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, m
     ]  # fmt: skip
 
 
-def test_one_process_a_folder(world: World) -> None:
+def test_one_process_per_folder(world: World) -> None:
     with pytest.raises(Permanent, match="another process holds"):
         Journal(world.folder)
 
@@ -328,7 +328,7 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
     world.journal.close()
 
 
-def test_outgoing_without_anything_waits_for_nobody(world: World) -> None:
+def test_without_outgoing_commits_nothing_is_waited_for(world: World) -> None:
     held = UncommittedBatches(SOURCE)
     world.publisher.prewrite(held, [])
     assert not held.batches

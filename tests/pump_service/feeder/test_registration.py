@@ -99,7 +99,7 @@ def test_a_folder_of_another_cluster_is_refused(etcd: EtcdClient, tmp_path: Path
         start(etcd, tmp_path / "a", cluster_id=8)
 
 
-def test_of_two_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient, tmp_path: Path) -> None:
+def test_of_two_feeders_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient, tmp_path: Path) -> None:
     journal, registration = start(etcd, tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     copy = Journal(tmp_path / "b")

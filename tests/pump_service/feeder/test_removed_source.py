@@ -66,7 +66,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.journal.close()
 
 
-def test_its_load_is_rolled_back_once_and_said_to_the_pumps(world: World) -> None:  # S4-24 R-34
+def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: World) -> None:  # S4-24 R-34
     last = world.journal.last_commit_ts()
     world.restart()
     assert world.ask(world.chunks) == {Locked()}
@@ -93,7 +93,7 @@ def test_its_load_is_rolled_back_once_and_said_to_the_pumps(world: World) -> Non
     assert describe_removed(world.journal, [OTHER, LOADED]) == []
 
 
-def test_killed_behind_the_step_the_next_process_says_it(world: World) -> None:
+def test_killed_after_the_rollback_the_next_process_sends_it(world: World) -> None:
     world.restart()
     roll_back_removed_loads(world.journal, [OTHER])
     world.restart()
@@ -102,7 +102,7 @@ def test_killed_behind_the_step_the_next_process_says_it(world: World) -> None:
     assert world.publisher.roll_back_previous() == 6
 
 
-def test_what_the_end_of_the_machine_left_is_said_too(world: World) -> None:
+def test_prewrites_that_a_power_cut_left_are_rolled_back_too(world: World) -> None:
     world.journal.close()
     (world.folder / "open").write_bytes(b"")  # the notes beside the journal are not synced
     world._open()
@@ -110,7 +110,7 @@ def test_what_the_end_of_the_machine_left_is_said_too(world: World) -> None:
     assert world.publisher.roll_back_previous() == 6
 
 
-def test_a_load_of_a_source_that_is_named_goes_on(world: World) -> None:
+def test_the_load_of_a_configured_source_continues(world: World) -> None:
     world.restart()
     roll_back_removed_loads(world.journal, [OTHER, LOADED])
     assert world.publisher.roll_back_previous() == 0
@@ -118,7 +118,7 @@ def test_a_load_of_a_source_that_is_named_goes_on(world: World) -> None:
     assert read_load_record(world.journal, LOADED)["state"] == "loading"
 
 
-def test_one_past_its_load_is_answered_for_and_keeps_its_place(world: World) -> None:
+def test_a_removed_source_past_its_load_is_answered_for_and_keeps_its_position(world: World) -> None:
     world.publisher.publish(OTHER, rows(9, 2), position(10))
     world.publisher.prewrite(UncommittedBatches(OTHER), rows(11, 2))
     prewrites = world.pumps.of_type(pb.Prewrite)[-4:]
@@ -135,7 +135,7 @@ def test_one_past_its_load_is_answered_for_and_keeps_its_place(world: World) -> 
     assert (shown["source"], shown["state"], shown["last_id"]) == (OTHER, "removed", "0-1-10")
 
 
-def test_a_source_that_no_journal_knows_is_another_feeders(world: World) -> None:
+def test_a_source_that_is_not_in_the_journal_belongs_to_another_feeder(world: World) -> None:
     stranger = Publisher(world.journal, world.pumps, world.clock, threading.Event())
     stranger.prewrite(UncommittedBatches("shard-3"), rows(1, 1))
     assert world.ask(world.pumps.of_type(pb.Prewrite)[-1:]) == {Absent()}

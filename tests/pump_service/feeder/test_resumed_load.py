@@ -228,7 +228,7 @@ class Faults:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_several_snapshots_read_is_at_each_place_a_part_of_the_source(
+def test_rows_of_several_snapshots_are_part_of_the_source_at_each_position(
     either: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     # S4-02, S4-24, R-34
@@ -238,7 +238,7 @@ def test_what_several_snapshots_read_is_at_each_place_a_part_of_the_source(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 160))
-def test_many_drawn_loads(either: MariaDb, tmp_path: Path, seed: int) -> None:
+def test_many_random_loads(either: MariaDb, tmp_path: Path, seed: int) -> None:
     drawn_load(either, tmp_path, seed)
 
 
@@ -291,7 +291,7 @@ def broken_off(server: MariaDb, folder: Path, pumps: DyingPumps, clock: Counting
 SMALL = {"chunk-rows": 10, "threads": 1}
 
 
-def test_what_was_read_is_not_read_again_and_seen_in_the_status_of_a_feeder_that_is_down(
+def test_chunks_are_not_read_twice_and_show_in_the_status_of_a_stopped_feeder(
     either: MariaDb, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S4-24
@@ -325,7 +325,7 @@ def changes_of(binlog: pb.Binlog) -> list[str]:
     return [names[kind] for mutation in value.mutations for kind in mutation.sequence]
 
 
-def test_a_load_whose_log_is_gone_begins_again(either: MariaDb, tmp_path: Path) -> None:
+def test_a_load_whose_log_was_purged_starts_again(either: MariaDb, tmp_path: Path) -> None:
     pumps, clock = DyingPumps(), CountingClock()
     broken_off(either, tmp_path, pumps, clock)
     execute(either, f"DELETE FROM {DB}.t WHERE id < 31")
@@ -339,7 +339,7 @@ def test_a_load_whose_log_is_gone_begins_again(either: MariaDb, tmp_path: Path) 
     assert {kind for one in done for kind in changes_of(one)} == {"insert"}
 
 
-def test_without_gtids_places_are_offsets_of_files(mysql: MySql, tmp_path: Path) -> None:
+def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) -> None:
     steps = ["ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"]
     pumps, clock = DyingPumps(), CountingClock()
     try:
@@ -357,7 +357,7 @@ def test_without_gtids_places_are_offsets_of_files(mysql: MySql, tmp_path: Path)
     execute(mysql, f"DROP DATABASE {DB}")
 
 
-def test_a_load_that_is_refused_is_rolled_back_whole(either: MariaDb, tmp_path: Path) -> None:
+def test_a_refused_load_is_rolled_back_completely(either: MariaDb, tmp_path: Path) -> None:
     """What can never be committed must not hold the pumps' watermark."""
     pumps, clock = DyingPumps(), CountingClock()
     broken_off(either, tmp_path, pumps, clock)

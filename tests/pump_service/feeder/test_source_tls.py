@@ -93,7 +93,7 @@ def test_a_tracker_by_tls_and_the_checks_of_both(server: MariaDb, files: Tls) ->
         tracker.rebuild([])
 
 
-def test_what_is_wrong_with_a_certificate_is_said(server: MariaDb, files: Tls, tmp_path: Path) -> None:
+def test_certificate_errors_are_named(server: MariaDb, files: Tls, tmp_path: Path) -> None:
     with pytest.raises(SourceRefused, match="ssl-cert"):
         connect(source_of(server, security=security(files, "ssl-cert", "ssl-key"), **USER))
     other = security(files) | {"ssl-ca": str(certificate(tmp_path).ca)}

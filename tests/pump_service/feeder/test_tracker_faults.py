@@ -110,7 +110,7 @@ def tracked(empty_mariadb: MariaDb) -> Iterator[Tracked]:
 
 
 @pytest.mark.parametrize("draws", [2, pytest.param(0, marks=pytest.mark.soak)], ids=["drawn", "every command"])
-def test_it_goes_away_before_in_and_after_each_command(
+def test_the_tracker_goes_away_before_in_and_after_each_command(
     draws: int, tracked: Tracked, breaker: Breaker, empty_mariadb: MariaDb
 ) -> None:
     # S4-01
@@ -169,7 +169,7 @@ def test_a_tracker_that_lost_its_databases_gets_them_again(tracked: Tracked, emp
         tracked.follow("ALTER TABLE t ADD y INT")
 
 
-def test_a_tracker_that_takes_nothing_now_is_waited_for(tracked: Tracked, empty_mariadb: MariaDb) -> None:
+def test_a_tracker_that_accepts_nothing_now_is_waited_for(tracked: Tracked, empty_mariadb: MariaDb) -> None:
     tracked.follow(SCRIPT[0])
     tracked.follow(SCRIPT[1])
     with empty_mariadb.connect() as other, other.cursor() as cursor:
@@ -182,7 +182,9 @@ def test_a_tracker_that_takes_nothing_now_is_waited_for(tracked: Tracked, empty_
 
 
 @pytest.mark.parametrize("names", [("a", "a__b"), ("a", "a_"), ("a", "A"), ("x" * 50, "x" * 51)])
-def test_no_source_drops_what_another_one_has_at_the_tracker(names: tuple[str, str], empty_mariadb: MariaDb) -> None:
+def test_no_source_drops_databases_of_another_one_at_the_tracker(
+    names: tuple[str, str], empty_mariadb: MariaDb
+) -> None:
     trackers = [Tracked(empty_mariadb, name) for name in names]
     for one in trackers:
         one.follow("CREATE DATABASE shop")
@@ -196,7 +198,7 @@ def test_no_source_drops_what_another_one_has_at_the_tracker(names: tuple[str, s
         one.tracker.close()
 
 
-def test_two_sessions_of_one_source_are_told_apart(
+def test_two_sessions_of_one_source_are_distinguished(
     tracked: Tracked, empty_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pump_service.feeder.trackerlink._SESSION_WAIT_S", 0)

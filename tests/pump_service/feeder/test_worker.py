@@ -168,7 +168,7 @@ def test_rows_travel_together_and_statements_alone_in_the_sources_order(world: W
     assert (counts.transactions, counts.ddls, counts.left_out, counts.log_bytes) == (4, 1, 0, 450)
 
 
-def test_what_is_left_out_moves_the_position_only(world: World) -> None:
+def test_a_transaction_outside_the_lists_only_moves_the_position(world: World) -> None:
     world.feed(rows(1), rows(2, name="other"))
     world.feed(rows(3, name="other"), statement(4, "-- GRANT"))
     world.settle(4)
@@ -196,7 +196,7 @@ def test_other_sources_have_the_catalog_while_one_waits_for_its_tracker(world: W
     world.settle(1)
 
 
-def test_a_statement_that_cannot_be_followed_ends_it_by_name(world: World) -> None:
+def test_an_unsupported_statement_stops_the_source_and_is_named(world: World) -> None:
     world.catalog.failures = [SchemaError("the tracker refuses a statement of the source")]
     world.feed(rows(1), statement(2, "CREATE TABLE x"), rows(3))
     assert isinstance(world.ended.get(timeout=60), SchemaError)
@@ -206,7 +206,7 @@ def test_a_statement_that_cannot_be_followed_ends_it_by_name(world: World) -> No
     assert ids_of(world.pumps.of_type(pb.Commit)) == ["0-1-1"]
 
 
-def test_what_the_log_raises_ends_it_behind_what_was_read(world: World) -> None:
+def test_an_error_of_the_log_stops_it_after_the_transactions_already_read(world: World) -> None:
     world.feed(rows(1))
     world.log.batches.put(SchemaError("purged"))
     assert str(world.ended.get(timeout=60)) == "purged"
@@ -248,13 +248,13 @@ def test_the_page_of_metrics(world: World) -> None:
     assert 'binlake_feeder_up{source="shard-1"} 0' in metrics_page([world.worker], world.publisher)[0]
 
 
-def test_a_statement_is_replaced_or_passed_over_where_the_configuration_says_so(world: World) -> None:
+def test_a_statement_is_replaced_or_skipped_where_the_configuration_says_so(world: World) -> None:
     world.feed(statement(90, "CREATE TABLE a"), statement(91, "ODD THING"), statement(92, "ANOTHER"))
     world.settle(position(92).offset)
     assert world.catalog.followed == ["CREATE TABLE a", "ALTER TABLE t ADD a INT", "-- none"]
 
 
-def test_what_cannot_be_followed_names_its_transaction(world: World) -> None:
+def test_an_unsupported_change_names_its_transaction(world: World) -> None:
     world.catalog.failures.append(SchemaError("the log has an unknown statement"))
     world.feed(statement(7, "ODD THING"))
     failure = world.ended.get(timeout=60)
@@ -262,14 +262,16 @@ def test_what_cannot_be_followed_names_its_transaction(world: World) -> None:
     assert failure.where["transaction"] == "0-1-7"
 
 
-def test_a_journal_that_fails_is_no_sources_own_trouble(world: World) -> None:
+def test_a_failing_journal_is_not_an_error_of_one_source(world: World) -> None:
     world.journal._db.execute("PRAGMA query_only = ON")
     world.feed(rows(1))
     assert isinstance(world.ended.get(timeout=30), SharedFailure)
     world.journal._db.execute("PRAGMA query_only = OFF")
 
 
-def test_a_change_of_the_catalog_that_no_pump_takes_ends_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_the_catalog_that_no_pump_accepts_ends_the_feeder(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: object) -> list[str]:
         raise ConfigError("the pump refused", hint="look there")
 
@@ -280,7 +282,7 @@ def test_a_change_of_the_catalog_that_no_pump_takes_ends_all(world: World, monke
     assert ended.hint == "look there"
 
 
-def test_what_all_sources_share_ends_the_feeder_and_a_sources_own_trouble_does_not(tmp_path: Path) -> None:
+def test_a_shared_error_ends_the_feeder_and_an_error_of_one_source_does_not(tmp_path: Path) -> None:
     sources = [{"name": name, "host": "h", "start": {"mode": "now"}} for name in ("one", "two", "three")]
     values = {"data-dir": str(tmp_path), "tracker": {"host": "h"}, "source": sources}
     feeder = Feeder(FeederFile.model_validate(values))

@@ -78,7 +78,7 @@ def wrong(shop: Shop) -> set[str]:
     return {one.key for one in verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).differences}
 
 
-def test_a_killed_repair_goes_on_behind_its_last_window(shop: Shop) -> None:
+def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     # U-23, U-24
     class Killed(BaseException):
         pass
@@ -108,7 +108,7 @@ def test_a_killed_repair_goes_on_behind_its_last_window(shop: Shop) -> None:
     assert len(progress(shop, lo, hi).remaining()) == 2
 
 
-def test_tables_that_became_others_since_are_repaired_too(shop: Shop) -> None:
+def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
     # another key, a table made anew, one that is gone
     lo = shop.ts
     w = shop.workload
@@ -128,7 +128,7 @@ def test_tables_that_became_others_since_are_repaired_too(shop: Shop) -> None:
     assert shop.shown() == right
 
 
-def test_a_lake_that_begins_late_speaks_of_what_it_saw_only(server: MariaDb, tmp_path: Path) -> None:
+def test_a_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp_path: Path) -> None:
     # rows that it never saw are not too much
     server.wipe()
     w = Workload()
@@ -169,7 +169,7 @@ def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
     assert '"consistent":false' in rows(shop.server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
 
 
-def test_nothing_is_undone_in_a_table_that_keeps_columns_of_its_own(shop: Shop) -> None:
+def test_nothing_is_undone_in_a_table_with_columns_of_its_own(shop: Shop) -> None:
     # the undo writes whole rows
     lo = shop.ts
     hi = trade(shop, 40)
@@ -181,7 +181,7 @@ def test_nothing_is_undone_in_a_table_that_keeps_columns_of_its_own(shop: Shop) 
     assert shop.shown() == changed
 
 
-def test_an_undo_never_removes_a_later_row_that_took_its_unique_value(shop: Shop) -> None:
+def test_an_undo_never_removes_a_later_row_that_reused_its_unique_value(shop: Shop) -> None:
     # key 5000 is none of the range's, so only the server can know
     lo, w, item = shop.ts, shop.workload, dict(shop.rows("item")[0])
     w.begin().delete("shop", "item", **item).commit()
@@ -196,7 +196,7 @@ def test_an_undo_never_removes_a_later_row_that_took_its_unique_value(shop: Shop
     assert shop.shown() == changed
 
 
-def test_a_range_that_was_built_upon_is_undone_by_force_only(shop: Shop) -> None:
+def test_a_range_with_later_changes_is_undone_by_force_only(shop: Shop) -> None:
     lo = shop.ts
     w = shop.workload
     item = dict(shop.rows("item")[0])
@@ -264,7 +264,7 @@ def test_a_range_is_undone_at_the_source_by_a_change_of_its_own(
         rollback_source(shop.lake.replication, lo, hi, force=False)
 
 
-def test_the_command_runs_alone_and_tells_programs(
+def test_the_command_runs_alone_and_reports_to_programs(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     #

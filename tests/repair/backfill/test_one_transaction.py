@@ -19,7 +19,7 @@ from binlake_airflow.pages.history import notices_view
 pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 
-def test_one_transaction_is_repaired_by_its_commit_ts_and_the_page_tells_it(
+def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # U-12, R-46

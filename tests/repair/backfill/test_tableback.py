@@ -60,7 +60,7 @@ def go_on(shop: Shop) -> None:
     execute(shop.server, "INSERT INTO shop.pair VALUES (9, 0xAB, 'x')")
 
 
-def test_it_is_compared_and_mended_whole_and_the_checkpoint_is_consistent_again(
+def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again(
     shop: Shop, table: Callable[[Shop], Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = table(shop)
@@ -114,7 +114,7 @@ def test_another_definition_does_not_come_back(shop: Shop, table: Callable[[Shop
     assert not consistent(shop.server)
 
 
-def test_a_table_that_the_source_has_no_more_comes_back_once_it_is_dropped(
+def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
     shop: Shop, table: Callable[[Shop], Run]
 ) -> None:
     command = table(shop)
@@ -140,7 +140,7 @@ def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, 
     assert consistent(shop.server)
 
 
-def test_a_range_is_repaired_but_for_what_is_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_a_range_is_repaired_except_for_tables_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0
     go_on(shop)
@@ -151,7 +151,7 @@ def test_a_range_is_repaired_but_for_what_is_set_aside(shop: Shop, table: Callab
     assert rows(shop.server, "SELECT COUNT(*) FROM shop.pair") == [(len(shop.rows("pair")),)]
 
 
-def test_names_that_nobody_knows_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> None:
+def test_unknown_names_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", "--table", "shop.nothing") == 1
     assert command("back", *ITEM) == 1
@@ -175,7 +175,7 @@ def old(tmp_path: Path, empty_server: MariaDb) -> TinyLake:
     return lake
 
 
-def test_of_a_table_that_the_lake_knows_in_part_somebody_must_say_that_the_rest_is_right(
+def test_a_table_that_the_lake_has_in_part_needs_a_confirmation_of_the_rest(
     old: TinyLake, empty_server: MariaDb, table: Callable[[TinyLake], Run]
 ) -> None:
     command = table(old)

@@ -149,5 +149,5 @@ def test_each_damaged_row_that_a_window_touched_is_named_and_no_other(drawn: Cal
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_many_drawn_damages(drawn: Callable[[int], None], seed: int) -> None:
+def test_many_random_damages(drawn: Callable[[int], None], seed: int) -> None:
     drawn(seed)

@@ -57,7 +57,7 @@ def counts(ledger: Ledger) -> list[int]:
     return [ledger.count(one) for one in statuses]
 
 
-def test_errors_have_numbers_which_none_gets_again_while_it_is_listed(paths: LakePaths) -> None:
+def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     for entry in (WAITS, A, B, A):
         ledger.put(entry)
@@ -111,7 +111,7 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
         ledger.clear([2])
 
 
-def test_what_waits_is_over_when_it_is_right(paths: LakePaths) -> None:
+def test_a_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     ledger.put(WAITS)
     assert ledger.clear(None) == []
@@ -121,7 +121,7 @@ def test_what_waits_is_over_when_it_is_right(paths: LakePaths) -> None:
     assert counts(ledger) == [0, 0, 0, 0]
 
 
-def test_only_what_changed_is_written(paths: LakePaths, table: Kept) -> None:
+def test_only_changed_entries_are_written(paths: LakePaths, table: Kept) -> None:
     ledger = Ledger(paths)
     ledger.save()
     ledger.put(A)
@@ -133,7 +133,7 @@ def test_only_what_changed_is_written(paths: LakePaths, table: Kept) -> None:
     assert Entry.of_row(B.to_row()) == B
 
 
-def test_an_error_that_is_over_stays_on_the_list_whatever_is_asked_about_its_row_later(paths: LakePaths) -> None:
+def test_a_resolved_error_stays_listed_whatever_later_comparisons_of_its_row_find(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     error = Entry("new", "source", "d", "t", "a", "different", ("x",))
     ledger.put(error)

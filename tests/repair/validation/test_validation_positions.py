@@ -65,7 +65,9 @@ def read(version: str, answers: dict[str, Any]) -> LogPosition:
         ),
     ],
 )
-def test_each_server_says_its_place_in_its_own_way(version: str, answers: dict[str, Any], place: LogPosition) -> None:
+def test_each_server_reports_its_position_in_its_own_form(
+    version: str, answers: dict[str, Any], place: LogPosition
+) -> None:
     assert read(version, answers) == place
 
 
@@ -88,7 +90,7 @@ def test_positions_are_compared_by_what_they_include() -> None:
     assert LogPosition.from_json(of("bin.000001", 7).to_json()) == of("bin.000001", 7)
 
 
-def test_without_any_place_nothing_is_published() -> None:
+def test_without_any_position_nothing_is_published() -> None:
     """A proof that needs no checkpoint would be one at once."""
     assert find_published_ts({"a": FeederPosition("0-1-9", "", 0, 50)}, {}) == 0
 
@@ -118,7 +120,7 @@ def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> 
         assert Port.closed == 1
 
 
-def test_the_feeder_says_where_it_is_with_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [
         {"source": "a", "gtids": "0-1-9", "file": "bin.000003", "offset": "40", "last_commit_ts": "70"},
         # It has published nothing of this one yet.

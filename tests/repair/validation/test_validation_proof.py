@@ -121,7 +121,7 @@ def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True
     return Reading(ts, False, digest, changed, fresh, {"a": str(place)})
 
 
-def test_what_begins_anew_and_what_waits() -> None:
+def test_which_entries_start_anew_and_which_wait() -> None:
     first = judge(None, _reading(10), lambda _: None).proof
     assert first == Proof(10, "a", is_fresh=True)
     # Changed at the source, changed in the lake, read from a replica that is behind: from the beginning.
@@ -141,7 +141,7 @@ def test_what_begins_anew_and_what_waits() -> None:
     assert judge(Proof.from_json(needs.to_json()), _reading(40), lambda _: None) == Judgement(is_error=True)
 
 
-def test_places_of_both_families_and_of_files() -> None:
+def test_positions_of_both_families_and_of_files() -> None:
     def place(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPosition:
         return LogPosition(flavor, gtids, file, offset)
 
@@ -163,7 +163,7 @@ def test_all_sources_of_a_row_must_be_published() -> None:
     assert find_published_ts(fed, {"c": wanted["a"]}) is None
 
 
-def test_a_database_behind_the_feeder_is_one_of_the_source() -> None:
+def test_a_database_fed_by_the_feeder_is_compared_with_its_source() -> None:
     def server(rename: str) -> ValidatedSource:
         return ValidatedSource(name="s-1", host="h", rename_schema=rename)
 

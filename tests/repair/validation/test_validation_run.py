@@ -42,7 +42,7 @@ def watched(shop: Shop) -> Watched:
     return Watched(shop)
 
 
-def test_what_windows_applied_is_equal(watched: Watched) -> None:
+def test_rows_applied_by_windows_are_equal(watched: Watched) -> None:
     # S3-04 U-18
     watched.window()
     done = watched.run()
@@ -54,7 +54,7 @@ def test_what_windows_applied_is_equal(watched: Watched) -> None:
     assert watched.errors() == []
 
 
-def test_rows_that_somebody_changed_at_the_target_are_errors_until_they_are_right(watched: Watched) -> None:
+def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Watched) -> None:
     watched.window()
     execute(
         watched.shop.server,
@@ -113,7 +113,7 @@ def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_aga
     assert watched.errors() == []
 
 
-def test_behind_a_ddl_the_mirror_is_asked_and_without_it_the_table_is_told(watched: Watched) -> None:
+def test_rows_from_before_a_ddl_need_the_mirror_and_later_ones_do_not(watched: Watched) -> None:
     watched.window()
     watched.shop.workload.add_column("shop", "item", integer("more"))
     execute(watched.shop.server, "ALTER TABLE shop.item ADD COLUMN more INT")
@@ -169,7 +169,7 @@ def test_a_sample_has_rows_of_each_table(shop: Shop) -> None:
     assert {table for _, table, _, _ in watched.errors()} == {"item", "empty"}
 
 
-def test_what_changed_too_long_ago_is_passed_over(watched: Watched) -> None:
+def test_changes_that_are_too_old_are_skipped(watched: Watched) -> None:
     watched.window()
     clock, w = watched.shop.workload.clock, watched.shop.workload
     w.clock = lambda: clock() + tso.compose(60_000)
@@ -180,7 +180,7 @@ def test_what_changed_too_long_ago_is_passed_over(watched: Watched) -> None:
     assert (done.compared, done.found, done.passed_over) == (1, 1, True)
 
 
-def test_of_more_tables_than_a_sample_has_rows_other_ones_are_chosen_by_each_window(
+def test_with_more_tables_than_sample_rows_each_window_chooses_other_tables(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chances = {"shop.empty": 2, "shop.item": 1}
@@ -195,7 +195,7 @@ def test_of_more_tables_than_a_sample_has_rows_other_ones_are_chosen_by_each_win
     assert [table for _, table, _, _ in watched.errors()] == ["item", "empty"]
 
 
-def test_rows_that_a_lost_connection_kept_from_being_compared_are_compared_by_the_next_run(
+def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is no comparison of its window, whatever tables it had done before."""
@@ -232,7 +232,7 @@ def test_the_ledger_is_bounded(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_what_cannot_be_compared_now_is_postponed_and_stays_due(watched: Watched, held: bool) -> None:
+def test_rows_that_cannot_be_compared_now_are_postponed_and_stay_due(watched: Watched, held: bool) -> None:
     watched.window()
     if held:
         with lake_lock(watched.lake.paths, LOCK):
@@ -248,7 +248,7 @@ def test_what_cannot_be_compared_now_is_postponed_and_stays_due(watched: Watched
 
 
 @pytest.mark.usefixtures("hidden")
-def test_the_command_shows_errors_and_takes_what_a_person_says(
+def test_the_command_lists_errors_and_records_decisions_of_the_operator(
     watched: Watched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "demo.toml"
@@ -332,7 +332,7 @@ def test_a_fault_of_the_comparison_fails_no_window(watched: Watched, monkeypatch
     assert (done.state, "a type that nobody knows" in done.why) == ("postponed", True)
 
 
-def test_many_keys_are_compared_by_stretches_and_each_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_are_compared_in_ranges_and_each_once(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     watched.window()
     execute(watched.shop.server, "DELETE FROM shop.item WHERE id = 9002")
     watched.run()

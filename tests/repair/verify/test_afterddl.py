@@ -54,7 +54,7 @@ def checked(shop: Shop) -> Checked:
     return Checked(shop.lake, shop.server)
 
 
-def test_a_table_that_is_equal_is_told_and_done_with(checked: Checked) -> None:
+def test_an_equal_table_is_reported_and_no_longer_due(checked: Checked) -> None:
     checked.note()
     assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
     assert checked.check() == [("shop.item", "equal")]
@@ -62,7 +62,7 @@ def test_a_table_that_is_equal_is_told_and_done_with(checked: Checked) -> None:
     assert checked.told() == ["due", "equal"]
 
 
-def test_what_the_ddl_left_otherwise_is_an_event_with_its_place_and_nothing_is_mended(checked: Checked) -> None:
+def test_rows_that_differ_after_the_ddl_are_reported_with_key_and_column_and_not_repaired(checked: Checked) -> None:
     checked.note()
     execute(checked.server, "UPDATE shop.item SET more = 9 ORDER BY id LIMIT 1")
     assert checked.check() == [("shop.item", "different")]
@@ -80,20 +80,20 @@ def test_without_such_a_ddl_nothing_is_written_and_the_target_is_not_asked(check
     assert checked.told() == []
 
 
-def test_a_window_that_was_passed_long_ago_makes_nothing_due(checked: Checked) -> None:
+def test_an_old_window_makes_nothing_due(checked: Checked) -> None:
     checked.note(passed=True)
     checked.note(target=checked.target.model_copy(update={"verify_after_ddl_rows": 0}))
     assert checked.told() == []
 
 
-def test_a_table_above_the_size_is_left_to_the_operator(checked: Checked) -> None:
+def test_a_table_above_the_size_limit_is_left_to_the_operator(checked: Checked) -> None:
     checked.note()
     assert checked.check(verify_after_ddl_rows=3) == [("shop.item", "not-comparable")]
     [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
     assert "binlake verify --table shop.item" in table["why"]
 
 
-def test_until_the_mirrors_are_as_far_it_stays_due(shop: Shop) -> None:
+def test_a_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
     checked = Checked(shop.lake, shop.server, mirrored=False)
     checked.note()
     assert checked.check() == []
@@ -101,7 +101,7 @@ def test_until_the_mirrors_are_as_far_it_stays_due(shop: Shop) -> None:
     assert checked.told() == ["due"]
 
 
-def test_while_somebody_verifies_or_the_target_is_away_it_stays_due(checked: Checked) -> None:
+def test_a_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(checked: Checked) -> None:
     checked.note()
     with lake_lock(checked.lake.paths, "verify"):
         assert checked.check() == []
@@ -113,7 +113,7 @@ def test_while_somebody_verifies_or_the_target_is_away_it_stays_due(checked: Che
     assert read_due_tables(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
 
 
-def test_a_comparison_that_breaks_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_comparison_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> object:
         raise KeyError("a type that nobody knows")
 
@@ -122,9 +122,7 @@ def test_a_comparison_that_breaks_fails_no_window(checked: Checked, monkeypatch:
     assert checked.check() == [("shop.item", "not-comparable")]
 
 
-def test_of_a_table_that_the_lake_knows_in_part_it_is_said_that_it_cannot_be_compared(
-    tmp_path: Any, empty_server: MariaDb
-) -> None:
+def test_a_table_that_the_lake_has_in_part_is_reported_as_not_comparable(tmp_path: Any, empty_server: MariaDb) -> None:
     work = Workload()
     work.create_database("shop")
     work.create_table("shop", "item", [integer("id"), text("name")], ["id"])

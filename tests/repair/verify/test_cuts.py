@@ -98,7 +98,7 @@ def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:
     assert before.sum() != after.sum()
 
 
-def test_what_a_run_with_another_hash_left_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_state_of_a_run_with_another_hash_is_not_continued(tmp_path: Path) -> None:
     # U-23: a row may be in another bucket now
     paths = LakePaths(str(tmp_path))
     older = VerifyState(paths, 7, "lake")

@@ -86,7 +86,7 @@ def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pyte
     assert sorted(one.kind for one in found.differences) == ["extra", "missing"]
 
 
-def test_a_killed_verify_goes_on_where_it_was(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # U-23
     class Killed(BaseException):
         pass
@@ -138,7 +138,7 @@ def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
     assert counts == {name: sum(found.values()) for name, found in planted.items()}
 
 
-def test_the_fix_file_says_what_it_is_for_and_is_run_once(shop: Shop, tmp_path: Path) -> None:
+def test_the_fix_file_states_its_purpose_and_is_run_once(shop: Shop, tmp_path: Path) -> None:
     # DESIGN 3.9: keyless rows too, however often it is run; a plain client can run it as well
     right = shop.shown()
     shop.spoil(30)
@@ -203,7 +203,7 @@ def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
         timer.join()
 
 
-def test_while_the_target_is_held_nobody_else_applies(shop: Shop) -> None:
+def test_a_settled_target_is_exclusive(shop: Shop) -> None:
     #
     with (
         make_settled_target(shop.lake.replication),
@@ -239,7 +239,7 @@ def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop)
     assert {(one.kind, one.copies) for one in found.differences if one.table == "log"} == {("extra", 1), ("missing", 1)}
 
 
-def test_a_table_that_is_not_as_it_must_be_is_named(shop: Shop) -> None:
+def test_a_table_with_another_definition_is_named(shop: Shop) -> None:
     execute(shop.server, "ALTER TABLE shop.item DROP COLUMN n", "DROP TABLE shop.pair")
     execute(shop.server, "ALTER TABLE shop.log MODIFY line VARCHAR(60)")
     found = verify(shop.lake.replication, SMALL)
@@ -291,7 +291,7 @@ def test_the_target_is_compared_with_a_source_that_answers_sql(
     assert shop.found(verify(shop.lake.replication, options)) == planted
 
 
-def test_the_commands_tell_programs_what_they_found(
+def test_the_commands_report_their_findings_to_programs(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     #

@@ -46,7 +46,7 @@ def _server(facts: ServerFacts) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("facts", [_MYSQL, _MARIADB])
-def test_a_server_that_is_set_up_has_nothing_to_say(facts: ServerFacts) -> None:
+def test_a_server_that_is_set_up_passes_all_checks(facts: ServerFacts) -> None:
     assert _server(facts) == {}
     assert _server(replace(facts, is_first=False)) == {}
 
@@ -75,7 +75,7 @@ def test_each_setting_has_its_verdict_and_remedy(
     assert found[check][1]
 
 
-def test_what_only_one_family_or_a_second_server_has() -> None:
+def test_checks_of_one_family_and_of_a_second_server() -> None:
     off = {**_MYSQL.settings, "gtid_mode": "OFF"}
     assert _server(replace(_MYSQL, settings=off))["GTID"][0] == "warn"
     assert _server(replace(_MYSQL, settings=off, is_first=False))["GTID"][0] == "fail"
@@ -129,7 +129,7 @@ def _bad(findings: list[Finding]) -> dict[str, tuple[str, str]]:
     return {one.check: (one.verdict, one.found) for one in findings if one.verdict != "ok"}
 
 
-def test_tables_that_need_a_word() -> None:
+def test_tables_that_need_a_warning() -> None:
     assert _bad(check_tables(_TABLES, with_snapshot=True)) == {}
     several = replace(
         _TABLES,
@@ -160,7 +160,7 @@ def _file(name: str, rename: str) -> SourceFile:
     return SourceFile.model_validate({"name": name, "rename-schema": rename})
 
 
-def test_shards_that_would_mix_up() -> None:
+def test_shards_that_do_not_fit_together() -> None:
     rename = "{source}_{schema}"
     assert _together(_TABLES, _TABLES)["databases of several sources"][0] == "fail"
     assert _together(_TABLES, _TABLES, rename) == {}
@@ -244,14 +244,14 @@ def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
         ),
     ],
 )
-def test_databases_that_the_user_cannot_see_are_told(grants: tuple[str, ...], said: str) -> None:
+def test_databases_that_the_user_cannot_see_are_reported(grants: tuple[str, ...], said: str) -> None:
     found = [one.found for one in check_server(replace(_MYSQL, grants=grants), _OWN_ID, with_snapshot=True)
              if one.check == "databases"]  # fmt: skip
     assert bool(found) == bool(said)
     assert said in "".join(found)
 
 
-def test_a_user_of_one_database_is_told_that_there_may_be_others(server: MariaDb) -> None:
+def test_a_user_of_one_database_is_warned_that_there_may_be_others(server: MariaDb) -> None:
     execute(server, "CREATE USER narrow IDENTIFIED BY ''", "GRANT SELECT ON checked.* TO narrow")
     try:
         (found,) = [one for _, one in run_checks(_feeder(server, user="narrow")) if one.check == "databases"]
@@ -260,7 +260,7 @@ def test_a_user_of_one_database_is_told_that_there_may_be_others(server: MariaDb
     assert (found.verdict, found.found) == ("warn", "only checked.* can be seen")
 
 
-def test_a_tracker_of_another_family_is_refused_and_one_of_the_source_alone_is_the_way_on(
+def test_a_tracker_of_another_family_is_refused_and_one_per_source_is_suggested(
     mariadb_source: MariaDb, mysql: MySql
 ) -> None:
     maria, my = ({"host": one.host, "port": one.port} for one in (mariadb_source, mysql))
@@ -271,7 +271,7 @@ def test_a_tracker_of_another_family_is_refused_and_one_of_the_source_alone_is_t
     assert len({place for place, _ in report if place[0] == "tracker"}) == 2
 
 
-def test_the_command_shows_a_table_and_its_status_says_whether_something_fails(
+def test_the_command_prints_a_table_and_its_exit_status_tells_of_failures(
     mysql: MySql, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "feeder.toml"

@@ -95,7 +95,7 @@ def wanted(change: Change, read: dict[int, set[str]]) -> Change | None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_concerns_rows_that_are_read_is_left_in_its_order(seed: int) -> None:  # S4-24
+def test_changes_of_rows_in_range_keep_their_order(seed: int) -> None:  # S4-24
     draw = Random(seed)
     changes = drawn_changes(draw)
     read = {table_id: {key for key in KEYS[table_id] if draw.random() < 0.5} for table_id in PARTS}
@@ -107,7 +107,7 @@ def test_what_concerns_rows_that_are_read_is_left_in_its_order(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_both_keys_of_each_change_are_asked_for(seed: int) -> None:
+def test_both_keys_of_each_change_are_read(seed: int) -> None:
     changes = drawn_changes(Random(f"keys {seed}"))
     keys = [
         (table_id, str(row["id"]))
@@ -118,7 +118,7 @@ def test_both_keys_of_each_change_are_asked_for(seed: int) -> None:
     assert list(changed_keys(written(changes), PARTS)) == keys
 
 
-def test_rows_that_come_without_a_handle_get_one_of_their_own() -> None:
+def test_rows_without_a_handle_get_one() -> None:
     moved: list[Change] = [
         (2, "update", {"n": None, "id": "away", "v": None}, {"n": "1", "id": word, "v": "x"}) for word in ("a", "b")
     ]

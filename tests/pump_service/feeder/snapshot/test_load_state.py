@@ -45,7 +45,7 @@ def keep(load: LoadState, table: tuple[str, str], low: str, high: str, first_sta
     load.store_chunks([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
 
 
-def test_a_load_goes_on_where_the_journal_says(journal: Journal) -> None:
+def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
     load = begun(journal, {A: 7, B: 8})
     keep(load, A, "", "5", 100)
     keep(load, A, "5", "", 110, rows=4)
@@ -74,14 +74,14 @@ def test_a_load_goes_on_where_the_journal_says(journal: Journal) -> None:
     }  # fmt: skip
 
 
-def test_a_snapshot_in_which_nothing_was_kept_has_no_batches(journal: Journal) -> None:
+def test_a_snapshot_without_stored_chunks_has_no_batches(journal: Journal) -> None:
     load = begun(journal, {A: 7})
     keep(load, A, "", "", 100)
     journal.set_facts(load.start_snapshot(SECOND, 78))
     assert [len(some) for some in LoadState(journal, "s1").batches().values()] == [1, 0]
 
 
-def test_not_all_is_read_before_every_table_is_known_and_a_snapshot_taken(journal: Journal) -> None:
+def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_taken(journal: Journal) -> None:
     assert not LoadState(journal, "s1").is_read
     empty = begun(journal, {})
     assert empty.is_read
@@ -94,7 +94,7 @@ def test_not_all_is_read_before_every_table_is_known_and_a_snapshot_taken(journa
     assert (sorted(again.tables), again.is_read) == ([A, B], False)
 
 
-def test_what_was_read_of_a_table_that_is_another_now_is_rolled_back(journal: Journal) -> None:
+def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -> None:
     load = begun(journal, {A: 7, B: 8})
     keep(load, A, "", "", 100)
     keep(load, B, "", "'x'", 120)
@@ -114,13 +114,13 @@ def test_what_was_read_of_a_table_that_is_another_now_is_rolled_back(journal: Jo
     assert not journal.load_tables("s1")
 
 
-def test_another_source_keeps_its_own(journal: Journal) -> None:
+def test_another_source_has_its_own_state(journal: Journal) -> None:
     keep(begun(journal, {A: 7}), A, "", "", 100)
     other = LoadState(journal, "s2")
     assert (other.tables, other.snapshots, other.from_ts, other.batches()) == ({}, [], 0, {})
 
 
-def test_a_load_that_is_forgotten_begins_again_with_its_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_load_starts_again_with_its_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loadstate.time, "time", lambda: 1000.5)
     load = begun(journal, {A: 7})
     keep(load, A, "", "", 100)

@@ -122,7 +122,7 @@ def test_floats_are_exact(source: MariaDb) -> None:
 
 @pytest.mark.mariadb
 @pytest.mark.usefixtures("way")
-def test_a_double_with_digits_is_what_the_log_has_of_it(source: MariaDb) -> None:
+def test_a_double_with_digits_is_read_as_the_log_has_it(source: MariaDb) -> None:
     """The server shows -0.001 of what it stores, and logs, as -0.0010000000000000009."""
     table = d.table("t", d.col("g", t.DOUBLE, flen=10, decimal=3), db=DB)
     execute(source, f"CREATE TABLE {DB}.t (g DOUBLE(10,3))", f"INSERT INTO {DB}.t VALUES (-0.001), (1.234), (NULL)")

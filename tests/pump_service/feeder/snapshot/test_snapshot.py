@@ -72,7 +72,7 @@ def _transactions(snapshot: Snapshot) -> int:
     return int(snapshot.position.gtids.replace(":", "-").rsplit("-", 1)[1])
 
 
-def test_a_user_who_may_not_lock_the_server_has_its_tables_locked(mysql: MySql) -> None:
+def test_without_the_right_to_lock_the_server_its_tables_are_locked(mysql: MySql) -> None:
     """As in most clouds, where nobody has RELOAD."""
     execute(
         mysql,
@@ -170,7 +170,7 @@ def test_ranges_of_a_table_are_bounded_by_the_first_column_of_its_key(source: Ma
 
 
 @pytest.mark.parametrize("ddl", ["ADD COLUMN z INT DEFAULT 5", "DROP COLUMN n", "MODIFY n VARCHAR(30)"])
-def test_a_definition_that_changes_under_the_snapshot_ends_the_reading(source: MariaDb, ddl: str) -> None:
+def test_a_definition_that_changes_during_the_snapshot_ends_the_reading(source: MariaDb, ddl: str) -> None:
     """MariaDB shows the old rows by the new columns and says nothing."""
     execute(source, f"CREATE TABLE {DB}.t (id INT, n INT)", f"INSERT INTO {DB}.t VALUES (1, 1)")
     table = d.table("t", d.col("id"), d.col("n"), db=DB)
@@ -181,7 +181,7 @@ def test_a_definition_that_changes_under_the_snapshot_ends_the_reading(source: M
             list(reader.values())
 
 
-def test_elements_that_the_server_cannot_show_are_no_change_of_the_definition(source: MariaDb) -> None:
+def test_elements_that_the_server_cannot_show_do_not_change_the_definition(source: MariaDb) -> None:
     """They show `?` for characters of four bytes: the definition has them, its text of the moment has not."""
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, e ENUM('🐬', 'b'))")
     with source.connect() as link:
