@@ -40,15 +40,15 @@ METADATA = {
 
 @pytest.mark.parametrize("kind", METADATA)
 def test_the_position_of_a_dump(tmp_path: Path, kind: str) -> None:
-    text, place = METADATA[kind]
+    text, position = METADATA[kind]
     (tmp_path / "metadata").write_text(text)
-    assert read_dump_position(tmp_path) == place
+    assert read_dump_position(tmp_path) == position
     (tmp_path / "d-schema-create.sql").write_text("CREATE DATABASE d")
     (tmp_path / "d.t-schema.sql").write_text("CREATE TABLE t (id INT)")
     dump = read_dump_folder(tmp_path)
-    # Another dump comes into the folder: what was read stays one.
+    # Another dump is put into the folder: what was read is still one dump.
     (tmp_path / "metadata").write_text("[master]\nFile = other.000009\nPosition = 9\n\n[`d`.`t`]\nRows = 9\n")
-    assert dump.position == place
+    assert dump.position == position
     assert dump.metadata_rows == ({("d", "t"): 3} if kind == "mydumper 0.16" else {})
 
 

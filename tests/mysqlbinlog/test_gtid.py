@@ -26,13 +26,13 @@ def _set_of(gtids: list[tuple[str, int]]) -> MySqlGtidSet:
 
 @given(_GTIDS, _GTIDS)
 def test_a_set_contains_what_was_added(first: list[tuple[str, int]], second: list[tuple[str, int]]) -> None:
-    one, other = _set_of(first), _set_of(second)
+    first_set, other = _set_of(first), _set_of(second)
     for origin in _ORIGINS:
         for number in range(1, 13):
-            assert one.contains(f"{origin}:{number}") == ((origin, number) in first)
-    assert one.contains_set(other) == (set(second) <= set(first))
-    assert MySqlGtidSet.parse(one.missing_of(other)).text() == _set_of(sorted(set(second) - set(first))).text()
-    assert one.text() == _set_of(sorted(first, reverse=True)).text()
+            assert first_set.contains(f"{origin}:{number}") == ((origin, number) in first)
+    assert first_set.contains_set(other) == (set(second) <= set(first))
+    assert MySqlGtidSet.parse(first_set.missing_of(other)).text() == _set_of(sorted(set(second) - set(first))).text()
+    assert first_set.text() == _set_of(sorted(first, reverse=True)).text()
 
 
 @given(_GTIDS)
@@ -59,7 +59,7 @@ def test_mysqls_text_in_all_its_forms() -> None:
 def test_mariadb_has_one_gtid_per_domain() -> None:
     done = MariaDbGtidSet.parse("1-2-5, 0-1-17")
     assert done.text() == "0-1-17,1-2-5"
-    assert [done.contains(one) for one in ("0-1-17", "0-9-3", "0-1-18", "2-1-1")] == [True, True, False, False]
+    assert [done.contains(gtid) for gtid in ("0-1-17", "0-9-3", "0-1-18", "2-1-1")] == [True, True, False, False]
     done.add("0-9-12")  # another server of the domain, with a lower number: the log's order decides
     assert done.text() == "0-9-12,1-2-5"
     assert done.contains_set(MariaDbGtidSet.parse("0-1-12"))

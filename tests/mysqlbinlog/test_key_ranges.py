@@ -1,4 +1,4 @@
-"""The ranges of a key that are read and those that are left: a drawn load, broken off and gone on with, key by key."""
+"""Ranges of a key that have been read and those that are left: a random load, interrupted and continued, key by key."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ KEYS = 12
 """Keys are 1 to 12; a bound is one of them, "" below the first and above the last."""
 
 
-def keys_of(one: Range) -> range:
-    return range(int(one.low or 0) + 1, int(one.high or KEYS) + 1)
+def keys_of(keys: Range) -> range:
+    return range(int(keys.low or 0) + 1, int(keys.high or KEYS) + 1)
 
 
 def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
-    """The snapshot of each key; the ranges are all keys, in their order and once."""
-    found: dict[int, int] = {}
+    """The snapshot of each key; the ranges cover every key once, in order."""
+    by_key: dict[int, int] = {}
     assert (stored[0][0], stored[-1][1]) == ("", "")
     for (_, high, _), (low, _, _) in itertools.pairwise(stored):
         assert high == low
     for low, high, snapshot in stored:
-        found |= {key: snapshot for key in keys_of(Range(low, high)) if key not in found}
-    return found
+        by_key |= {key: snapshot for key in keys_of(Range(low, high)) if key not in by_key}
+    return by_key
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -34,28 +34,28 @@ def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> Non
     draw = Random(seed)
     ranges, read = Ranges(), dict.fromkeys(range(1, KEYS + 1), -1)
     for snapshot in range(30):
-        given: list[Range] = []
+        claimed: list[Range] = []
         for _ in range(draw.randint(0, 6)):
             if (left := ranges.next()) is not None and draw.random() < 0.6:
                 keys = keys_of(left)
                 bound = draw.choice([str(key) for key in keys if key < KEYS and str(key) != left.high] + [left.high])
-                given.append(part := ranges.claim(left, bound))
+                claimed.append(part := ranges.claim(left, bound))
                 assert (part.low, part.high) == (left.low, bound)
-            elif given:
-                done = given.pop(draw.randrange(len(given)))
+            elif claimed:
+                done = claimed.pop(draw.randrange(len(claimed)))
                 ranges.finish(done.low, done.high, snapshot)
                 read |= dict.fromkeys(keys_of(done), snapshot)
         assert read_by_key(ranges.store()) == read
-        assert ranges.snapshots == sorted({one for one in read.values() if one >= 0})
+        assert ranges.snapshots == sorted({snapshot for snapshot in read.values() if snapshot >= 0})
         assert ranges.is_complete == (min(read.values()) >= 0)
-        # Neighbours of one snapshot are one range, so that a large table keeps few.
+        # Adjacent ranges of one snapshot are merged, so that a large table has few.
         stored = ranges.store()
-        assert all(one[2] != other[2] for one, other in itertools.pairwise(stored))
-        # The next process goes on with what is kept: what was being read is not read.
+        assert all(first[2] != other[2] for first, other in itertools.pairwise(stored))
+        # The next process continues from what is stored: a range that was being read counts as unread.
         ranges = Ranges.of(json.loads(json.dumps(stored)))
         first = ranges.next()
         assert (first is None) == ranges.is_complete
-        assert first is None or keys_of(first)[0] == min(key for key, one in read.items() if one < 0)
+        assert first is None or keys_of(first)[0] == min(key for key, snapshot in read.items() if snapshot < 0)
 
 
 def test_parts_that_are_being_read_stay_apart() -> None:

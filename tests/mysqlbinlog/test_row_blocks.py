@@ -1,4 +1,4 @@
-"""Rows of a SELECT together: the bytes of the plain writer, whatever is in them, and without asking it."""
+"""Rows of a SELECT as blocks: the bytes of the plain writer, whatever is in them, and without calling it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_block_equals_that_of_the_plain_writer(
     plain = _plain(table, packets)
     writer = BlockWriter(table)
     first = writer.write(packets[:200])
-    monkeypatch.setattr(RowWriter, "write", None)  # the rest of this test does without it
+    monkeypatch.setattr(RowWriter, "write", None)  # the rest of this test does not need it
     both = [BlockWriter(table).write(packets), first]
     assert bytes(both[0].data) == plain
     assert plain.startswith(bytes(first.data))
@@ -143,15 +143,15 @@ def test_a_block_in_parts_is_the_value_that_protobuf_writes() -> None:
     packets = [_packet([str(n).encode(), b"x" * n]) for n in range(100)]
     parts = list(BlockWriter(table).write(packets).parts(22, 500))
     assert [rows for rows, _ in parts][:3] == [22, 12, 9]
-    rows, taken = RowWriter(table).write(packets), 0
+    rows, read_rows = RowWriter(table).write(packets), 0
     for count, entries in parts:
         mutation = pb.TableMutation(
-            table_id=table.id, inserted_rows=rows[taken : taken + count], sequence=[pb.Insert] * count
+            table_id=table.id, inserted_rows=rows[read_rows : read_rows + count], sequence=[pb.Insert] * count
         )
         expected = pb.PrewriteValue(schema_version=7, mutations=[mutation]).SerializeToString()
         assert value_of_inserts(7, table.id, entries, count) == expected
-        taken += count
-    assert taken == 100
+        read_rows += count
+    assert read_rows == 100
 
 
 @pytest.mark.parametrize(

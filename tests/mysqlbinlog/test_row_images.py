@@ -1,4 +1,4 @@
-"""Row events to prewrite values: what of a transaction is in one, in which order, and what is refused by name."""
+"""Row events to prewrite values: which changes of a transaction they have, in which order, what is refused by name."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class OneSchema:
     """The tables of a batch."""
 
     def __init__(self, *tables: TableDef) -> None:
-        self._tables = {one.id: one for one in tables}
+        self._tables = {table.id: table for table in tables}
 
     def table(self, table_id: int) -> TableDef | None:
         """A table by its id."""
         return self._tables.get(table_id)
 
     def is_gone(self, _table_id: int) -> bool:
-        """None is."""
+        """None of them is gone."""
         return False
 
 
@@ -120,7 +120,7 @@ def test_partial_images_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("types", "metadata", "what"),
+    ("types", "metadata", "message"),
     [
         (b"\x03\xff", (0, 4), "column v has a type that cannot be replicated: geometry"),
         (b"\x03\x8d", (0, 80), "compressed VARCHAR"),
@@ -131,9 +131,9 @@ def test_partial_images_are_refused() -> None:
         (b"\x03", (0,), "the definition has the columns id, v"),
     ],
 )
-def test_types_that_are_refused(types: bytes, metadata: tuple[int, ...], what: str) -> None:
+def test_types_that_are_refused(types: bytes, metadata: tuple[int, ...], message: str) -> None:
     event = RowsEvent(RowKind.INSERT, _map(types=types, metadata=metadata), b"", b"\x03", b"")
-    with pytest.raises(SchemaError, match=what) as error:
+    with pytest.raises(SchemaError, match=message) as error:
         encode_transactions([[event]], lambda _: _table(), 1)
     assert error.value.where["table"] == "d.t"
     assert error.value.hint
@@ -148,7 +148,7 @@ def test_damaged_rows(cut: int) -> None:
 
 
 def test_a_shape_is_kept_from_batch_to_batch() -> None:
-    """Each batch brings table maps of its own, which are equal to those before."""
+    """Each batch has its own table maps, which are equal to the ones before."""
     definition = _table()
     assert shape_of(_insert((1, b"x")), definition) is shape_of(_insert((2, b"y")), definition)
     assert shape_of(_insert((1, b"x")), _table()) is not shape_of(_insert((2, b"y")), definition)

@@ -1,4 +1,4 @@
-"""Rows of real servers: what is decoded from their logs' row images is what SELECT shows, for all types."""
+"""Rows of real servers: values decoded from the row images of their logs are those that SELECT shows, for all types."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class OneTable:
         self._table = table
 
     def table(self, _table_id: int) -> TableDef | None:
-        """That table."""
+        """The only table."""
         return self._table
 
     def is_gone(self, _table_id: int) -> bool:
-        """It is not."""
+        """Never asked for."""
         return False
 
 
@@ -59,7 +59,7 @@ def _changes(table: TableDef, events: list[RowsEvent]) -> list[RowChange]:
 
 
 def _shown(server: MariaDb, table: str, columns: list[Kind]) -> Shown:
-    """What SELECT shows."""
+    """The values that SELECT shows."""
     expressions = ", ".join(kind.shown.format(f"c{n}") for n, kind in enumerate(columns))
     with server.connect(conv={}) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
@@ -77,7 +77,7 @@ def _image(columns: list[Kind], image: dict[str, str | None] | None) -> tuple[in
 
 
 def _differences(columns: list[Kind], decoded: Shown, shown: Shown) -> list[tuple[str, Any, Any]]:
-    """(type, what is decoded, what is shown) of each value in which they differ."""
+    """(type, decoded value, shown value) of each value in which they differ."""
     assert decoded.keys() == shown.keys()
     return [
         (kind.sql, one, other)
@@ -92,7 +92,7 @@ def _literals(columns: list[Kind], dice: random.Random) -> list[str]:
 
 
 def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: random.Random) -> None:
-    """Drawn rows of `table` are written, changed and deleted."""
+    """Random rows of `table` are written, changed and deleted."""
     wide = ", ".join(f"c{n} {kind.sql}" for n, kind in enumerate(columns))
     execute(server, f"DROP TABLE IF EXISTS images.{table}", f"CREATE TABLE images.{table} (id INT PRIMARY KEY, {wide})")
     definition = definition_of(server, "images", table, pk_is_handle=dice.random() < 0.5)
@@ -100,8 +100,12 @@ def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: ra
     inserted = events_of(server, [f"INSERT INTO images.{table} VALUES {', '.join(inserts)}"])
     first = _shown(server, table, columns)
     assert _differences(columns, dict(_image(columns, c.after) for c in _changes(definition, inserted)), first) == []
-    places = [", ".join(f"c{n} = {literal}" for n, literal in enumerate(_literals(columns, dice))) for _ in range(rows)]
-    updated = events_of(server, [f"UPDATE images.{table} SET {text} WHERE id = {n}" for n, text in enumerate(places)])
+    row_values = [
+        ", ".join(f"c{n} = {literal}" for n, literal in enumerate(_literals(columns, dice))) for _ in range(rows)
+    ]
+    updated = events_of(
+        server, [f"UPDATE images.{table} SET {text} WHERE id = {n}" for n, text in enumerate(row_values)]
+    )
     second = _shown(server, table, columns)
     for change in _changes(definition, updated):
         number, image = _image(columns, change.before)
@@ -119,15 +123,17 @@ def test_all_types(source: MariaDb) -> None:
 
 
 def _kept(server: MariaDb, columns: str, statements: list[str], shown: str) -> tuple[list[Any], list[Any]]:
-    """What is decoded of column `c` behind each of `statements`, and what SELECT shows behind all, by id."""
+    """Column `c` as decoded after each of `statements`, and as SELECT shows it after all of them, by id."""
     execute(server, "DROP TABLE IF EXISTS images.t", f"CREATE TABLE images.t (id INT PRIMARY KEY, {columns})")
     definition = definition_of(server, "images", "t", pk_is_handle=True)
     latest: dict[str | None, str | None] = {}
     for change in _changes(definition, events_of(server, statements)):
         assert change.after is not None
         latest[change.after["id"]] = change.after["c"]
-    found = rows(server, f"SELECT {shown} FROM images.t ORDER BY id")
-    return [latest[number] for number in sorted(latest, key=lambda text: int(text or 0))], [text for (text,) in found]
+    shown_rows = rows(server, f"SELECT {shown} FROM images.t ORDER BY id")
+    return [latest[number] for number in sorted(latest, key=lambda text: int(text or 0))], [
+        text for (text,) in shown_rows
+    ]
 
 
 _PATHS = (
@@ -173,7 +179,7 @@ def test_documents_beyond_text(mysql: MySql, value: str, text: str) -> None:
 
 
 def test_documents_byte_by_byte(mysql: MySql) -> None:
-    """The direct way gives what the values give; a damaged document is an error of the kinds that are reported."""
+    """The direct path equals decoding by values; a damaged document is an error of the reported kinds."""
     execute(mysql, "CREATE DATABASE IF NOT EXISTS images", "DROP TABLE IF EXISTS images.t")
     execute(mysql, "CREATE TABLE images.t (c JSON)")
     dice = random.Random(2)

@@ -1,4 +1,4 @@
-"""Many rows at once give the bytes that they give one by one: drawn rows of all types, tables, kinds and damage."""
+"""Many rows at once have the same bytes as one by one: random rows of all types, tables, kinds and damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fixed(size: int) -> Drawn:
 
 
 def _moment(size: int) -> Drawn:
-    """A date of 2026 or so, and `size` bytes of whatever."""
+    """A date of about 2026, and `size` random bytes."""
     rest = _fixed(size)
     return lambda dice: b"\x99" + rest(dice)
 
@@ -51,38 +51,38 @@ def _document(dice: random.Random) -> bytes:
 
 
 def _types() -> list[Type]:
-    found: list[Type] = []
+    types: list[Type] = []
     for tp, size in ((t.TINY, 1), (t.SHORT, 2), (t.INT24, 3), (t.LONG, 4), (t.LONGLONG, 8)):
-        found += [(col("c", tp, unsigned=unsigned), tp, 0, _fixed(size)) for unsigned in (False, True)]
+        types += [(col("c", tp, unsigned=unsigned), tp, 0, _fixed(size)) for unsigned in (False, True)]
     for fsp in range(7):
         more = (fsp + 1) // 2
-        found.append((col("c", t.DATETIME, decimal=fsp), DATETIME2, fsp, _moment(4 + more)))
-        found.append((col("c", t.TIMESTAMP, decimal=fsp), TIMESTAMP2, fsp, _fixed(4 + more)))
-        found.append((col("c", t.DURATION, decimal=fsp), TIME2, fsp, _fixed(3 + more)))
+        types.append((col("c", t.DATETIME, decimal=fsp), DATETIME2, fsp, _moment(4 + more)))
+        types.append((col("c", t.TIMESTAMP, decimal=fsp), TIMESTAMP2, fsp, _fixed(4 + more)))
+        types.append((col("c", t.DURATION, decimal=fsp), TIME2, fsp, _fixed(3 + more)))
     for fsp in (0, 3):
         old = col("c", t.DURATION, decimal=fsp)
-        found.append((old, t.DURATION, 0, _fixed((3, 0, 0, 5)[fsp])))
-    found.append((col("c", t.TIMESTAMP, decimal=0), t.TIMESTAMP, 0, _fixed(4)))
-    found.append(
+        types.append((old, t.DURATION, 0, _fixed((3, 0, 0, 5)[fsp])))
+    types.append((col("c", t.TIMESTAMP, decimal=0), t.TIMESTAMP, 0, _fixed(4)))
+    types.append(
         (col("c", t.DATETIME, decimal=0), t.DATETIME, 0, lambda d: d.randrange(99991231235959).to_bytes(8, "little"))
     )
-    found += [
+    types += [
         (col("c", t.DATE), t.DATE, 0, lambda d: d.randrange(10_000 << 9).to_bytes(3, "little")),
         (col("c", t.YEAR), t.YEAR, 0, _fixed(1)),
     ]
-    found += [(col("c", t.NEWDECIMAL, flen=p, decimal=s), t.NEWDECIMAL, p << 8 | s, _fixed(n))
+    types += [(col("c", t.NEWDECIMAL, flen=p, decimal=s), t.NEWDECIMAL, p << 8 | s, _fixed(n))
               for p, s, n in ((10, 2, 5), (20, 4, 10), (65, 30, 30), (1, 0, 1), (5, 5, 3))]  # fmt: skip
-    found += [(col("c", t.BIT, flen=n), t.BIT, (n // 8) << 8 | n % 8, _fixed((n + 7) // 8)) for n in (1, 8, 9, 33, 64)]
-    found += [(col("c", t.ENUM), t.STRING, t.ENUM << 8 | n, _fixed(n)) for n in (1, 2)]
-    found += [(col("c", t.SET), t.STRING, t.SET << 8 | n, _fixed(n)) for n in (1, 2, 3, 4, 8)]
-    found.append((col("c", t.DOUBLE), t.DOUBLE, 8, lambda d: _fixed(7)(d) + b"\x3f"))
-    found.append((col("c", t.FLOAT), t.FLOAT, 4, lambda d: _fixed(3)(d) + b"\x3f"))
-    return found + _strings()
+    types += [(col("c", t.BIT, flen=n), t.BIT, (n // 8) << 8 | n % 8, _fixed((n + 7) // 8)) for n in (1, 8, 9, 33, 64)]
+    types += [(col("c", t.ENUM), t.STRING, t.ENUM << 8 | n, _fixed(n)) for n in (1, 2)]
+    types += [(col("c", t.SET), t.STRING, t.SET << 8 | n, _fixed(n)) for n in (1, 2, 3, 4, 8)]
+    types.append((col("c", t.DOUBLE), t.DOUBLE, 8, lambda d: _fixed(7)(d) + b"\x3f"))
+    types.append((col("c", t.FLOAT), t.FLOAT, 4, lambda d: _fixed(3)(d) + b"\x3f"))
+    return types + _strings()
 
 
 def _strings() -> list[Type]:
     ascii_letters, latin = bytes(range(32, 127)), bytes(range(32, 256))
-    found: list[Type] = [
+    types: list[Type] = [
         (col("c", t.VARCHAR, flen=20), t.VARCHAR, 80, _sized(1, 80)),
         (col("c", t.VARCHAR, flen=200), t.VARCHAR, 800, _sized(2, 800)),
         (col("c", t.VARCHAR, flen=200, charset="latin1"), t.VARCHAR, 200, _sized(1, 200, latin)),
@@ -98,8 +98,8 @@ def _strings() -> list[Type]:
         (col("c", t.JSON), t.JSON, 4, _document),
     ]
     for size in (1, 2, 3, 4):
-        found.append((col("c", t.BLOB, charset="binary"), t.BLOB, size, _sized(size, 200)))
-    return found
+        types.append((col("c", t.BLOB, charset="binary"), t.BLOB, size, _sized(size, 200)))
+    return types
 
 
 _TYPES = _types()
@@ -129,7 +129,7 @@ def _image(types: list[Type], dice: random.Random, nulls: float) -> bytes:
             bits |= 1 << n
         else:
             body += draw(dice)
-    # MariaDB sets the bits of no column.
+    # MariaDB sets no column bits.
     bits |= dice.choice((0, -1 << len(types)))
     size = (len(types) + 7) // 8
     return (bits & (1 << 8 * size) - 1).to_bytes(size, "little") + body
@@ -176,9 +176,9 @@ def test_same_error(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)
     events = [_event(seen, types, dice, 0) for _ in range(5)]
-    place = dice.randrange(5)
-    whole = events[place]
-    events[place] = RowsEvent(whole.kind, seen, whole.before, whole.after, whole.rows[:-1])
+    row_index = dice.randrange(5)
+    whole = events[row_index]
+    events[row_index] = RowsEvent(whole.kind, seen, whole.before, whole.after, whole.rows[:-1])
     texts = []
     for fewest in (1, 1 << 60):
         monkeypatch.setattr(groups, "FEWEST", fewest)

@@ -1,4 +1,4 @@
-"""A table map that does not fit the definition is refused, also where the numbers of the types are the same."""
+"""A table map that does not fit the definition is refused, even where the type numbers are the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_type_fits_its_own_definition(source: MariaDb, metadata: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("unlogged", "said"),
+    ("unlogged", "message"),
     [
         ("MODIFY n INT UNSIGNED NOT NULL", "column n has other signs"),
         ("MODIFY u BIGINT", "column u has other signs"),
@@ -57,11 +57,11 @@ def test_every_type_fits_its_own_definition(source: MariaDb, metadata: str) -> N
         ("CHANGE n m INT NOT NULL", "column 2 is m in the log, n in the definition"),
     ],
 )
-def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str, said: str) -> None:
+def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str, message: str) -> None:
     execute(source, "DROP TABLE IF EXISTS maps.t", f"CREATE TABLE maps.t ({_COLUMNS})")
     definition = definition_of(source, "maps", "t")
     check_table_map(definition, _logged(source, "t", "FULL"))
     execute(source, "TRUNCATE maps.t", f"ALTER TABLE maps.t {unlogged}")
     logged = _logged(source, "t", "FULL")
-    with pytest.raises(SchemaError, match=said):
+    with pytest.raises(SchemaError, match=message):
         check_table_map(definition, logged)

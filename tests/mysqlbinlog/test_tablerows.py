@@ -1,4 +1,4 @@
-"""Rows of a SELECT as TiDB's rows where no server is needed to see it: keys of its own kinds, numbers at their edge."""
+"""Rows of a SELECT as TiDB's rows, in cases that need no server: each kind of key, numbers at their limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def length(size: int) -> bytes:
 
 
 def read_back(definition: TableDef, *values: str | None) -> tuple[str | None, ...]:
-    (row,) = RowWriter(definition).write([packet(*(None if one is None else one.encode() for one in values))])
+    (row,) = RowWriter(definition).write([packet(*(None if value is None else value.encode() for value in values))])
     return tuple(decoder_of(definition).insert(row)[1])
 
 
@@ -81,13 +81,13 @@ def test_texts_of_a_genuine_tidb_are_read_as_in_its_binlogs(name: str, kinds: in
     for shown in list(capture.states())[-3:]:
         state = SchemaState().fold((job.finished_ts, job) for job in map(DdlJob.from_dict, capture.jobs())
                                    if job.finished_ts <= shown.commit_ts)  # fmt: skip
-        for one in shown.contents:
-            definition = state.find(*one["table"].split(".", 1)) if one.get("rows") else None
+        for content in shown.contents:
+            definition = state.find(*content["table"].split(".", 1)) if content.get("rows") else None
             names = [c.name for c in definition.columns] if definition is not None else []
-            if definition is None or names != one["columns"]:
+            if definition is None or names != content["columns"]:
                 continue
             numbered = {c.name: c for c in definition.row_columns}
-            rows = [dict(zip(names, row, strict=True)) for row in one["rows"]]
+            rows = [dict(zip(names, row, strict=True)) for row in content["rows"]]
             packets = [packet(*(sent(c, row[c.name]) for c in definition.row_columns)) for row in rows]
             data = BlockWriter(definition).write(packets)
             mutation = pb.TableMutation.FromString(bytes(data.data))
@@ -106,7 +106,7 @@ def recorded(value: Any) -> str | None:
 
 
 def sent(column: ColumnInfo, value: Any) -> bytes | None:
-    """What the server sends where that was recorded."""
+    """The rows that the server sends, as recorded."""
     if value is None:
         return None
     if column.tp in AS_NUMBERS:
@@ -115,7 +115,7 @@ def sent(column: ColumnInfo, value: Any) -> bytes | None:
 
 
 def plain(column: ColumnInfo, text: str | None) -> Any:
-    """What is equal where the spelling may differ."""
+    """Values that are equal although spelled differently."""
     if text is None:
         return None
     return json.loads(text) if column.tp == t.JSON else float(text) if column.tp == t.DOUBLE else text.upper()

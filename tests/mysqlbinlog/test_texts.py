@@ -1,4 +1,4 @@
-"""Character sets: what a real server reads in every code of every character set is what is decoded."""
+"""Character sets: every code of every character set is decoded as a real server reads it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_codes_of_all_charsets(mysql: MySql) -> None:
         shown += f" WHERE LENGTH(code) <= {size}"
         for code, letters in rows(mysql, shown):
             letter = bytes.fromhex(letters or "").decode()
-            # Codes that are damaged come with or as a question mark.
+            # The server shows damaged codes as a question mark, or with one.
             if len(letter) == 1 and letter != _NO_LETTER and (letter != "?" or code == b"?"):
                 assert _decoded(charset, code) == letter, (charset, code)
                 asked += 1

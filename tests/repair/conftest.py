@@ -1,4 +1,4 @@
-"""What verify finds, and what repairs and backfills write, is seen on a MariaDB and on a MySQL."""
+"""What verify reports, and what repairs and backfills write, is tested on a MariaDB and on a MySQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that are cut or changed where no checksum tells: an error that names the place, or they are read."""
+"""Events that are cut or changed where no checksum detects it: an error that names the position, or they are read."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def test_a_damaged_event_is_refused_with_its_position_or_read(flavor: Flavor) ->
     refused = list[tuple[int, Mapping[str, object]]]()
     for seed in range(examples(1500)):
         dice = random.Random(seed)
-        place = dice.randrange(len(events))
+        index = dice.randrange(len(events))
         try:
-            _feed(flavor, [*events[:place], _damaged(events[place], dice), *events[place + 1 :]])
+            _feed(flavor, [*events[:index], _damaged(events[index], dice), *events[index + 1 :]])
         except BinlakeError as error:
-            refused.append((events[place][4], error.where))
+            refused.append((events[index][4], error.where))
     assert all(where["file"] == START.file and "offset" in where for _, where in refused)
     assert {kind for kind, _ in refused} >= {event[4] for event in events} - {EventType.XID, EventType.PREVIOUS_GTIDS}
 

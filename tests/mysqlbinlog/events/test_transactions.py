@@ -1,4 +1,4 @@
-"""Events to transactions: what servers write seldom, or only when something is wrong."""
+"""Events to transactions: what servers write rarely, or only when something is wrong."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_positions_of_files_and_gtids() -> None:
 
 def test_without_gtids_the_position_of_the_begin_is_the_id() -> None:
     log = Log()
-    places = []
+    positions = []
     events = [log.description()]
     for value in (1, 2):
-        places.append(f"binlog.000001:{log.offset}")
+        positions.append(f"binlog.000001:{log.offset}")
         events += [log.gtid(anonymous=True), log.query("BEGIN"), log.table(), log.insert(value), log.xid()]
     seen = read_all(reader_of(gtids=GtidOrigin.NONE), events)
-    assert [one.id for one in seen] == places
+    assert [transaction.id for transaction in seen] == positions
     assert seen[-1].end == Position("binlog.000001", log.offset)
 
 
@@ -54,9 +54,9 @@ def test_an_old_log_has_no_event_before_begin() -> None:
 def test_a_file_may_be_longer_than_4_gib() -> None:
     start = Position("binlog.000001", (1 << 32) - 150)
     log = Log(offset=start.offset)
-    (one,) = read_all(reader_of(start=start), [_artificial(log.description()), *log.inserted(1)])
-    assert one.end.offset > 1 << 32
-    assert one.end.offset == log.offset
+    (transaction,) = read_all(reader_of(start=start), [_artificial(log.description()), *log.inserted(1)])
+    assert transaction.end.offset > 1 << 32
+    assert transaction.end.offset == log.offset
 
 
 def _artificial(event: bytes) -> bytes:
@@ -69,15 +69,15 @@ def test_the_next_file() -> None:
     events.append(log.event(EventType.ROTATE, struct.pack("<Q", 4) + b"binlog.000002"))
     log.offset = 4
     events += [log.description(), *log.inserted(2)]
-    assert [one.end.file for one in read_all(reader_of(), events)] == ["binlog.000001", "binlog.000002"]
+    assert [transaction.end.file for transaction in read_all(reader_of(), events)] == ["binlog.000001", "binlog.000002"]
 
 
 def test_executed_transactions_are_not_returned_again() -> None:
     log = Log()
     start = Position("", 4, f"{UUID_1}:1-2")
     events = [log.description(), *log.inserted(1), *log.inserted(2), *log.inserted(3)]
-    (one,) = read_all(reader_of(start=start), events)
-    assert (one.id, one.end.gtids) == (f"{UUID_1}:3", f"{UUID_1}:1-3")
+    (transaction,) = read_all(reader_of(start=start), events)
+    assert (transaction.id, transaction.end.gtids) == (f"{UUID_1}:3", f"{UUID_1}:1-3")
 
 
 def test_the_file_header_has_the_set_and_transactions_below_the_offset_are_skipped() -> None:
@@ -88,8 +88,8 @@ def test_the_file_header_has_the_set_and_transactions_below_the_offset_are_skipp
     events += log.inserted(8)
     offset = log.offset
     events += log.inserted(9)
-    (one,) = read_all(reader_of(gtids=GtidOrigin.FROM_FILE, skip_below=offset), events)
-    assert (one.id, one.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
+    (transaction,) = read_all(reader_of(gtids=GtidOrigin.FROM_FILE, skip_below=offset), events)
+    assert (transaction.id, transaction.end.gtids) == (f"{UUID_1}:9", f"{UUID_1}:1-9")
 
 
 def test_transactions_in_no_file_count_as_executed_even_if_a_header_lacks_them() -> None:
@@ -98,8 +98,8 @@ def test_transactions_in_no_file_count_as_executed_even_if_a_header_lacks_them()
     log._number = 5
     events += log.inserted(6)
     start = Position("binlog.000001", 4, f"{UUID_1}:1-5")
-    (one,) = read_all(reader_of(start=start, gtids=GtidOrigin.FROM_FILE), events)
-    assert one.end.gtids == f"{UUID_1}:1-6"
+    (transaction,) = read_all(reader_of(start=start, gtids=GtidOrigin.FROM_FILE), events)
+    assert transaction.end.gtids == f"{UUID_1}:1-6"
 
 
 def test_xa_of_one_phase_and_of_two() -> None:
@@ -113,7 +113,7 @@ def test_xa_of_one_phase_and_of_two() -> None:
 
     events = [log.description(), *group(b"\1"), *group(b"\0"), *log.inserted(5)]
     events += [log.gtid(), log.query("XA COMMIT X'61',X'62',1")]
-    assert [len(one.changes) for one in read_all(reader_of(), events)] == [1, 0, 1, 1]
+    assert [len(transaction.changes) for transaction in read_all(reader_of(), events)] == [1, 0, 1, 1]
 
 
 def test_rows_prepared_before_the_log_was_opened_are_searched() -> None:
@@ -124,8 +124,8 @@ def test_rows_prepared_before_the_log_was_opened_are_searched() -> None:
         return ()
 
     events = [log.description(), log.gtid(), log.query("XA COMMIT X'61',X'',3")]
-    (one,) = read_all(reader_of(find_prepared=find), events)
-    assert one.changes == ()
+    (transaction,) = read_all(reader_of(find_prepared=find), events)
+    assert transaction.changes == ()
     assert asked == [(Xid(3, b"a", b""), Position(START.file, len(events[0]) + 4))]
 
 
@@ -143,11 +143,11 @@ def test_create_table_select_is_a_definition_and_then_its_rows() -> None:
 def test_only_the_second_half_of_mariadbs_long_alter_counts() -> None:
     log = Log()
     events = [log.description()]
-    for number, more in enumerate((2, 8, 4), start=1):  # begun, taken back, done
+    for number, more in enumerate((2, 8, 4), start=1):  # begun, rolled back, committed
         events.append(log.mariadb_gtid(number, flags=_STANDALONE, more=bytes([more]) + bytes(8)))
         events.append(log.query("ALTER TABLE t ADD a INT"))
     seen = read_all(reader_of(Flavor.MARIADB), events)
-    assert [(one.id, one.statement is not None) for one in seen] == [
+    assert [(transaction.id, transaction.statement is not None) for transaction in seen] == [
         ("0-1-1", False),
         ("0-1-2", False),
         ("0-1-3", True),
@@ -172,10 +172,10 @@ def test_the_settings_of_a_session_in_any_order_up_to_one_that_is_not_known() ->
     text = "ALTER TABLE t COMMENT '中'"
     body = struct.pack("<IIBHH", 1, 0, 1, 0, len(status)) + status + b"d\0" + text.encode("gbk")
     events = [log.description(), log.gtid(), log.event(EventType.QUERY, body)]
-    (one,) = read_all(reader_of(), events)
-    assert one.statement is not None
-    session = one.statement.session
-    assert one.statement.text == text
+    (transaction,) = read_all(reader_of(), events)
+    assert transaction.statement is not None
+    session = transaction.statement.session
+    assert transaction.statement.text == text
     assert (session.sql_mode, session.time_zone, session.foreign_key_checks) == (1 << 20, "+02:00", False)
     assert (session.auto_increment_increment, session.auto_increment_offset) == (2, 1)
     assert (session.client_charset, session.connection_collation, session.server_collation) == (28, 28, 8)
@@ -256,7 +256,9 @@ def test_transactions_configured_to_be_skipped_are_skipped() -> None:
     events = [log.description(), log.gtid(), log.query("BEGIN"), log.query("UPDATE t SET a = 1"), log.xid()]
     events += [*log.inserted(1)[:-1], log.query("ROLLBACK"), *log.inserted(2)]
     passed = {f"{UUID_1}:1", f"{UUID_1}:2"}
-    seen = read_all(reader_of(refuses=lambda one: one not in passed), events)
-    assert [(one.id, len(one.changes)) for one in seen] == [(f"{UUID_1}:{n}", n // 3) for n in (1, 2, 3)]
+    seen = read_all(reader_of(refuses=lambda gtid: gtid not in passed), events)
+    assert [(transaction.id, len(transaction.changes)) for transaction in seen] == [
+        (f"{UUID_1}:{n}", n // 3) for n in (1, 2, 3)
+    ]
     with pytest.raises(SourceRefused, match="partly rolled back"):
-        read_all(reader_of(refuses=lambda one: one != f"{UUID_1}:1"), events)
+        read_all(reader_of(refuses=lambda gtid: gtid != f"{UUID_1}:1"), events)

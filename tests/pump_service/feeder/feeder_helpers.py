@@ -1,4 +1,4 @@
-"""A cluster in memory for a publisher, and what it got."""
+"""A cluster in memory for a publisher, which records what it receives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pump_service.feeder.publisher import Ddl, Outgoing
 
 
 class CountingClock:
-    """Consecutive timestamps; unavailable as often as `failures` says."""
+    """Consecutive timestamps; unavailable for the next `failures` calls."""
 
     def __init__(self, first: int = 1 << 40) -> None:
         self._ticks = itertools.count(first)
@@ -33,7 +33,7 @@ class CountingClock:
 
 @dataclass
 class MemoryPumps:
-    """Takes everything; `failures`: so many calls find no pump; `on_prewrites` is called with each batch of P."""
+    """Accepts everything; the next `failures` calls find no pump; `on_prewrites` is called with each batch of them."""
 
     got: list[pb.Binlog] = field(default_factory=list)
     sent_to: list[str | None] = field(default_factory=list)

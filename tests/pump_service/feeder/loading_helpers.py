@@ -1,4 +1,4 @@
-"""A loader of a real server with a journal and pumps in memory, which end when a test wants it."""
+"""A loader of a real server with a journal and pumps in memory, which fail when a test wants it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVER_ID = 4_100_000
 
 
 class DyingPumps(MemoryPumps):
-    """`dies_at`: the number of the call that ends the feeder; 0 = none. `before` is called with that of each."""
+    """`dies_at`: the number of the call that ends the feeder; 0 = none. `before` is called with each call's number."""
 
     dies_at = 0
     calls = 0
@@ -41,7 +41,7 @@ class DyingPumps(MemoryPumps):
 
 
 class Loaded:
-    """A feeder's parts around a loader of `server`, in one folder: made again as a process that starts does."""
+    """A feeder's parts around a loader of `server`, in one folder: created anew as by a process that starts."""
 
     def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, **snapshot: Any) -> None:
         self.source = SourceFile.model_validate(
@@ -66,11 +66,13 @@ class Loaded:
 def committed(pumps: MemoryPumps) -> list[pb.Binlog]:
     """The prewrites that have a commit, in the order of commits."""
     prewrites = {binlog.start_ts: binlog for binlog in pumps.of_type(pb.Prewrite)}
-    return [prewrites[one.start_ts] for one in sorted(pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)]
+    return [
+        prewrites[commit.start_ts] for commit in sorted(pumps.of_type(pb.Commit), key=lambda commit: commit.commit_ts)
+    ]
 
 
 def rows_of(binlogs: Sequence[pb.Binlog]) -> int:
-    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in binlogs if one.prewrite_value]
+    values = [pb.PrewriteValue.FromString(binlog.prewrite_value) for binlog in binlogs if binlog.prewrite_value]
     return sum(len(mutation.inserted_rows) for value in values for mutation in value.mutations)
 
 

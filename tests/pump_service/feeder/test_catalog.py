@@ -1,4 +1,4 @@
-"""The catalog follows a source's DDL: the target that gets what it publishes has the source's tables at each step."""
+"""The catalog follows a source's DDL: a target that runs what it publishes has the source's tables at each step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from pump_service.feeder.dumpfolder import read_schema_files
 def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
     server: MariaDb = request.getfixturevalue("mariadb" if request.param is Flavor.MARIADB else "mysql")
     server.wipe()
-    found = Followed(server, request.param)
-    yield found
-    found.close()
+    copy = Followed(server, request.param)
+    yield copy
+    copy.close()
 
 
 def is_copied(followed: Followed, table: str, db: str = "shop") -> bool:
@@ -113,7 +113,7 @@ def test_the_history_of_a_table_is_followed_statement_by_statement(followed: Fol
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "same_ids"),
     [
         ("DROP COLUMN a, ADD COLUMN a INT", {"b": "b"}),
         ("CHANGE a c INT, ADD a INT", {"b": "b", "c": "a"}),
@@ -124,14 +124,14 @@ def test_the_history_of_a_table_is_followed_statement_by_statement(followed: Fol
     ],
 )
 def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
-    quiet: Followed, text: str, kept: dict[str, str]
+    quiet: Followed, text: str, same_ids: dict[str, str]
 ) -> None:
     quiet.follow("CREATE OR REPLACE TABLE ids (id INT PRIMARY KEY, a INT, b INT)")
     quiet.follow(f"ALTER TABLE ids {text}")
     table = quiet.catalog.table("quiet", "shop", "ids")
     assert table is not None
     former = {2: "a", 3: "b"}
-    assert {c.name: former[c.id] for c in table.columns if c.id in former} == kept
+    assert {c.name: former[c.id] for c in table.columns if c.id in former} == same_ids
     assert len({column.id for column in table.columns}) == len(table.columns)
 
 
@@ -224,11 +224,11 @@ def test_the_definitions_of_a_dump_are_followed_completely_or_not_at_all(quiet: 
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    version, found = quiet.catalog.version, read_schema_files(read_dump_folder(tmp_path))
+    version, schemas = quiet.catalog.version, read_schema_files(read_dump_folder(tmp_path))
     with pytest.raises(SchemaError):
-        quiet.catalog.follow_all("quiet", [*found, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
+        quiet.catalog.follow_all("quiet", [*schemas, Statement("du-mp", "ALTER TABLE t ADD id INT", Session())])
     assert quiet.catalog.version == version
-    assert len(quiet.catalog.follow_all("quiet", found)) == 2
+    assert len(quiet.catalog.follow_all("quiet", schemas)) == 2
     table = quiet.catalog.table("quiet", "du-mp", "t")
     assert table is not None
     assert [(column.name, column.default) for column in table.columns] == [("id", None), ("d", "0000-00-00")]
@@ -270,11 +270,11 @@ def test_a_statement_that_changes_no_definition_is_skipped(quiet: Followed, text
 @pytest.fixture
 def quiet(mariadb: MariaDb) -> Iterator[Followed]:
     mariadb.wipe()
-    found = Followed(mariadb, Flavor.MARIADB, published=False, source="quiet")
-    found.follow("CREATE DATABASE shop")
-    found.follow("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))")
-    yield found
-    found.close()
+    copy = Followed(mariadb, Flavor.MARIADB, published=False, source="quiet")
+    copy.follow("CREATE DATABASE shop")
+    copy.follow("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))")
+    yield copy
+    copy.close()
 
 
 def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
@@ -288,7 +288,7 @@ def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("INSERT INTO t VALUES (1)", "binlog_format"),
         ("CREATE TABLE x AS SELECT * FROM t", "binlog_format"),
@@ -299,9 +299,11 @@ def test_a_time_of_a_zone_that_this_machine_does_not_know_is_refused(
         ("FROBNICATE TABLE t", "unknown statement"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_by_name_and_changes_nothing(quiet: Followed, text: str, said: str) -> None:
+def test_what_cannot_be_followed_is_refused_by_name_and_changes_nothing(
+    quiet: Followed, text: str, message: str
+) -> None:
     version = quiet.catalog.version
-    with pytest.raises(SchemaError, match=said) as refused:
+    with pytest.raises(SchemaError, match=message) as refused:
         quiet.follow(text)
     assert refused.value.hint
     assert quiet.catalog.version == version
@@ -334,9 +336,9 @@ def test_gh_ost_and_pt_osc_swap_tables_and_the_target_sees_one_alter(followed: F
         "DROP TABLE IF EXISTS `shop`.`_u_old`",
     )
     assert is_copied(followed, "u")
-    taken = [Action(c.body["type"]) for c in followed.changes if c.version]
+    actions = [Action(c.body["type"]) for c in followed.changes if c.version]
     tables = [Action.CREATE_TABLE, Action.CREATE_TABLE]
-    assert taken == [Action.CREATE_SCHEMA, *tables, Action.MULTI_SCHEMA_CHANGE, Action.ADD_COLUMN]
+    assert actions == [Action.CREATE_SCHEMA, *tables, Action.MULTI_SCHEMA_CHANGE, Action.ADD_COLUMN]
     followed.run("CREATE TABLE _t_new (other INT)", "CREATE TABLE _none_new (x INT)")
     assert followed.catalog.table("one", "shop", "_t_new") is not None, "no copy of t: a table like any other"
     assert is_copied(followed, "_none_new")

@@ -106,9 +106,9 @@ def followed(request: pytest.FixtureRequest) -> Iterator[Followed]:
     fixture = "mariadb_source" if request.param is Flavor.MARIADB else "mysql"
     server: MariaDb = request.getfixturevalue(fixture)
     server.wipe()
-    found = Followed(server, request.param)
-    yield found
-    found.close()
+    copy = Followed(server, request.param)
+    yield copy
+    copy.close()
 
 
 def test_the_logs_of_many_sessions_are_followed(followed: Followed) -> None:
@@ -150,7 +150,7 @@ def run(server: MariaDb, script: Script) -> None:
 
 
 def without_ids(info: Json) -> list[object]:
-    """What a definition says of its table, without ids, without its past and the source's own text."""
+    """A definition without its ids, its history and the source's own text."""
     own = {"id", "max_col_id", "max_idx_id", "cols", "index_info", CREATE_KEY, SOURCE_KEY}
     past = {"id", "origin_default", "origin_default_bit"}
     columns = [{key: value for key, value in column.items() if key not in past} for column in info["cols"]]
@@ -159,7 +159,7 @@ def without_ids(info: Json) -> list[object]:
 
 
 def comparable(table: TableDescription) -> TableDescription:
-    """A described table without what a target does not take over: invisible columns, compression."""
+    """A table description without what a target does not adopt: invisible columns, compression."""
     columns = [
         replace(
             column,

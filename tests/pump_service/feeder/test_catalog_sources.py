@@ -1,4 +1,4 @@
-"""Several sources in one catalog: one space of ids and versions, and no database of two."""
+"""Several sources in one catalog: ids and versions are shared, and no database has two sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOP = DatabaseDescription("shop", "utf8mb4", "utf8mb4_bin")
 
 
 class MemoryTracker:
-    """Databases only."""
+    """Describes databases only."""
 
     def run(self, statement: SingleStatement, session: Session) -> None:
         assert session == Session()
@@ -33,7 +33,7 @@ class MemoryTracker:
 
 
 def catalog(*names: SourceNames) -> Catalog:
-    return Catalog(names, {one.name: MemoryTracker() for one in names}, [])
+    return Catalog(names, {source.name: MemoryTracker() for source in names}, [])
 
 
 def test_a_database_of_two_sources_is_refused_until_it_is_renamed() -> None:

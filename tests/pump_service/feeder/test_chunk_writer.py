@@ -1,4 +1,4 @@
-"""Chunks are prewritten with others as they are read, and kept once their last value is."""
+"""Chunks are prewritten together as they are read, and stored once their last value is prewritten."""
 
 from __future__ import annotations
 
@@ -21,104 +21,104 @@ from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition
 from pump_service.feeder.snapshot.reading import Value
 
 A, B = ("d", "a"), ("d", "b")
-PLACE = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")
+POSITION = SnapshotPosition(Position("bin.000001", 40, ""), "server-1")
 
 
-class Kept:
-    """A keeper over a journal and pumps in memory; a prewrite goes out with every 10 bytes."""
+class Loading:
+    """A ChunkWriter over a journal and pumps in memory; a prewrite goes out with every 10 bytes."""
 
     def __init__(self, journal: Journal, snapshots: int = 1) -> None:
         self.journal, self.pumps = journal, MemoryPumps()
         self.load = LoadState(journal, "s1")
         self.load.fit_tables({A: 7, B: 8})
         for _ in range(snapshots):
-            journal.set_facts(self.load.start_snapshot(PLACE, 1))
+            journal.set_facts(self.load.start_snapshot(POSITION, 1))
         publisher = Publisher(journal, self.pumps, CountingClock(100), threading.Event())
-        self.keeper = ChunkWriter(publisher, "s1", self.load, began_ms=1_700_000_000_000)
+        self.writer = ChunkWriter(publisher, "s1", self.load, began_ms=1_700_000_000_000)
 
-    def give(self, table: tuple[str, str], high: str) -> Chunk:
+    def claim(self, table: tuple[str, str], high: str) -> Chunk:
         left = self.load.tables[table].ranges.next()
         assert left is not None
         self.load.tables[table].ranges.claim(left, high)
         return Chunk(left.low, high, "")
 
     def add(self, table: tuple[str, str], chunk: Chunk, value: bytes, *, rows: int = 1, is_last: bool = False) -> None:
-        self.keeper.add(Value(table, rows, value, chunk, is_last))
+        self.writer.add(Value(table, rows, value, chunk, is_last))
 
     def values(self) -> list[bytes]:
-        return [one.prewrite_value for one in self.pumps.of_type(pb.Prewrite)]
+        return [prewrite.prewrite_value for prewrite in self.pumps.of_type(pb.Prewrite)]
 
     def read(self) -> dict[str, tuple[list[tuple[str, str, int]], int, int]]:
-        """What the next process finds: ranges, rows and chunks of each table that has any."""
-        found = LoadState(self.journal, "s1").tables
-        return {name: (one.ranges.store(), one.rows, one.chunks) for (_, name), one in found.items()}
+        """What the next process reads: ranges, rows and chunks of each table that has any."""
+        tables = LoadState(self.journal, "s1").tables
+        return {name: (table.ranges.store(), table.rows, table.chunks) for (_, name), table in tables.items()}
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+def loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
     monkeypatch.setattr(chunkwriter, "_PREWRITE_BYTES", 10)
     with closing(Journal(tmp_path)) as journal:
-        yield Kept(journal)
+        yield Loading(journal)
 
 
-def test_a_chunk_is_stored_once_all_of_it_is_prewritten_and_not_before(kept: Kept) -> None:  # R-34
-    one, other = kept.claim(A, "5"), kept.claim(B, "")
-    kept.add(A, one, b"a1234", rows=2)
-    kept.add(B, other, b"b123")
-    assert kept.values() == []
-    kept.add(A, one, b"!", rows=3)
-    assert (kept.values(), kept.read()) == ([b"a1234", b"!", b"b123"], {})
-    kept.add(A, one, b"a2", rows=4, is_last=True)
-    assert kept.read() == {}
-    kept.keeper.flush()
-    assert kept.values()[3:] == [b"a2"]
-    assert kept.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
-    # Its batches are kept with it, those of the other table are open with this process.
-    [batches] = LoadState(kept.journal, "s1").batches().values()
+def test_a_chunk_is_stored_once_all_of_it_is_prewritten_and_not_before(loading: Loading) -> None:  # R-34
+    first, other = loading.claim(A, "5"), loading.claim(B, "")
+    loading.add(A, first, b"a1234", rows=2)
+    loading.add(B, other, b"b123")
+    assert loading.values() == []
+    loading.add(A, first, b"!", rows=3)
+    assert (loading.values(), loading.read()) == ([b"a1234", b"!", b"b123"], {})
+    loading.add(A, first, b"a2", rows=4, is_last=True)
+    assert loading.read() == {}
+    loading.writer.flush()
+    assert loading.values()[3:] == [b"a2"]
+    assert loading.read() == {"a": ([("", "5", 0), ("5", "", -1)], 9, 1)}
+    # Its batches are stored with it, those of the other table are open in this process.
+    [batches] = LoadState(loading.journal, "s1").batches().values()
     assert [(batch.first_start, batch.count) for batch in batches] == [(100, 2), (103, 1)]
-    assert [kept.journal.outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
-    # The next chunk of the table is one of its own.
-    more = kept.claim(A, "")
-    kept.add(A, more, b"0123456789", is_last=True)
-    kept.add(B, other, b"0123456789", is_last=True)
-    assert kept.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
+    assert [loading.journal.outcome(start) for start in range(100, 105)] == [-1, -1, -1, -1, 0]
+    # The next chunk of the table is separate.
+    more = loading.claim(A, "")
+    loading.add(A, more, b"0123456789", is_last=True)
+    loading.add(B, other, b"0123456789", is_last=True)
+    assert loading.read() == {"a": ([("", "", 0)], 10, 2), "b": ([("", "", 0)], 2, 1)}
 
 
-def test_a_chunk_without_rows_is_stored_and_nothing_is_sent(kept: Kept) -> None:
-    kept.add(A, kept.claim(A, ""), b"", rows=0, is_last=True)
-    kept.keeper.flush()
-    assert (kept.values(), kept.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
-    kept.keeper.flush()
-    assert kept.read() == {"a": ([("", "", 0)], 0, 1)}
+def test_a_chunk_without_rows_is_stored_and_nothing_is_sent(loading: Loading) -> None:
+    loading.add(A, loading.claim(A, ""), b"", rows=0, is_last=True)
+    loading.writer.flush()
+    assert (loading.values(), loading.read()) == ([], {"a": ([("", "", 0)], 0, 1)})
+    loading.writer.flush()
+    assert loading.read() == {"a": ([("", "", 0)], 0, 1)}
 
 
-def test_bytes_are_counted_from_the_last_request_on(kept: Kept) -> None:
-    chunk = kept.claim(A, "")
+def test_bytes_are_counted_from_the_last_request_on(loading: Loading) -> None:
+    chunk = loading.claim(A, "")
     counts = []
     for _ in range(8):
-        kept.add(A, chunk, b"123")
-        counts.append(len(kept.values()))
+        loading.add(A, chunk, b"123")
+        counts.append(len(loading.values()))
     assert counts == [0, 0, 0, 4, 4, 4, 4, 8]
 
 
-def test_incomplete_chunks_are_rolled_back(kept: Kept) -> None:
-    whole, part = kept.claim(A, ""), kept.claim(B, "")
-    kept.add(A, whole, b"12345", is_last=True)
-    kept.add(B, part, b"12345")
-    assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, -1]
-    kept.keeper.abandon()
-    assert [kept.journal.outcome(start) for start in (100, 101)] == [-1, 0]
+def test_incomplete_chunks_are_rolled_back(loading: Loading) -> None:
+    whole, part = loading.claim(A, ""), loading.claim(B, "")
+    loading.add(A, whole, b"12345", is_last=True)
+    loading.add(B, part, b"12345")
+    assert [loading.journal.outcome(start) for start in (100, 101)] == [-1, -1]
+    loading.writer.abandon()
+    assert [loading.journal.outcome(start) for start in (100, 101)] == [-1, 0]
 
 
 def test_names_of_transactions_are_unique_across_snapshots(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
-        kept = Kept(journal, snapshots=3)
-        chunk = kept.claim(A, "")
+        loading = Loading(journal, snapshots=3)
+        chunk = loading.claim(A, "")
         for _ in range(2):
-            kept.add(A, chunk, b"1")
-        kept.add(A, chunk, b"2", is_last=True)
-        kept.keeper.flush()
-        keys = [one.prewrite_key.decode() for one in kept.pumps.of_type(pb.Prewrite)]
+            loading.add(A, chunk, b"1")
+        loading.add(A, chunk, b"2", is_last=True)
+        loading.writer.flush()
+        keys = [prewrite.prewrite_key.decode() for prewrite in loading.pumps.of_type(pb.Prewrite)]
         assert [key.split("|", 1)[1] for key in keys] == [
             f"s1|snapshot-bin.000001:40-2-{number}|1700000000000" for number in (1, 2, 3)
         ]

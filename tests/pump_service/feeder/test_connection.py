@@ -58,8 +58,8 @@ _EXPECTED: list[str | list[tuple[RowKind, str]]] = [
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
 def server(request: pytest.FixtureRequest) -> MariaDb:
-    found: MariaDb = request.getfixturevalue(request.param)
-    return found
+    source_server: MariaDb = request.getfixturevalue(request.param)
+    return source_server
 
 
 def _seen(transaction: SourceTransaction) -> str | list[tuple[RowKind, str]]:
@@ -73,14 +73,14 @@ def test_every_transaction_comes_once_and_in_order_from_every_position(server: M
     start = end_of(server)
     execute(server, *_STATEMENTS)
     everything = transactions_until_now(server, start)
-    assert [_seen(one) for one in everything] == _EXPECTED
-    assert len({one.id for one in everything}) == len(everything)
+    assert [_seen(transaction) for transaction in everything] == _EXPECTED
+    assert len({transaction.id for transaction in everything}) == len(everything)
     end = end_of(server)
     assert everything[-1].end == end
-    for place, one in enumerate(everything[:-1]):
-        later = transactions_until_now(server, one.end)
+    for index, transaction in enumerate(everything[:-1]):
+        later = transactions_until_now(server, transaction.end)
         # A definition and its rows are one transaction of the source: both come again.
-        expected = everything[place + (0 if one.id.endswith("/ddl") else 1) :]
+        expected = everything[index + (0 if transaction.id.endswith("/ddl") else 1) :]
         assert [(each.id, each.changes, each.end) for each in later] == [
             (each.id, each.changes, each.end) for each in expected
         ]

@@ -1,4 +1,4 @@
-"""A log whose files the server encrypts: it is decrypted for those who read it as a replica."""
+"""A log whose files the server encrypts: the server decrypts it for replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "nobody reads this on the disk"
 
 
 class EncryptingMySql(MySql):
-    """A MySQL with component_keyring_file, which is named in a file beside the program: it gets a folder of its own."""
+    """A MySQL with component_keyring_file, which is configured in a file beside the program: it gets its own folder."""
 
     def _install(self) -> None:
         super()._install()
@@ -51,6 +51,6 @@ def test_an_encrypted_log_of_mysql_is_read(tmp_path: Path) -> None:
     assert {encrypted for _, _, encrypted in files} == {"Yes"}
     assert len(files) == 2
     assert SECRET.encode() not in on_disk
-    assert [one.statement.text for one in seen[:1] if one.statement] == ["CREATE DATABASE d"]
+    assert [transaction.statement.text for transaction in seen[:1] if transaction.statement] == ["CREATE DATABASE d"]
     assert SECRET.encode() in bytes(seen[2].changes[0].rows)
     assert len(seen) == 4

@@ -1,4 +1,4 @@
-"""What becomes of a log when its server, the way to it or the log itself is gone: nothing lost, nothing twice."""
+"""A server, the connection to it or its log is lost: no transaction is lost, none comes twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mariadb
 
 @dataclass(frozen=True)
 class Topology:
-    """A primary, and a server of its own that replicates from it."""
+    """A primary, and another server that replicates from it."""
 
     primary: MariaDb
     replica: MariaDb
@@ -64,13 +64,13 @@ def _insert(server: MariaDb, first: int, count: int = 3) -> None:
 
 
 def _take(log: SourceLog, until: str) -> list[SourceTransaction]:
-    """What comes up to the GTID set `until`."""
-    taken: list[SourceTransaction] = []
+    """Read the transactions up to the GTID set `until`."""
+    transactions: list[SourceTransaction] = []
     while log.position.gtids != until:
         some = log.read(wait_s=60.0)
         assert some, log.trouble
-        taken += some
-    return taken
+        transactions += some
+    return transactions
 
 
 def _log(source: SourceFile, position: Position) -> SourceLog:
@@ -84,17 +84,17 @@ def test_reading_continues_at_the_next_server_of_the_topology(topology: Topology
         source = source_of(replica, host=link.host, port=link.port, addresses=(f"{replica.host}:{replica.port}",))
         log = _log(source, start)
         _insert(primary, 1)
-        taken = _take(log, end_of(primary).gtids)
+        transactions = _take(log, end_of(primary).gtids)
         assert log.server == (link.host, link.port)
         link.cut()
         _insert(primary, 10)
-        taken += _take(log, end_of(primary).gtids)
+        transactions += _take(log, end_of(primary).gtids)
         assert log.server == (replica.host, replica.port)
         log.end()
-    assert [(one.id, one.changes[0].rows) for one in taken] == [
-        (one.id, one.changes[0].rows) for one in transactions_until_now(primary, start)
+    assert [(transaction.id, transaction.changes[0].rows) for transaction in transactions] == [
+        (transaction.id, transaction.changes[0].rows) for transaction in transactions_until_now(primary, start)
     ]
-    assert len(taken) == 6
+    assert len(transactions) == 6
 
 
 def test_a_server_that_lags_is_waited_for(topology: Topology) -> None:
@@ -108,9 +108,9 @@ def test_a_server_that_lags_is_waited_for(topology: Topology) -> None:
     assert "lacks transactions" in log.trouble
     topology.replicate()
     _insert(primary, 30, 1)
-    (one,) = _take(log, end_of(primary).gtids)
+    (transaction,) = _take(log, end_of(primary).gtids)
     log.end()
-    assert one.end.gtids == end_of(primary).gtids
+    assert transaction.end.gtids == end_of(primary).gtids
 
 
 def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Topology) -> None:
@@ -118,17 +118,19 @@ def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Top
     start = end_of(primary)
     with TcpLink(primary.host, primary.port) as link:
         log = _log(source_of(primary, host=link.host, port=link.port), start)
-        taken: list[SourceTransaction] = []
+        transactions: list[SourceTransaction] = []
         for round_ in range(5):
             _insert(primary, 100 + 20 * round_, 20)
-            taken += log.read(max_transactions=7, wait_s=60.0)
+            transactions += log.read(max_transactions=7, wait_s=60.0)
             link.cut()
             link.mend()
-        taken += _take(log, end_of(primary).gtids)
+        transactions += _take(log, end_of(primary).gtids)
         assert log.connections > 1
         log.end()
-    assert [one.id for one in taken] == [one.id for one in transactions_until_now(primary, start)]
-    assert len(taken) == 100
+    assert [transaction.id for transaction in transactions] == [
+        transaction.id for transaction in transactions_until_now(primary, start)
+    ]
+    assert len(transactions) == 100
 
 
 def test_a_silent_server_counts_as_unavailable(topology: Topology) -> None:
@@ -211,17 +213,17 @@ def test_a_reset_log_is_distinguished_from_a_purged_one(topology: Topology) -> N
 
 
 def test_the_server_is_named_once_before_its_transactions(topology: Topology) -> None:
-    primary, told = topology.primary, list[str]()
+    primary, named = topology.primary, list[str]()
     start = end_of(primary)
-    log = open_log(source_of(primary), SERVER_ID, start, on_server=told.append)
+    log = open_log(source_of(primary), SERVER_ID, start, on_server=named.append)
     _insert(primary, 80, 1)
     assert len(log.read(wait_s=60.0)) == 1
     log.end()
-    known = open_log(source_of(primary), SERVER_ID, start, last_uuid=told[0], on_server=told.append)
+    known = open_log(source_of(primary), SERVER_ID, start, last_uuid=named[0], on_server=named.append)
     assert len(known.read(wait_s=60.0)) == 1
     known.end()
     name = "@@server_uuid" if isinstance(primary, MySql) else "@@server_id"
-    assert told == [str(rows(primary, f"SELECT {name}")[0][0])]
+    assert named == [str(rows(primary, f"SELECT {name}")[0][0])]
 
 
 def test_file_and_offset_are_of_one_server(mysql: MySql) -> None:
@@ -251,15 +253,15 @@ def test_a_killed_server_that_comes_back() -> None:
         start = end_of(server)
         log = _log(source_of(server), start)
         _insert(server, 1)
-        taken = _take(log, end_of(server).gtids)
+        transactions = _take(log, end_of(server).gtids)
         server.kill9()
         assert log.read(wait_s=0.5) == []
         assert log.trouble
         server.restart()
         _insert(server, 10)
-        taken += _take(log, end_of(server).gtids)
+        transactions += _take(log, end_of(server).gtids)
         log.end()
-        assert len(taken) == len({one.id for one in taken}) == 6
+        assert len(transactions) == len({transaction.id for transaction in transactions}) == 6
         assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]
 
 
@@ -268,12 +270,12 @@ def test_a_lost_connection_before_the_first_transaction_returns_none_twice(mysql
     start = replace(end_of(mysql), gtids="")
     with TcpLink(mysql.host, mysql.port) as link:
         log = _log(source_of(mysql, host=link.host, port=link.port), start)
-        # What is in the file before the place was read, and left out.
+        # Transactions of the file before the position were read and skipped.
         assert log.read(wait_s=0.5) == []
         link.cut()
         link.mend()
         execute(mysql, "INSERT INTO filestart.t VALUES (1)", "DROP DATABASE filestart")
-        taken = _take(log, end_of(mysql).gtids)
+        transactions = _take(log, end_of(mysql).gtids)
         assert log.connections == 2
         log.end()
-    assert len(taken) == 2
+    assert len(transactions) == 2

@@ -1,4 +1,4 @@
-"""feeder.toml: defaults, what is refused, and with which words."""
+"""feeder.toml: defaults, and what is refused with which message."""
 
 from __future__ import annotations
 

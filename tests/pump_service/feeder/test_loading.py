@@ -1,4 +1,4 @@
-"""A load that does not reach its end is seen by nobody, and begins again with the definitions of that time."""
+"""A load that does not reach its end is never visible, and starts again with the definitions of its time."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_definitions_come_first_and_all_rows_are_committed_together(either: Mari
         assert (record["state"], record["rows"], record["tables"]) == ("done", 100, 1)
         assert int(record["commit_ts"]) == loaded.journal.last_commit_ts()
         assert loaded.journal.read_positions()["s1"].position.gtids
-        assert len({(read_key(one.prewrite_key) or (0, ""))[1] for one in done}) == len(done)
+        assert len({(read_key(binlog.prewrite_key) or (0, ""))[1] for binlog in done}) == len(done)
         jobs = loaded.journal.jobs()
-        assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(one.start_ts for one in done[2:])
-        assert [one.to_json()["state"] for one in loaded.progress] == ["done"]
+        assert max(job["binlog"]["FinishedTS"] for job in jobs) < min(binlog.start_ts for binlog in done[2:])
+        assert [progress.to_json()["state"] for progress in loaded.progress] == ["done"]
 
 
 def test_rows_of_tables_outside_the_lists_are_not_read(server: MariaDb, tmp_path: Path) -> None:
-    # S4-52: DM's lists keep a load small; what is not loaded is defined all the same
+    # S4-52: DM's lists limit the rows of a load; tables that are not loaded are defined all the same
     execute(server, f"CREATE TABLE {DB}.log (id INT PRIMARY KEY)", f"INSERT INTO {DB}.log VALUES (1), (2)")
     pumps = DyingPumps()
     lists = {"block-allow-list": {"do-dbs": [DB], "ignore-tables": [{"db-name": DB, "tbl-name": "l*"}]}}
@@ -92,7 +92,7 @@ def test_a_killed_load_starts_again_with_the_definitions_of_its_time(either: Mar
         table = loaded.catalog.table("s1", DB, "t")
         assert table is not None
         assert [column.name for column in table.columns] == ["id", "v", "w"]
-    texts = [one.ddl_query.split(b"(")[0].strip().decode() for one in committed(pumps) if one.ddl_query]
+    texts = [binlog.ddl_query.split(b"(")[0].strip().decode() for binlog in committed(pumps) if binlog.ddl_query]
     name = f"`{DB}`.`t`"
     assert [text.split(" DEFAULT")[0].rstrip(";") for text in texts] == [
         f"CREATE DATABASE `{DB}`", f"CREATE TABLE {name}",
@@ -117,7 +117,7 @@ def test_ddl_in_the_middle_takes_a_new_snapshot(
         loaded.load()
         assert len(loaded.progress) == 2
     assert rows_of(committed(pumps)) == 100
-    last = [one.ddl_query for one in committed(pumps) if one.ddl_query][-1]
+    last = [binlog.ddl_query for binlog in committed(pumps) if binlog.ddl_query][-1]
     assert b"`v`" not in last
 
 
@@ -138,11 +138,11 @@ def test_a_dump_has_the_position_and_the_definitions_of_its_time(server: MariaDb
         )
         assert not needs_load(loaded.journal, source)
         start_at_log(source, loaded.journal, loaded.publisher, loaded.catalog)
-        place = loaded.journal.read_positions()["s1"].position
-        assert (place.file, place.offset) == (file, offset)
-        found = loaded.catalog.table("s1", DB, "t")
-        assert found is not None
-        assert [column.name for column in found.columns] == ["id", "v"]
+        position = loaded.journal.read_positions()["s1"].position
+        assert (position.file, position.offset) == (file, offset)
+        definition = loaded.catalog.table("s1", DB, "t")
+        assert definition is not None
+        assert [column.name for column in definition.columns] == ["id", "v"]
         assert len(loaded.journal.jobs()) == 2
 
 
@@ -170,15 +170,15 @@ routes = [{{ schema-pattern = "{DB}", table-pattern = "t", target-schema = "{DB}
             begin()
         execute(server, f"CREATE TABLE {DB}_copy.all_t LIKE {DB}.t", f"ALTER TABLE {DB}_copy.all_t DROP COLUMN later")
         begin()
-        found = loaded.catalog.table("s1", DB, "t")
-        assert found is not None
-        assert [column.name for column in found.columns] == ["id", "v"]
+        definition = loaded.catalog.table("s1", DB, "t")
+        assert definition is not None
+        assert [column.name for column in definition.columns] == ["id", "v"]
         with closing(open_log(source, 77, loaded.journal.read_positions()["s1"].position)) as source_log:
             changes = source_log.read(1, 1 << 20, 60.0)[0].changes
             source_log.end()
         (value,) = encode_transactions([changes], partial(loaded.catalog.definition_of, "s1"), 1)
         (mutation,) = pb.PrewriteValue.FromString(value).mutations
-        assert (mutation.table_id, len(mutation.inserted_rows)) == (found.id, 1)
+        assert (mutation.table_id, len(mutation.inserted_rows)) == (definition.id, 1)
     execute(server, f"DROP DATABASE {DB}_copy")
 
 

@@ -19,8 +19,8 @@ _Server = TypeVar("_Server", bound=MariaDb)
 @pytest.fixture(params=["mariadb_source", "mysql"])
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """Each server in turn, with an empty table `logkinds.t`."""
-    found: MariaDb = request.getfixturevalue(request.param)
-    yield from _prepared(found)
+    source_server: MariaDb = request.getfixturevalue(request.param)
+    yield from _prepared(source_server)
 
 
 @pytest.fixture
@@ -40,22 +40,22 @@ def _prepared(server: _Server) -> Iterator[_Server]:
 
 
 def _read(server: MariaDb, *statements: str) -> list[SourceTransaction]:
-    """What the statements leave in the log."""
+    """Run the statements and read the transactions that they log."""
     start = end_of(server)
     execute(server, *statements)
     return transactions_until_now(server, start)
 
 
 def _changes(transactions: list[SourceTransaction]) -> list[RowsEvent]:
-    return [change for one in transactions for change in one.changes]
+    return [change for transaction in transactions for change in transaction.changes]
 
 
 def _insert(number: int, value: str = "REPEAT('x', 3000)") -> str:
     return f"INSERT INTO logkinds.t VALUES ({number}, {value})"
 
 
-def _holds(change: RowsEvent, number: int) -> bool:
-    """Whether a row of (number, 3000 times x) is what the event has."""
+def _is_row(change: RowsEvent, number: int) -> bool:
+    """Whether the row of the event is (number, 3000 times x)."""
     row = number.to_bytes(4, "little") + len(_LONG).to_bytes(4, "little") + _LONG.encode()
     return change.rows[1:] == row
 
@@ -65,9 +65,9 @@ def test_transactions_compressed_by_mysql(mysql_server: MySql) -> None:
         mysql_server, "SET binlog_transaction_compression = ON", _insert(1), "UPDATE logkinds.t SET id = 2", _insert(3)
     )
     assert [change.kind for change in _changes(seen)] == [RowKind.INSERT, RowKind.UPDATE, RowKind.INSERT]
-    assert all(one.size < 600 for one in seen)
-    assert _holds(_changes(seen)[0], 1)
-    assert _holds(_changes(seen)[2], 3)
+    assert all(transaction.size < 600 for transaction in seen)
+    assert _is_row(_changes(seen)[0], 1)
+    assert _is_row(_changes(seen)[2], 3)
 
 
 def test_events_compressed_by_mariadb(mariadb_server: MariaDb) -> None:
@@ -81,10 +81,10 @@ def test_events_compressed_by_mariadb(mariadb_server: MariaDb) -> None:
         execute(mariadb_server, "SET GLOBAL log_bin_compress = OFF")
     insert, update, delete = _changes(seen)
     assert [insert.kind, update.kind, delete.kind] == [RowKind.INSERT, RowKind.UPDATE, RowKind.DELETE]
-    assert all(one.size < 400 for one in seen)
-    assert _holds(insert, 1)
-    assert _holds(delete, 2)
-    assert [one.statement.text for one in seen if one.statement is not None] == [long_comment]
+    assert all(transaction.size < 400 for transaction in seen)
+    assert _is_row(insert, 1)
+    assert _is_row(delete, 2)
+    assert [transaction.statement.text for transaction in seen if transaction.statement is not None] == [long_comment]
 
 
 def test_gtids_with_tags(mysql_server: MySql) -> None:
@@ -93,11 +93,11 @@ def test_gtids_with_tags(mysql_server: MySql) -> None:
     execute(mysql_server, _insert(3))
     seen = transactions_until_now(mysql_server, start)
     uuid = str(rows(mysql_server, "SELECT @@server_uuid")[0][0])
-    assert [one.id for one in seen[:2]] == [f"{uuid}:blue:1", f"{uuid}:blue:2"]
+    assert [transaction.id for transaction in seen[:2]] == [f"{uuid}:blue:1", f"{uuid}:blue:2"]
     assert f"{uuid}:blue:1-2" in seen[2].end.gtids
-    # The set with tags is what the server is asked to go on behind.
+    # The server is asked to continue after the set with tags.
     (last,) = transactions_until_now(mysql_server, seen[1].end)
-    assert _holds(last.changes[0], 3)
+    assert _is_row(last.changes[0], 3)
 
 
 def test_domains_and_server_ids(mariadb_server: MariaDb) -> None:
@@ -105,8 +105,10 @@ def test_domains_and_server_ids(mariadb_server: MariaDb) -> None:
     execute(mariadb_server, "SET gtid_domain_id = 7", _insert(1), "SET gtid_domain_id = 0, server_id = 9", _insert(2))
     execute(mariadb_server, _insert(3))
     seen = transactions_until_now(mariadb_server, start)
-    assert [one.id.rpartition("-")[0] for one in seen] == ["7-1", "0-9", "0-1"]
-    assert [one.id for one in transactions_until_now(mariadb_server, seen[0].end)] == [one.id for one in seen[1:]]
+    assert [transaction.id.rpartition("-")[0] for transaction in seen] == ["7-1", "0-9", "0-1"]
+    assert [transaction.id for transaction in transactions_until_now(mariadb_server, seen[0].end)] == [
+        transaction.id for transaction in seen[1:]
+    ]
 
 
 @pytest.mark.long
@@ -129,8 +131,8 @@ def test_checksums_off_and_on_again(server: MariaDb) -> None:
         execute(server, "SET GLOBAL binlog_checksum = CRC32")
     execute(server, _insert(3))
     both = transactions_until_now(server, start)
-    assert [_holds(change, n + 1) for n, change in enumerate(_changes(without))] == [True, True]
-    assert [_holds(change, n + 1) for n, change in enumerate(_changes(both))] == [True, True, True]
+    assert [_is_row(change, n + 1) for n, change in enumerate(_changes(without))] == [True, True]
+    assert [_is_row(change, n + 1) for n, change in enumerate(_changes(both))] == [True, True, True]
 
 
 def test_row_metadata_full_minimal_and_none(server: MariaDb) -> None:
@@ -178,12 +180,12 @@ def test_the_metadata_is_that_of_information_schema(server: MariaDb) -> None:
         known = rows(server, _OF_TABLE, (table.table,))
         assert table.names == tuple(name for name, *_ in known)
         assert table.nullable == (True,) * len(known)
-        for place, (name, kind, collation) in enumerate(known):
+        for index, (name, kind, collation) in enumerate(known):
             assert table.unsigned is not None
-            assert table.unsigned[place] == ("unsigned" in kind or "year" in kind), name
+            assert table.unsigned[index] == ("unsigned" in kind or "year" in kind), name
             assert table.charsets is not None
             if collation is not None:
-                assert table.charsets[place] == ids[collation], name
+                assert table.charsets[index] == ids[collation], name
 
 
 _COLLATIONS = "SELECT collation_name, id FROM information_schema.collations WHERE id IS NOT NULL"
@@ -238,17 +240,19 @@ def test_mysql_without_gtids(mysql_server: MySql) -> None:
         end = end_of(mysql_server)
         seen = transactions_until_now(mysql_server, start)
         assert (start.gtids, end.gtids, seen[-1].end) == ("", "", end)
-        assert [one.id for one in seen] == [
-            f"{start.file}:{at.offset}" for at in (start, *(one.end for one in seen[:-1]))
+        assert [transaction.id for transaction in seen] == [
+            f"{start.file}:{at.offset}" for at in (start, *(transaction.end for transaction in seen[:-1]))
         ]
-        assert [one.id for one in transactions_until_now(mysql_server, seen[0].end)] == [one.id for one in seen[1:]]
+        assert [transaction.id for transaction in transactions_until_now(mysql_server, seen[0].end)] == [
+            transaction.id for transaction in seen[1:]
+        ]
         by_gtid = Position(start.file, start.offset, str(rows(mysql_server, "SELECT @@gtid_executed")[0][0]))
         with pytest.raises(SourceRefused, match="gtid_mode"):
             transactions_until_now(mysql_server, by_gtid, end=end)
     finally:
         execute(mysql_server, *(f"SET GLOBAL gtid_mode = {step}" for step in [*reversed(steps[:-1]), "ON"]))
     execute(mysql_server, _insert(4, "'z', 3"))
-    # From the end of what has none the next file's head tells the set; before it nothing can be had any more.
+    # After the end of a file without GTIDs the next file's header has the set; nothing before it is available now.
     (with_gtid,) = transactions_until_now(mysql_server, end)
     assert with_gtid.end == end_of(mysql_server)
     with pytest.raises(SourceRefused, match="ON_PERMISSIVE until"):

@@ -1,6 +1,6 @@
-"""Forms of statements in the logs of real servers: what the feeder makes of them leaves the tables that the source has.
+"""Forms of statements in the logs of real servers: applied by the feeder, they lead to the tables of the source.
 
-What a source may send is drawn, too: DDL in odd sessions, transactions of every kind, temporary tables, XA.
+Random statements too: DDL in odd sessions, transactions of every kind, temporary tables, XA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.long]
 
 ROWS = "INSERT INTO {} VALUES (1, 'a', 1), (2, 'b', 2)"
 BOTH = (
-    # Lists of partitions; names that are words of other clauses.
+    # Lists of partitions; names that are keywords of other clauses.
     "CREATE TABLE p (id INT PRIMARY KEY, w INT) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (10),"
     " PARTITION comment VALUES LESS THAN (20), PARTITION password VALUES LESS THAN (30),"
     " PARTITION pm VALUES LESS THAN MAXVALUE)",
@@ -29,7 +29,7 @@ BOTH = (
     " LESS THAN (30), PARTITION rest VALUES LESS THAN MAXVALUE)",
     "ALTER TABLE p REBUILD PARTITION c0, rest",
     "ALTER TABLE p TRUNCATE PARTITION c0, mid",
-    # CHECK: no target has it, whatever its name is dropped by.
+    # CHECK: no target has it, however it is dropped.
     "CREATE TABLE c (b INT, CONSTRAINT b_is CHECK (b <> 1))",
     "ALTER TABLE c ADD CONSTRAINT more CHECK (b <> 2), ADD UNIQUE KEY only_one (b)",
     "ALTER TABLE c DROP CONSTRAINT b_is, DROP CONSTRAINT more",
@@ -41,7 +41,7 @@ BOTH = (
     "RENAME TABLE v TO w, c TO cc",
     "INSERT INTO cc VALUES (7)",
     "ALTER TABLE cc ADD x INT DEFAULT 3, RENAME TO cc",
-    # The time of a session of another zone.
+    # The time of a session in another time zone.
     "CREATE TABLE clock (id INT PRIMARY KEY)",
     "INSERT INTO clock VALUES (1)",
     "SET time_zone = '+05:00', timestamp = 1700000000.123456",
@@ -89,10 +89,10 @@ def copy(request: pytest.FixtureRequest) -> Iterator[LoggedCopy]:
     server: MariaDb = request.getfixturevalue(request.param)
     server.wipe()
     execute(server, "CREATE DATABASE shop")
-    found = LoggedCopy(server)
-    found.adopt()
-    yield found
-    found.close()
+    logged_copy = LoggedCopy(server)
+    logged_copy.adopt()
+    yield logged_copy
+    logged_copy.close()
 
 
 def run(server: MariaDb, *statements: str) -> None:
@@ -115,7 +115,7 @@ def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> 
         copy.adopt()
         run(mariadb_source, "CREATE SEQUENCE q", "SELECT NEXTVAL(q)", "CREATE TABLE t (id INT)")
         copy.catch_up()
-        # Of a table that only looks like one, and that the catalog has, the rows come.
+        # A table that only looks like a sequence, and is in the catalog, gets its rows.
         like = ", ".join(f"{name} BIGINT NOT NULL" for name in "abcdef")
         run(mariadb_source, f"CREATE TABLE l ({like}, g TINYINT NOT NULL, h BIGINT NOT NULL)")
         run(mariadb_source, "INSERT INTO l VALUES (1, 2, 3, 4, 5, 6, 7, 8)")
@@ -127,7 +127,7 @@ def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> 
 
 
 @pytest.mark.parametrize(
-    ("statements", "said"),
+    ("statements", "names"),
     [
         (["CREATE TABLE Foo (id INT)", "CREATE TABLE foo (id INT)"], "shop.Foo, shop.foo"),
         (["CREATE TABLE Foo (id INT)", "CREATE TABLE IF NOT EXISTS fOO (id INT)"], "shop.Foo, shop.fOO"),
@@ -136,7 +136,7 @@ def test_a_row_of_a_sequence_is_known_without_names(mariadb_source: MariaDb) -> 
     ],
 )
 def test_two_names_that_differ_only_in_case_are_refused(
-    mariadb_source: MariaDb, statements: Sequence[str], said: str
+    mariadb_source: MariaDb, statements: Sequence[str], names: str
 ) -> None:
     mariadb_source.wipe()
     execute(mariadb_source, "CREATE DATABASE shop")
@@ -146,7 +146,7 @@ def test_two_names_that_differ_only_in_case_are_refused(
         run(mariadb_source, *statements)
         with pytest.raises(SchemaError, match="only in letter case") as refused:
             copy.catch_up()
-        assert refused.value.where["names"] == said
+        assert refused.value.where["names"] == names
         with pytest.raises(SchemaError, match="only in letter case"):
             LoggedCopy(mariadb_source, "another").adopt()
     finally:
@@ -221,7 +221,7 @@ class DrawnLog:
         self.family = family
 
     def statements(self) -> list[str]:
-        """The statements of the next step."""
+        """Draw the statements of the next step."""
         draw = self.draw
         steps = [self._change] * 5 + [self._alter] * 3 + [
             self._create, self._create, self._move, self._transaction, self._xa, self._temporary, self._setting,
@@ -282,11 +282,11 @@ class DrawnLog:
         return [self.draw.choice(forms)]
 
     def _move(self) -> list[str]:
-        one, other = self._table(), self._table()
+        first, other = self._table(), self._table()
         return [
             self.draw.choice([
-                f"DROP TABLE IF EXISTS {one}, none_such", f"TRUNCATE {one}", f"RENAME TABLE {one} TO {other}",
-                f"RENAME TABLE {one} TO between_them, {other} TO {one}, between_them TO {other}",
+                f"DROP TABLE IF EXISTS {first}, none_such", f"TRUNCATE {first}", f"RENAME TABLE {first} TO {other}",
+                f"RENAME TABLE {first} TO between_them, {other} TO {first}, between_them TO {other}",
             ])
         ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A name that has the rows of another table while a load reads it, and a server that is behind what the load has read.
+"""A name that gets the rows of another table while a load reads it, and a server that lacks what the load has read.
 
 RENAME and EXCHANGE PARTITION leave all definitions as they are, and a snapshot shows under a name the rows of the table
 that has it today: no server refuses that.
@@ -59,7 +59,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 
 def load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> int:
-    """Load, or go on with it; the number of snapshots that were opened."""
+    """Start or continue the load; returns the number of snapshots that were opened."""
     with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded, suppress(KeyboardInterrupt):
         loaded.load()
         return len(loaded.progress)
@@ -67,25 +67,29 @@ def load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock)
 
 
 def check(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, statement: str) -> None:
-    """What was loaded is what the source had at the place from which its log is read on."""
+    """The loaded rows are those that the source had at the position from which its log is read."""
     with closing(Loaded(server, folder, pumps, clock, **SMALL)) as loaded:
-        place = loaded.journal.read_positions()["s1"].position
+        position = loaded.journal.read_positions()["s1"].position
         with connect(loaded.source) as link:
             end = read_log_end(link)
         left = []
-        source_log = open_log(loaded.source, SERVER_ID, place)
+        source_log = open_log(loaded.source, SERVER_ID, position)
         while source_log.position.gtids != end.gtids:
-            left += [one.statement.text for one in source_log.read(wait_s=30.0) if one.statement is not None]
+            left += [
+                transaction.statement.text
+                for transaction in source_log.read(wait_s=30.0)
+                if transaction.statement is not None
+            ]
         source_log.end()
-        found: dict[str, set[int]] = {}
-        for binlog in (one for one in committed(pumps) if one.prewrite_value):
+        keys: dict[str, set[int]] = {}
+        for binlog in (row for row in committed(pumps) if row.prewrite_value):
             payload = commit_binlog(1, 2, b"k", binlog.prewrite_value)
             for change in decode_transaction(payload, 2, 1, loaded.catalog.state):
                 table = loaded.catalog.state.table(change.table_id)
                 assert (change.op, table is None) == ("insert", False)
-                found.setdefault(table.name if table else "", set()).add(int((change.after or {})["v"] or 0))
+                keys.setdefault(table.name if table else "", set()).add(int((change.after or {})["v"] or 0))
     expected = {"a": 1, "b": 2, "p": 3} if statement in left else MOVED[statement]
-    assert found == {"_first": {0}, **{name: {n} for name, n in expected.items()}}
+    assert keys == {"_first": {0}, **{name: {n} for name, n in expected.items()}}
 
 
 def at_call(pumps: DyingPumps, call: int, server: MariaDb, statement: str) -> None:
@@ -96,7 +100,7 @@ def at_call(pumps: DyingPumps, call: int, server: MariaDb, statement: str) -> No
 def test_a_name_that_moves_before_its_rows_are_read(either: MariaDb, tmp_path: Path, statement: str) -> None:
     # R-34 S4-24
     pumps, clock = DyingPumps(), CountingClock()
-    at_call(pumps, 7, either, statement)  # behind the definitions, while the first table is read
+    at_call(pumps, 7, either, statement)  # after the definitions, while the first table is read
     assert load(either, tmp_path, pumps, clock) > 1
     check(either, tmp_path, pumps, clock, statement)
 
@@ -141,7 +145,7 @@ def _interrupt() -> None:
 
 
 def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: MySql, tmp_path: Path) -> None:
-    """On MariaDB the statement would wait until the load is over."""
+    """On MariaDB the statement would wait until the load has ended."""
     columns = "(id INT PRIMARY KEY)"
     numbers = "WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM n WHERE id < 150) SELECT id FROM n"
     tables = {f"{DB}.a": numbers, f"{DB}.b": f"{numbers} LIMIT 140"}
@@ -152,7 +156,7 @@ def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: My
     with closing(Loaded(mysql, tmp_path, pumps, CountingClock(), **SMALL)) as loaded:
 
         def move(_call: int) -> None:
-            read = [name for name, one in loaded.progress[0].tables.items() if one.done] if loaded.progress else []
+            read = [name for name, table in loaded.progress[0].tables.items() if table.done] if loaded.progress else []
             if read and not moved:
                 moved.append(len(read))
                 execute(mysql, "SET lock_wait_timeout = 5", f"RENAME TABLE {DB}.{read[0][1]} TO {DB}.z")
@@ -168,19 +172,21 @@ def test_a_table_that_was_read_before_its_name_moved_is_not_read_again(mysql: My
 def test_a_server_that_lacks_transactions_already_read_is_refused(
     either: MariaDb, tmp_path: Path, is_same: bool
 ) -> None:
-    """What it then logs would come twice: it is waited for. Of the same server it means that its log was reset."""
+    """What it logs from there would come twice: it is waited for. The same server must have reset its log."""
     pumps, clock = DyingPumps(), CountingClock()
     pumps.before = lambda now: _interrupt() if now == 12 else None
     assert load(either, tmp_path, pumps, clock) == 0
     pumps.before = lambda _: None
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
-        kept = LoadState(loaded.journal, "s1")
-        (place,) = kept.snapshots
+        load_state = LoadState(loaded.journal, "s1")
+        (snapshot,) = load_state.snapshots
         flavor = Flavor.MYSQL if isinstance(either, MySql) else Flavor.MARIADB
-        kept.snapshots.clear()
-        ahead = replace(place.position, gtids=_ahead(flavor, place.position.gtids, is_same=is_same))
+        load_state.snapshots.clear()
+        ahead = replace(snapshot.position, gtids=_ahead(flavor, snapshot.position.gtids, is_same=is_same))
         loaded.journal.set_facts(
-            kept.start_snapshot(SnapshotPosition(ahead, place.server if is_same else "other"), kept.from_ts)
+            load_state.start_snapshot(
+                SnapshotPosition(ahead, snapshot.server if is_same else "other"), load_state.from_ts
+            )
         )
         if not is_same:
             with pytest.raises(SourceUnavailable, match="lacks transactions"):
@@ -193,7 +199,7 @@ def test_a_server_that_lacks_transactions_already_read_is_refused(
 
 
 def _ahead(flavor: Flavor, gtids: str, *, is_same: bool) -> str:
-    """With five transactions more: of the same server, or of another one."""
+    """The GTID set with five more transactions: of the same server, or of another one."""
     if flavor is Flavor.MYSQL:
         more = f"{gtids.partition(':')[0] if is_same else OTHER}:1-1000000"
         done = MySqlGtidSet.parse(f"{gtids},{more}")

@@ -1,4 +1,4 @@
-"""What the pumps get, in which order, and what a crash at any place leaves: each source transaction once (R-10)."""
+"""What the pumps get, in which order, and what a crash at any point leaves: each source transaction once (R-10)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class World:
         self.publisher = Publisher(self.journal, self.pumps, self.clock, self.stopped)
 
     def restart(self) -> None:
-        self.journal.close()  # what close() adds is a note that spares work; a crash is the same without it
+        self.journal.close()  # close() only adds a note that saves work; a crash ends the same without it
         self._open()
 
     def status(self, prewrite: pb.Binlog) -> Status:
@@ -56,15 +56,15 @@ def test_prewrite_then_timestamp_then_commit(world: World) -> None:
     world.publisher.publish(SOURCE, rows(1, 3), position(3))
     world.publisher.publish(SOURCE, rows(4, 2), position(5))
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
-    assert [one.prewrite_value for one in prewrites] == [b"value-%d" % n for n in range(1, 6)]
-    assert [one.start_ts for one in commits] == [one.start_ts for one in prewrites]
-    assert [one.prewrite_key for one in commits] == [one.prewrite_key for one in prewrites]
-    # commit_ts rise in the source's order, and each was fetched after the ack of its P
-    assert [one.commit_ts for one in commits] == sorted(one.commit_ts for one in commits)
+    assert [prewrite.prewrite_value for prewrite in prewrites] == [b"value-%d" % n for n in range(1, 6)]
+    assert [commit.start_ts for commit in commits] == [prewrite.start_ts for prewrite in prewrites]
+    assert [commit.prewrite_key for commit in commits] == [prewrite.prewrite_key for prewrite in prewrites]
+    # commit_ts rises in the source's order, and each was fetched after the ack of its prewrite
+    assert [commit.commit_ts for commit in commits] == sorted(commit.commit_ts for commit in commits)
     assert commits[0].commit_ts > world.pumps.clock_at_ack[0]
     assert commits[3].commit_ts > world.pumps.clock_at_ack[1]
-    assert world.pumps.sent_to == [f"pump{one.start_ts % 2}" for one in prewrites]
-    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+    assert world.pumps.sent_to == [f"pump{prewrite.start_ts % 2}" for prewrite in prewrites]
+    assert [world.status(prewrite) for prewrite in prewrites] == [Committed(commit.commit_ts) for commit in commits]
     assert world.journal.read_positions() == {SOURCE: ReadPosition(position(5), "0-1-5", 1005, commits[-1].commit_ts)}
 
 
@@ -90,7 +90,7 @@ def test_publishing_waits_for_pd_and_pumps(world: World, failing: str, monkeypat
     getattr(world, failing).failures = 3
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
     assert len(seen) == world.publisher.retries.total() == 3
-    assert all(SOURCE in one for one in seen)
+    assert all(SOURCE in message for message in seen)
     assert not world.publisher.blocked
     assert len(world.pumps.of_type(pb.Prewrite)) == len(world.pumps.of_type(pb.Commit)) == 2
 
@@ -106,17 +106,17 @@ def test_stopped_while_waiting_commits_nothing(world: World) -> None:
 
 def test_killed_before_the_journal_a_transaction_is_rolled_back_and_published_anew(world: World) -> None:
     # S4-49
-    held = UncommittedBatches(SOURCE)
-    world.publisher.prewrite(held, rows(1, 2))
+    uncommitted = UncommittedBatches(SOURCE)
+    world.publisher.prewrite(uncommitted, rows(1, 2))
     prewrites = world.pumps.of_type(pb.Prewrite)
-    assert [world.status(one) for one in prewrites] == [Locked(), Locked()]
+    assert [world.status(prewrite) for prewrite in prewrites] == [Locked(), Locked()]
     world.restart()
-    assert [world.status(one) for one in prewrites] == [RolledBack(), RolledBack()]
+    assert [world.status(prewrite) for prewrite in prewrites] == [RolledBack(), RolledBack()]
     assert world.publisher.resend_commits() == 0
     assert not world.journal.read_positions()
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
-    assert [one.start_ts for one in world.pumps.of_type(pb.Commit)] == [
-        one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]
+    assert [commit.start_ts for commit in world.pumps.of_type(pb.Commit)] == [
+        prewrite.start_ts for prewrite in world.pumps.of_type(pb.Prewrite)[2:]
     ]
 
 
@@ -124,13 +124,13 @@ def test_uncommitted_batches_of_a_killed_process_are_rolled_back_at_every_pump(w
     # S4-49 S0-51
     world.publisher.publish(SOURCE, rows(1, 2), position(2))
     world.publisher.prewrite(UncommittedBatches(SOURCE), rows(3, 3))
-    left = [one.start_ts for one in world.pumps.of_type(pb.Prewrite)[2:]]
+    left = [prewrite.start_ts for prewrite in world.pumps.of_type(pb.Prewrite)[2:]]
     with (world.folder / "open").open("ab") as file:
         file.write(b"half a note")
     world.restart()
     world.pumps.failures = 2
     assert world.publisher.roll_back_previous() == 3
-    sent = [(one.start_ts, one.commit_ts) for one in world.pumps.of_type(pb.Rollback)]
+    sent = [(rollback.start_ts, rollback.commit_ts) for rollback in world.pumps.of_type(pb.Rollback)]
     assert sent == [(start_ts, 0) for start_ts in left for _ in range(2)]
     assert world.pumps.sent_to[-6:] == ["pump0", "pump1"] * 3
     world.publisher.publish(SOURCE, rows(3, 3), position(5))
@@ -170,16 +170,16 @@ def test_killed_after_the_journal_its_commits_are_sent_again(world: World, monke
     assert world.journal.read_positions()[SOURCE].position == position(3)
     assert world.publisher.resend_commits() == 3
     commits = world.pumps.of_type(pb.Commit)
-    assert [one.start_ts for one in commits] == [one.start_ts for one in prewrites]
-    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+    assert [commit.start_ts for commit in commits] == [prewrite.start_ts for prewrite in prewrites]
+    assert [world.status(prewrite) for prewrite in prewrites] == [Committed(commit.commit_ts) for commit in commits]
     assert (commits[2].ddl_query, commits[2].ddl_job_id) == (b"CREATE TABLE t (a INT)", 77)
     # once they are stored, the next process sends nothing
-    for one in commits:
-        world.publisher.on_stored(one.start_ts)
+    for commit in commits:
+        world.publisher.on_stored(commit.start_ts)
     assert world.publisher.unsent == 0
     world.restart()
     assert world.publisher.resend_commits() == 0
-    assert [world.status(one) for one in prewrites] == [Committed(one.commit_ts) for one in commits]
+    assert [world.status(prewrite) for prewrite in prewrites] == [Committed(commit.commit_ts) for commit in commits]
 
 
 def test_a_ddl_comes_with_its_job(world: World) -> None:
@@ -189,7 +189,7 @@ def test_a_ddl_comes_with_its_job(world: World) -> None:
             SOURCE, [ddl(number, 100 + number, f"CREATE TABLE t{number} (a INT)")], position(number)
         )
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
-    assert [(one.ddl_query, one.ddl_job_id, one.ddl_schema_state) for one in prewrites] == [
+    assert [(prewrite.ddl_query, prewrite.ddl_job_id, prewrite.ddl_schema_state) for prewrite in prewrites] == [
         (b"CREATE TABLE t%d (a INT)" % n, 100 + n, 5) for n in (1, 2, 3)
     ]
     history = JournalHistory(world.journal)
@@ -203,19 +203,23 @@ def test_a_ddl_comes_with_its_job(world: World) -> None:
 
 def test_prewritten_transactions_are_committed_together_or_not_at_all(world: World) -> None:
     # R-34
-    held, dropped = UncommittedBatches(SOURCE), UncommittedBatches(SOURCE)
+    uncommitted, dropped = UncommittedBatches(SOURCE), UncommittedBatches(SOURCE)
     for number in (1, 4):
-        world.publisher.prewrite(held, rows(number, 3))
+        world.publisher.prewrite(uncommitted, rows(number, 3))
         world.publisher.prewrite(dropped, rows(number + 10, 1))
     world.publisher.abandon(dropped)
-    last = world.publisher.commit(held, position(99), {"snapshot": "done"})
+    last = world.publisher.commit(uncommitted, position(99), {"snapshot": "done"})
     commits = world.pumps.of_type(pb.Commit)
-    assert [read_key(one.prewrite_key)[1].split("|")[1] for one in commits] == [f"0-1-{n}" for n in range(1, 7)]  # type: ignore[index]
-    assert [one.commit_ts for one in commits] == list(range(commits[0].commit_ts, last + 1))
+    assert [read_key(commit.prewrite_key)[1].split("|")[1] for commit in commits] == [f"0-1-{n}" for n in range(1, 7)]  # type: ignore[index]
+    assert [commit.commit_ts for commit in commits] == list(range(commits[0].commit_ts, last + 1))
     assert world.journal.fact("snapshot") == "done"
     assert world.journal.read_positions()[SOURCE].position == position(99)
-    gone = [one for one in world.pumps.of_type(pb.Prewrite) if one.start_ts not in {c.start_ts for c in commits}]
-    assert [world.status(one) for one in gone] == [RolledBack(), RolledBack()]
+    gone = [
+        prewrite
+        for prewrite in world.pumps.of_type(pb.Prewrite)
+        if prewrite.start_ts not in {c.start_ts for c in commits}
+    ]
+    assert [world.status(prewrite) for prewrite in gone] == [RolledBack(), RolledBack()]
 
 
 def test_an_unknown_transaction_is_absent(world: World) -> None:
@@ -229,41 +233,41 @@ def test_old_answers_are_forgotten_but_never_an_unsent_commit(world: World) -> N
     for number in (1, 3, 5):
         world.publisher.publish(SOURCE, rows(number, 2), position(number + 1))
     prewrites, commits = world.pumps.of_type(pb.Prewrite), world.pumps.of_type(pb.Commit)
-    for one in commits[:2]:
-        world.publisher.on_stored(one.start_ts)
+    for commit in commits[:2]:
+        world.publisher.on_stored(commit.start_ts)
     assert world.journal.forget_outcomes(1 << 60) == 1
-    assert [world.status(one) for one in prewrites] == [
-        Absent(), Absent(), *(Committed(one.commit_ts) for one in commits[2:])
+    assert [world.status(prewrite) for prewrite in prewrites] == [
+        Absent(), Absent(), *(Committed(commit.commit_ts) for commit in commits[2:])
     ]  # fmt: skip
     assert world.journal.forget_outcomes(1 << 60) == 0
 
 
 def test_chunks_of_a_load_stay_undecided_until_all_are_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # S4-24: one request carries several chunks; each is kept, and dropped, by itself
+    # S4-24: one request has several chunks; each is stored and dropped by itself
     monkeypatch.setattr("pump_service.feeder.publisher._MOST_COMMITS", 4)
     chunks = world.publisher.prewrite(UncommittedBatches(SOURCE), rows(1, 6), [1, 3, 2])
-    assert [one.count for one in chunks] == [1, 3, 2]
+    assert [chunk.count for chunk in chunks] == [1, 3, 2]
     world.journal.store_chunks(
         [LoadedChunk((SOURCE, "d", f"t{n}"), f"body {n}", n % 2, [chunk]) for n, chunk in enumerate(chunks)]
     )
-    world.publisher.prewrite(UncommittedBatches(SOURCE), rows(7, 1))  # in no chunk that is whole
+    world.publisher.prewrite(UncommittedBatches(SOURCE), rows(7, 1))  # in no complete chunk
     world.restart()
     prewrites = world.pumps.of_type(pb.Prewrite)
-    assert [world.status(one) for one in prewrites] == [Locked()] * 6 + [RolledBack()]
+    assert [world.status(prewrite) for prewrite in prewrites] == [Locked()] * 6 + [RolledBack()]
     assert world.journal.forget_outcomes(_FAR) == 0
     assert world.journal.load_tables(SOURCE) == {("d", f"t{n}"): f"body {n}" for n in range(3)}
     world.journal.drop_chunks(SOURCE, [("d", "t1")])
-    assert [world.status(one) for one in prewrites[1:4]] == [RolledBack()] * 3
-    kept = list(world.journal.load_batches(SOURCE))
-    assert kept == [(0, chunks[0]), (0, chunks[2])]
-    held = UncommittedBatches(SOURCE, [batch for _, batch in kept])
-    world.publisher.prewrite(held, rows(8, 3))
-    last = world.publisher.commit(held, position(10), {"loaded": "yes"}, is_load=True)
+    assert [world.status(prewrite) for prewrite in prewrites[1:4]] == [RolledBack()] * 3
+    load_batches = list(world.journal.load_batches(SOURCE))
+    assert load_batches == [(0, chunks[0]), (0, chunks[2])]
+    uncommitted = UncommittedBatches(SOURCE, [batch for _, batch in load_batches])
+    world.publisher.prewrite(uncommitted, rows(8, 3))
+    last = world.publisher.commit(uncommitted, position(10), {"loaded": "yes"}, is_load=True)
     commits = world.pumps.of_type(pb.Commit)
-    assert [one.start_ts for one in commits] == [one.start_ts for one in (prewrites[0], *prewrites[4:6])] + [
-        one.start_ts for one in world.pumps.of_type(pb.Prewrite)[-3:]
-    ]
-    assert [one.commit_ts for one in commits] == sorted({one.commit_ts for one in commits})
+    assert [commit.start_ts for commit in commits] == [
+        prewrite.start_ts for prewrite in (prewrites[0], *prewrites[4:6])
+    ] + [prewrite.start_ts for prewrite in world.pumps.of_type(pb.Prewrite)[-3:]]
+    assert [commit.commit_ts for commit in commits] == sorted({commit.commit_ts for commit in commits})
     assert world.journal.read_positions()[SOURCE] == ReadPosition(position(10), "0-1-10", 1010, last)
     assert world.journal.load_tables(SOURCE) == {}
     world.restart()
@@ -313,25 +317,25 @@ def test_many_threads_publish_for_their_sources(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {source: place.last_id for source, place in world.journal.read_positions().items()} == {
+    assert {source: read_position.last_id for source, read_position in world.journal.read_positions().items()} == {
         f"s{n}": "0-1-20" for n in range(4)
     }
-    commits = {one.start_ts: one.commit_ts for one in world.pumps.of_type(pb.Commit)}
+    commits = {commit.start_ts: commit.commit_ts for commit in world.pumps.of_type(pb.Commit)}
     assert len(set(commits.values())) == len(commits) == 80
     for n in range(4):
         own = [
-            commits[one.start_ts]
-            for one in world.pumps.of_type(pb.Prewrite)
-            if read_key(one.prewrite_key)[1].startswith(f"s{n}|")  # type: ignore[index]
+            commits[prewrite.start_ts]
+            for prewrite in world.pumps.of_type(pb.Prewrite)
+            if read_key(prewrite.prewrite_key)[1].startswith(f"s{n}|")  # type: ignore[index]
         ]
         assert own == sorted(own)
     world.journal.close()
 
 
 def test_without_outgoing_commits_nothing_is_waited_for(world: World) -> None:
-    held = UncommittedBatches(SOURCE)
-    world.publisher.prewrite(held, [])
-    assert not held.batches
+    uncommitted = UncommittedBatches(SOURCE)
+    world.publisher.prewrite(uncommitted, [])
+    assert not uncommitted.batches
     assert not world.pumps.got
     world.clock.failures = 1
     world.stopped.set()

@@ -113,7 +113,7 @@ def test_of_two_feeders_on_copies_of_one_folder_the_first_stops(etcd: EtcdClient
         second.begin(first_lives)
     copy.close()
     shutil.copytree(tmp_path / "a", tmp_path / "b", dirs_exist_ok=True)
-    copy, second = start(etcd, tmp_path / "b")  # the first one is silent: it is taken for dead
+    copy, second = start(etcd, tmp_path / "b")  # the first one does not answer: it is considered dead
     with pytest.raises(Fenced, match="must not publish"):
         registration.renew()
     second.renew()

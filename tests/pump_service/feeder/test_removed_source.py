@@ -1,4 +1,4 @@
-"""A source that the configuration does not name any more holds back nobody: what it left open is decided."""
+"""A source that was removed from the configuration blocks nobody: its uncommitted batches are rolled back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
         self.folder = folder
         self.clock, self.pumps = CountingClock(), MemoryPumps()
         self._open()
-        self.journal.set_facts({FLAVOR + one: "mariadb" for one in (OTHER, LOADED)})
+        self.journal.set_facts({FLAVOR + source: "mariadb" for source in (OTHER, LOADED)})
         self.publisher.publish(OTHER, rows(1, 1), position(1))
         definitions = UncommittedBatches(LOADED)
         self.publisher.prewrite(definitions, rows(2, 1))
@@ -46,17 +46,17 @@ class World:
         self.publisher = Publisher(self.journal, self.pumps, self.clock, threading.Event())
 
     def restart(self) -> None:
-        self.journal.close()  # what close() adds is a note that spares work; a crash is the same without it
+        self.journal.close()  # close() only adds a note that saves work; a crash ends the same without it
         self._open()
 
     def ask(self, prewrites: list[pb.Binlog], *named: str) -> set[Status]:
-        """What a feeder that reads `named` answers."""
+        """The answers of a feeder that reads `named`."""
         transactions = JournalTransactions(self.journal, known_sources(self.journal).union(named))
-        answers = [(transactions.answer(one.prewrite_key, 0), one.start_ts) for one in prewrites]
+        answers = [(transactions.answer(prewrite.prewrite_key, 0), prewrite.start_ts) for prewrite in prewrites]
         return {read_status(go_json(answer), start_ts) for answer, start_ts in answers}
 
     def rolled_back(self) -> list[int]:
-        return [one.start_ts for one in self.pumps.of_type(pb.Rollback)]
+        return [rollback.start_ts for rollback in self.pumps.of_type(pb.Rollback)]
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
     assert world.ask(world.chunks) == {Locked()}
     roll_back_removed_loads(world.journal, [OTHER])
     assert world.publisher.roll_back_previous() == 6
-    # Each pump of two hears of each transaction once.
-    assert world.rolled_back() == [one.start_ts for one in world.chunks for _ in range(2)]
+    # Each of the two pumps gets each rollback once.
+    assert world.rolled_back() == [chunk.start_ts for chunk in world.chunks for _ in range(2)]
     assert world.ask(world.chunks) == {RolledBack()}
     assert describe_removed(world.journal, [OTHER]) == [
         {
@@ -82,7 +82,7 @@ def test_the_load_of_a_removed_source_is_rolled_back_at_the_pumps_once(world: Wo
             "load": {"state": "rolled back", "rows": 3, "tables": 1, "tables_done": 0},
         }
     ]
-    # It begins anew when it comes back, and the registry still knows the folder for the newest one.
+    # It starts anew when it comes back, and the registry still has the folder as the newest one.
     assert (read_load_record(world.journal, LOADED), set(world.journal.read_positions())) == ({}, {OTHER})
     assert world.journal.load_tables(LOADED) == {}
     assert world.journal.last_commit_ts() == last
@@ -122,14 +122,14 @@ def test_a_removed_source_past_its_load_is_answered_for_and_keeps_its_position(w
     world.publisher.publish(OTHER, rows(9, 2), position(10))
     world.publisher.prewrite(UncommittedBatches(OTHER), rows(11, 2))
     prewrites = world.pumps.of_type(pb.Prewrite)[-4:]
-    places = world.journal.read_positions()
+    positions = world.journal.read_positions()
     world.restart()
     roll_back_removed_loads(world.journal, [LOADED])
     assert world.publisher.roll_back_previous() == 2
     commits = world.pumps.of_type(pb.Commit)[-2:]
-    assert world.ask(prewrites[:2]) == {Committed(one.commit_ts) for one in commits}
+    assert world.ask(prewrites[:2]) == {Committed(commit.commit_ts) for commit in commits}
     assert world.ask(prewrites[2:]) == {RolledBack()}
-    assert world.journal.read_positions() == places
+    assert world.journal.read_positions() == positions
     assert world.publisher.resend_commits() == 4
     (shown,) = describe_removed(world.journal, [LOADED])
     assert (shown["source"], shown["state"], shown["last_id"]) == (OTHER, "removed", "0-1-10")

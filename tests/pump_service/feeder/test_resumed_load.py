@@ -1,7 +1,7 @@
-"""A load that broke off goes on: what was read stays, and each place that is seen is a part of one state of the source.
+"""An interrupted load continues: chunks already read stay, each visible position is part of one state of the source.
 
-Drawn: tables of each kind of key, changes of their rows between and while snapshots are read (new keys, unique keys
-swapped, rows that move over the bounds of chunks, deletes and inserts again), DDL, and where the feeder is killed or
+Random: tables of each kind of key, changes of their rows between and during snapshots (new keys, unique keys
+swapped, rows that move across the bounds of chunks, deletes and inserts again), DDL, and where the feeder is killed or
 its connections are cut. What it published is then applied strictly, row by row.
 """
 
@@ -77,7 +77,7 @@ def small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Writer:
-    """Changes the source as drawn."""
+    """Changes the source at random."""
 
     server: MariaDb
     draw: random.Random
@@ -105,23 +105,23 @@ class Writer:
                     cursor.execute("COMMIT")
 
     def _statements(self, table: str) -> list[str]:
-        one, other = (self.draw.randrange(_KEYS) for _ in range(2))
+        first, other = (self.draw.randrange(_KEYS) for _ in range(2))
         key = TABLES[table][1]
         at = f"{DB}.{table}"
-        where = f"u = {one}"
+        where = f"u = {first}"
         return self.draw.choice(
             [
-                [f"INSERT INTO {at} VALUES ({key(one)}, {one}, 'new')"],
+                [f"INSERT INTO {at} VALUES ({key(first)}, {first}, 'new')"],
                 [f"DELETE FROM {at} WHERE {where}"],
                 [f"UPDATE {at} SET v = CONCAT(LEFT(v, 9), '{other}') WHERE {where}"],
-                # The key moves, mostly over the bound of a chunk; the unique key goes with another row.
+                # The key moves, mostly across the bound of a chunk; the unique key goes to another row.
                 [f"UPDATE {at} SET id = {key(other)} WHERE {where}"],
                 [
-                    f"UPDATE {at} SET u = -1 WHERE u = {one}",
-                    f"UPDATE {at} SET u = {one} WHERE u = {other}",
+                    f"UPDATE {at} SET u = -1 WHERE u = {first}",
+                    f"UPDATE {at} SET u = {first} WHERE u = {other}",
                     f"UPDATE {at} SET u = {other} WHERE u = -1",
                 ],
-                [f"DELETE FROM {at} WHERE {where}", f"INSERT INTO {at} VALUES ({key(one)}, {one}, 'again')"],
+                [f"DELETE FROM {at} WHERE {where}", f"INSERT INTO {at} VALUES ({key(first)}, {first}, 'again')"],
             ]
         )
 
@@ -145,7 +145,7 @@ class Writer:
 
 @dataclass
 class Replica:
-    """Applies strictly: what is inserted is not there, what is changed or deleted is there as it was."""
+    """Applies strictly: an inserted row must be absent, a changed or deleted one present as it was."""
 
     loaded: Loaded
     tables: dict[str, Counter[str]] = field(default_factory=dict)
@@ -156,18 +156,18 @@ class Replica:
         for change in decode_transaction(payload, 2, 1, state):
             table = state.table(change.table_id)
             assert table is not None
-            held = self.tables.setdefault(table.name, Counter())
+            counts = self.tables.setdefault(table.name, Counter())
             if change.before is not None:
                 before = json.dumps(change.before, sort_keys=True)
-                assert held[before], f"{table.name} has no {before}"
-                held[before] -= 1
+                assert counts[before], f"{table.name} has no {before}"
+                counts[before] -= 1
             if change.after is not None:
-                held[json.dumps(change.after, sort_keys=True)] += 1
+                counts[json.dumps(change.after, sort_keys=True)] += 1
         self._check_keys()
 
     def _check_keys(self) -> None:
-        for name, held in self.tables.items():
-            present = [json.loads(text) for text in held.elements()]
+        for name, counts in self.tables.items():
+            present = [json.loads(text) for text in counts.elements()]
             for column in ("u",) if name in ("keyless", "moment") else ("u", "id"):
                 values = Counter(row.get(column) for row in present if row.get(column) is not None)
                 twice = [value for value, count in values.items() if count > 1]
@@ -186,24 +186,30 @@ def source_rows(server: MariaDb, loaded: Loaded, name: str) -> Counter[str]:
 
 
 def follow(loaded: Loaded) -> None:
-    """Publish the log from the load's place to its end, as a worker does; it has rows only."""
-    place = loaded.journal.read_positions()["s1"].position
+    """Publish the log from the load's position to its end, as a worker does; it has rows only."""
+    position = loaded.journal.read_positions()["s1"].position
     with connect(loaded.source) as link:
         end = read_log_end(link)
-    source_log = open_log(loaded.source, SERVER_ID, place)
+    source_log = open_log(loaded.source, SERVER_ID, position)
     while source_log.position.gtids != end.gtids:
         batch = source_log.read(100, 1 << 20, 30.0)
-        assert all(one.statement is None for one in batch)
+        assert all(transaction.statement is None for transaction in batch)
         definition_of = partial(loaded.catalog.definition_of, "s1")
-        values = encode_transactions([one.changes for one in batch], definition_of, loaded.catalog.version)
-        found = [Outgoing(one.id, one.time_ms, value) for one, value in zip(batch, values, strict=True) if value]
-        if found:
-            loaded.publisher.publish("s1", found, batch[-1].end)
+        values = encode_transactions(
+            [transaction.changes for transaction in batch], definition_of, loaded.catalog.version
+        )
+        outgoing = [
+            Outgoing(transaction.id, transaction.time_ms, value)
+            for transaction, value in zip(batch, values, strict=True)
+            if value
+        ]
+        if outgoing:
+            loaded.publisher.publish("s1", outgoing, batch[-1].end)
     source_log.end()
 
 
 class Faults:
-    """The source is changed at the calls of the pumps; at some of them the feeder is killed, or its connections are."""
+    """Changes the source at the calls of the pumps; at some of them it kills the feeder or its connections."""
 
     def __init__(self, writer: Writer, draw: random.Random, times: int) -> None:
         self.writer, self.draw, self.left = writer, draw, times
@@ -222,9 +228,9 @@ class Faults:
             cursor.execute(
                 "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'"
             )
-            for (one,) in cursor.fetchall():
+            for (session,) in cursor.fetchall():
                 with suppress(err.Error):
-                    cursor.execute(f"KILL {one}")
+                    cursor.execute(f"KILL {session}")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -247,17 +253,17 @@ def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
     writer, pumps, clock = Writer(server, draw), DyingPumps(), CountingClock()
     writer.create()
     pumps.before = Faults(writer, draw, 3)
-    attempts, kept = 0, 0
+    attempts, stored_rows = 0, 0
     while True:
         attempts += 1
         with closing(Loaded(server, folder, pumps, clock, **{"chunk-rows": 7, "threads": 2})) as loaded:
             with suppress(KeyboardInterrupt, SourceUnavailable):
                 loaded.load()
                 break
-            kept = max(kept, read_load_record(loaded.journal, "s1")["rows"])
+            stored_rows = max(stored_rows, read_load_record(loaded.journal, "s1")["rows"])
             assert undecided(loaded.journal, pumps) >= len(list(loaded.journal.load_batches("s1")))
             is_read = LoadState(loaded.journal, "s1").is_read
-        if not is_read:  # else the log is read from before it
+        if not is_read:  # otherwise the log is read from before it
             writer.alter()
         writer.change(draw.randint(0, 10))
     pumps.before = lambda _: None
@@ -271,12 +277,12 @@ def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
         for name in TABLES:
             assert replica.rows(name) == source_rows(server, loaded, name), name
         assert undecided(loaded.journal, pumps) == 0
-    ids = Counter(one.prewrite_key.split(b"|", 2)[2] for one in committed(pumps))
+    ids = Counter(binlog.prewrite_key.split(b"|", 2)[2] for binlog in committed(pumps))
     assert max(ids.values()) == 1
 
 
 def undecided(journal: Journal, pumps: DyingPumps) -> int:
-    return sum(journal.outcome(one.start_ts) == -1 for one in pumps.of_type(pb.Prewrite))
+    return sum(journal.outcome(prewrite.start_ts) == -1 for prewrite in pumps.of_type(pb.Prewrite))
 
 
 def broken_off(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:
@@ -311,11 +317,11 @@ def test_chunks_are_not_read_twice_and_show_in_the_status_of_a_stopped_feeder(
     with closing(Loaded(either, tmp_path / "feeder", pumps, clock, **SMALL)) as loaded:
         loaded.load()
         assert loaded.progress[0].to_json()["by_table"][f"{DB}.t"]["chunks"] == 11
-        assert [one.to_json()["state"] for one in loaded.progress] == ["done"]
+        assert [progress.to_json()["state"] for progress in loaded.progress] == ["done"]
     done = [binlog for binlog in committed(pumps) if binlog.prewrite_value]
     # 40 rows of the first snapshot, a change and a row that left, 61 rows of the second.
-    assert [len(changes_of(one)) for one in done] == [10] * 4 + [1, 1] + [10] * 6 + [1]
-    assert [changes_of(one) for one in done[4:6]] == [["update"], ["delete"]]
+    assert [len(changes_of(binlog)) for binlog in done] == [10] * 4 + [1, 1] + [10] * 6 + [1]
+    assert [changes_of(binlog) for binlog in done[4:6]] == [["update"], ["delete"]]
     assert rows_of(pumps.of_type(pb.Prewrite)) == 101
 
 
@@ -332,11 +338,11 @@ def test_a_load_whose_log_was_purged_starts_again(either: MariaDb, tmp_path: Pat
     purge(either)
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
         loaded.load()
-        # A MySQL says that it is gone before anything is read.
+        # A MySQL reports that the log was purged before anything is read.
         assert len(loaded.progress) == (1 if isinstance(either, MySql) else 2)
     done = [binlog for binlog in committed(pumps) if binlog.prewrite_value]
     assert rows_of(done) == 70
-    assert {kind for one in done for kind in changes_of(one)} == {"insert"}
+    assert {kind for binlog in done for kind in changes_of(binlog)} == {"insert"}
 
 
 def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) -> None:
@@ -352,13 +358,13 @@ def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) 
     finally:
         execute(mysql, *(f"SET GLOBAL gtid_mode = {step}" for step in [*reversed(steps[:-1]), "ON"]))
     done = [binlog for binlog in committed(pumps) if binlog.prewrite_value]
-    kinds = Counter(kind for one in done for kind in changes_of(one))
+    kinds = Counter(kind for binlog in done for kind in changes_of(binlog))
     assert kinds == {"insert": 100, "delete": 5}
     execute(mysql, f"DROP DATABASE {DB}")
 
 
 def test_a_refused_load_is_rolled_back_completely(either: MariaDb, tmp_path: Path) -> None:
-    """What can never be committed must not hold the pumps' watermark."""
+    """What can never be committed must not block the pumps' watermark."""
     pumps, clock = DyingPumps(), CountingClock()
     broken_off(either, tmp_path, pumps, clock)
     execute(either, f"CREATE TABLE {DB}.other (id INT) ENGINE = MyISAM")

@@ -39,14 +39,14 @@ BASE = (
 
 @pytest.fixture
 def followed(empty_mariadb: MariaDb) -> Iterator[Followed]:
-    found = Followed(empty_mariadb, Flavor.MARIADB, published=False)
-    found.run("CREATE DATABASE test", "CREATE DATABASE s1", db="")
-    yield found
-    found.close()
+    copy = Followed(empty_mariadb, Flavor.MARIADB, published=False)
+    copy.run("CREATE DATABASE test", "CREATE DATABASE s1", db="")
+    yield copy
+    copy.close()
 
 
 def applied(followed: Followed, skip: int) -> list[str]:
-    """The texts that run at the target for the changes behind the first `skip`, without their spaces at the ends."""
+    """The texts that run at the target for the changes after the first `skip`, stripped."""
     state, texts = SchemaState(), []
     for number, raw in enumerate(followed.jobs):
         job, change = DdlJob.from_dict(raw), followed.changes[number]
@@ -85,5 +85,5 @@ def test_vectors_of_dm(followed: Followed, statement: str, texts: list[str]) -> 
     followed.run(*BASE, db="test")
     skip = len(followed.jobs)
     followed.run(statement, db="test")
-    found = applied(followed, skip)
-    assert [text[: len(start)] for text, start in zip(found, texts, strict=True)] == texts, found
+    actual = applied(followed, skip)
+    assert [text[: len(start)] for text, start in zip(actual, texts, strict=True)] == texts, actual

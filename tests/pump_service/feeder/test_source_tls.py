@@ -1,4 +1,4 @@
-"""Sources and trackers by TLS: the log, the checks and the scratch databases of servers that take nothing else."""
+"""Sources and trackers over TLS: the log, the checks and the scratch databases of servers that accept nothing else."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
 
 @pytest.fixture
 def mysql_by_tls(files: Tls, mysql: MySql) -> Iterator[MySql]:
-    """The session's server with the test's certificate in the place of the one that it made for itself."""
+    """The session's server with the test's certificate instead of the one that it generated."""
     before = [("ssl_ca", "ca.pem"), ("ssl_cert", "server-cert.pem"), ("ssl_key", "server-key.pem")]
     for names in [(name.replace("-", "_"), str(file)) for name, file in named(files)], before:
         execute(mysql, *(f"SET GLOBAL {name} = '{file}'" for name, file in names), "ALTER INSTANCE RELOAD TLS")
@@ -47,14 +47,14 @@ def mysql_by_tls(files: Tls, mysql: MySql) -> Iterator[MySql]:
 
 @pytest.fixture(params=["mariadb_by_tls", "mysql_by_tls"])
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    """Each server with a user who needs TLS and a certificate of his own."""
-    found: MariaDb = request.getfixturevalue(request.param)
+    """Each server with a user who needs TLS and a client certificate."""
+    source: MariaDb = request.getfixturevalue(request.param)
     execute(
-        found, "CREATE USER tls IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO tls WITH GRANT OPTION",
+        source, "CREATE USER tls IDENTIFIED BY 'secret' REQUIRE X509", "GRANT ALL ON *.* TO tls WITH GRANT OPTION",
         "CREATE DATABASE secure", "CREATE TABLE secure.t (id INT PRIMARY KEY, v LONGBLOB)",
     )  # fmt: skip
-    yield found
-    execute(found, "DROP USER tls", "DROP DATABASE secure")
+    yield source
+    execute(source, "DROP USER tls", "DROP DATABASE secure")
 
 
 def named(files: Tls) -> list[tuple[str, Path | None]]:
@@ -74,7 +74,7 @@ def test_a_log_is_read_by_tls_whatever_its_size(server: MariaDb, files: Tls) -> 
         *(f"INSERT INTO secure.t VALUES ({n}, 'small')" for n in range(2, 40)),
     )  # fmt: skip
     seen = transactions_until_now(server, start, security=security(files), **USER)
-    assert [len(one.changes) for one in seen] == [1] * 39
+    assert [len(transaction.changes) for transaction in seen] == [1] * 39
     assert len(seen[0].changes[0].rows) > 20_000_000
     with closing(connect(source_of(server, security=security(files), **USER))) as link:
         assert ask(link, "SHOW SESSION STATUS LIKE 'Ssl_version'")[0][1].startswith("TLSv1")
@@ -83,8 +83,8 @@ def test_a_log_is_read_by_tls_whatever_its_size(server: MariaDb, files: Tls) -> 
 def test_a_tracker_by_tls_and_the_checks_of_both(server: MariaDb, files: Tls) -> None:
     at = {"host": server.host, "port": server.port, "security": security(files), **USER}
     report = run_checks(FeederFile.model_validate({"tracker": at, "source": [{"name": "s1", **at}]}))
-    assert [one for _, one in report if one.verdict == "fail"] == []
-    assert [one.found[:4] for _, one in report if one.check == "TLS"] == ["TLSv"]
+    assert [finding for _, finding in report if finding.verdict == "fail"] == []
+    assert [finding.found[:4] for _, finding in report if finding.check == "TLS"] == ["TLSv"]
     flavor = Flavor.MARIADB if server.name == "mariadb" else Flavor.MYSQL
     tracker = ScratchServer("tls", flavor, tracker_arguments(Tracker.model_validate(at)))
     with closing(tracker):

@@ -1,4 +1,4 @@
-"""A tracker that goes away at any moment of a DDL: the definitions are those of a tracker that stayed."""
+"""A tracker that fails at any point of a DDL: the definitions are those of a tracker that did not fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOMENTS = ("before", "in the middle of", "after")
 @dataclass
 class Breaker:
     """Breaks the tracker's connection at its `at`-th command from now: before it is sent, before its answer is read
-    (the server may have carried it out or not), or behind it."""
+    (the server may have executed it or not), or after it."""
 
     at: int = 0
     moment: str = ""
@@ -83,7 +83,7 @@ class Tracked:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """What is followed in it is forgotten; the tracker is left as it is then, and made anew."""
+        """What is followed within is undone; the tracker is left as it is then, and rebuilt."""
         follower = self.catalog._followers[self.source]
         undo, online = self.catalog._writer.save_state(), dict(follower.online)
         follower.invalidate_tracker()
@@ -93,7 +93,7 @@ class Tracked:
         follower.invalidate_tracker()
 
     def follow(self, text: str) -> list[str]:
-        """The jobs that are published."""
+        """Follow a statement; returns the jobs that are published."""
         changes = self.catalog.follow(self.source, Statement("shop", text, Session(timestamp_us=1)))
         return [repr(change.body).replace(self.source, "SOURCE") for change in changes]
 
@@ -135,7 +135,7 @@ def test_the_tracker_goes_away_before_in_and_after_each_command(
 
 
 def followed_at_last(tracked: Tracked, text: str, breaker: Breaker, at: int, moment: str) -> list[str]:
-    """As the worker does it: again and again until the tracker is there."""
+    """Retry until the tracker is there, as the worker does."""
     version = tracked.catalog.version
     breaker.arm(at, moment)
     for _ in range(3):
@@ -186,16 +186,16 @@ def test_no_source_drops_databases_of_another_one_at_the_tracker(
     names: tuple[str, str], empty_mariadb: MariaDb
 ) -> None:
     trackers = [Tracked(empty_mariadb, name) for name in names]
-    for one in trackers:
-        one.follow("CREATE DATABASE shop")
-    for one in trackers:
-        one.catalog._followers[one.source].invalidate_tracker()
-        one.follow("CREATE TABLE t (id INT PRIMARY KEY)")
+    for tracker in trackers:
+        tracker.follow("CREATE DATABASE shop")
+    for tracker in trackers:
+        tracker.catalog._followers[tracker.source].invalidate_tracker()
+        tracker.follow("CREATE TABLE t (id INT PRIMARY KEY)")
     prefix = SCRATCH_PREFIX.replace("_", "\\_")
     assert len(rows(empty_mariadb, f"SHOW DATABASES LIKE '{prefix}%'")) == 2
-    for one in trackers:
-        one.follow("DROP TABLE t")
-        one.tracker.close()
+    for tracker in trackers:
+        tracker.follow("DROP TABLE t")
+        tracker.tracker.close()
 
 
 def test_two_sessions_of_one_source_are_distinguished(
@@ -207,8 +207,8 @@ def test_two_sessions_of_one_source_are_distinguished(
     with pytest.raises(SourceUnavailable, match="another session") as waits:
         twin.follow(SCRIPT[0])
     lock = f"'{SCRATCH_PREFIX}broken__'"
-    (held,) = rows(empty_mariadb, f"SELECT IS_USED_LOCK({lock})")
-    assert waits.value.where["session"] == str(held[0])
-    execute(empty_mariadb, f"KILL {held[0]}", f"SELECT GET_LOCK({lock}, 60)", f"SELECT RELEASE_LOCK({lock})")
+    (connection_id,) = rows(empty_mariadb, f"SELECT IS_USED_LOCK({lock})")
+    assert waits.value.where["session"] == str(connection_id[0])
+    execute(empty_mariadb, f"KILL {connection_id[0]}", f"SELECT GET_LOCK({lock}, 60)", f"SELECT RELEASE_LOCK({lock})")
     assert len(twin.follow(SCRIPT[0])) == 1
     twin.tracker.close()

@@ -1,4 +1,4 @@
-"""A worker over a log in memory: batches, statements alone, what is waited for and what ends it."""
+"""A worker over a log in memory: batches, statements on their own, what is waited for and what stops it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TABLE_ID = 105
 
 
 class MemoryLog:
-    """What tests put into it, batch by batch."""
+    """The transactions that tests put into it, batch by batch."""
 
     def __init__(self) -> None:
         self.batches: queue.Queue[list[SourceTransaction] | Exception] = queue.Queue()
@@ -67,7 +67,7 @@ def table() -> TableDef:
 
 
 class MemoryCatalog:
-    """One table; each statement is one change, those that begin with `--` are none."""
+    """One table; each statement is one change, except those that start with `--`."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -81,7 +81,7 @@ class MemoryCatalog:
     def follow_all(self, source: str, statements: Iterable[Statement]) -> list[SchemaChange]:
         if self.failures:
             raise self.failures.pop(0)
-        return [change for one in statements for change in self.follow(source, one)]
+        return [change for statement in statements for change in self.follow(source, statement)]
 
     def follow(self, source: str, statement: Statement) -> list[SchemaChange]:
         self.followed.append(statement.text)
@@ -121,8 +121,8 @@ class World:
     def settle(self, offset: int) -> None:
         """Wait until the position is at `offset`."""
         for _ in range(6000):
-            place = self.journal.read_positions().get(SOURCE)
-            if place is not None and place.position.offset == offset:
+            read_position = self.journal.read_positions().get(SOURCE)
+            if read_position is not None and read_position.position.offset == offset:
                 return
             assert self.worker.state != "failed", self.worker.failure
             threading.Event().wait(0.01)
@@ -139,7 +139,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def rows(number: int, ids: Sequence[int] = (1,), name: str = "t") -> SourceTransaction:
     event = TableMap(9, "app", name, bytes([t.LONG]), (0,), (False,))
-    image = b"".join(b"\0" + one.to_bytes(4, "little") for one in ids)
+    image = b"".join(b"\0" + number.to_bytes(4, "little") for number in ids)
     changes = (RowsEvent(RowKind.INSERT, event, b"", b"\1", image),)
     return SourceTransaction(f"0-1-{number}", 1000 + number, position(number), changes, size=100)
 
@@ -151,17 +151,17 @@ def statement(number: int, text: str) -> SourceTransaction:
 
 
 def ids_of(binlogs: Sequence[pb.Binlog]) -> list[str]:
-    return [(read_key(one.prewrite_key) or (0, ""))[1].split("|")[1] for one in binlogs]
+    return [(read_key(binlog.prewrite_key) or (0, ""))[1].split("|")[1] for binlog in binlogs]
 
 
 def test_rows_travel_together_and_statements_alone_in_the_sources_order(world: World) -> None:
     world.feed(rows(1), rows(2, (5, 6)), statement(3, "CREATE TABLE u (a INT)"), rows(4), rows(5))
     world.settle(5)
-    commits = sorted(world.pumps.of_type(pb.Commit), key=lambda one: one.commit_ts)
+    commits = sorted(world.pumps.of_type(pb.Commit), key=lambda commit: commit.commit_ts)
     assert ids_of(commits) == [f"0-1-{n}" for n in range(1, 6)]
-    values = [pb.PrewriteValue.FromString(one.prewrite_value) for one in world.pumps.of_type(pb.Prewrite)]
+    values = [pb.PrewriteValue.FromString(prewrite.prewrite_value) for prewrite in world.pumps.of_type(pb.Prewrite)]
     # the version of the last DDL that is published: the rows of table ids come with it
-    assert [one.schema_version for one in values] == [7, 7, 0, 8, 8]
+    assert [value.schema_version for value in values] == [7, 7, 0, 8, 8]
     assert [len(value.mutations[0].inserted_rows) for value in values if value.mutations] == [1, 2, 1, 1]
     assert [job["query"] for job in world.journal.jobs()] == ["CREATE TABLE u (a INT)"]
     counts = world.worker.counts
@@ -236,7 +236,7 @@ def test_the_page_of_metrics(world: World) -> None:
     assert shown["binlake_feeder_rows_total"] == "3"
     assert shown["binlake_feeder_batches_total"] == "1"
     assert shown["binlake_feeder_last_transaction_seconds"] == "1.002"
-    # nobody told the publisher that the commits are stored
+    # nobody informed the publisher that the commits are stored
     assert lines['binlake_feeder_unsent_batches{source="shard-1"}'] == "1"
     assert lines['binlake_feeder_retries_total{source="shard-1"}'] == "0"
     assert shown["binlake_feeder_retries_total"] == "0"

@@ -27,22 +27,22 @@ Shown = dict[str, Counter[str]]
 
 
 def trade(shop: Shop, changes: int) -> int:
-    """A window of random changes, keys moved and keyless rows among them; applied to the target; its end."""
+    """Apply a window of random changes, with moved keys and rows without a key, to the target; returns its end."""
     w, chance = shop.workload, shop.chance
     for _ in range(changes):
         name = chance.choice(["item", "pair", "log", "types"])
         row = dict(chance.choice(shop.rows(name)))
-        what = chance.choice(["insert", "update", "delete", "move"])
+        change = chance.choice(["insert", "update", "delete", "move"])
         txn = w.begin()
-        if what == "delete" or name == "log":
+        if change == "delete" or name == "log":
             txn.delete("shop", name, **row)
-        if what == "insert" or name == "log":
+        if change == "insert" or name == "log":
             new = {"n": str(chance.randint(1000, 9999))} if "id" not in row else {"id": str(chance.randint(1000, 9999))}
             txn.insert("shop", name, **{**row, **new, **({"name": None} if "name" in row else {})})
-        elif what == "update":
+        elif change == "update":
             last = w.table("shop", name).row_columns[-1].name
             txn.update("shop", name, row, **{last: None})
-        elif what == "move":
+        elif change == "move":
             key = "id" if "id" in row else "n"
             txn.update("shop", name, row, **{key: str(chance.randint(1000, 9999))})
         txn.commit()
@@ -65,7 +65,7 @@ def test_an_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop:
     shop.spoil(40)
     before = wrong(shop)
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
-    # What the range touched is right, what it did not touch is as it was.
+    # Rows of the range are right, all others are as they were.
     assert wrong(shop) == before - keys
     assert done.keys >= len(keys)
     repair_range(shop.lake.replication, progress(shop, 0, shop.lake.hi))
@@ -74,8 +74,8 @@ def test_an_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop:
 
 
 def wrong(shop: Shop) -> set[str]:
-    """Keys of the target that are not as they must be."""
-    return {one.key for one in verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).differences}
+    """Keys of the target whose rows are wrong."""
+    return {difference.key for difference in verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).differences}
 
 
 def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
@@ -99,17 +99,17 @@ def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
     done = repair_range(shop.lake.replication, progress(shop, lo, hi))
     assert done.different > 0
     assert progress(shop, lo, hi).remaining() == []
-    present = {one.key for one in shop.changes(lo, hi)}
-    found = verify(shop.lake.replication)
-    assert not {one.key for one in found.differences} & present
-    assert {one.kind for one in found.differences} == {"missing"}
+    present = {change.key for change in shop.changes(lo, hi)}
+    verified = verify(shop.lake.replication)
+    assert not {difference.key for difference in verified.differences} & present
+    assert {difference.kind for difference in verified.differences} == {"missing"}
     assert all(not (shown - right[name]) for name, shown in shop.shown().items())
     progress(shop, lo, hi).finish({})
     assert len(progress(shop, lo, hi).remaining()) == 2
 
 
 def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
-    # R-18: another key, a table made anew, one that is gone
+    # R-18: another key, a recreated table, a dropped one
     lo = shop.ts
     w = shop.workload
     hi = trade(shop, 20)
@@ -129,7 +129,7 @@ def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
 
 
 def test_a_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, tmp_path: Path) -> None:
-    # R-34: rows that it never saw are not too much
+    # R-34: rows that it never saw are not extra
     server.wipe()
     w = Workload()
     w.create_database("shop")
@@ -146,10 +146,10 @@ def test_a_lake_that_starts_late_judges_only_rows_it_has_seen(server: MariaDb, t
     fill(server, w)
     set_checkpoint(server, ts)
     execute(server, "UPDATE shop.t SET n = 7 WHERE id IN (1, 2)", "DELETE FROM shop.log", "DELETE FROM shop.late")
-    found = verify(lake.replication)
-    assert {table.table: bool(table.inexact) for table in found.tables} == {"t": True, "log": True, "late": False}
-    assert [str(one) for one in found.differences] == ['shop.late ["1"]: missing']
-    assert not found.whole
+    verified = verify(lake.replication)
+    assert {table.table: bool(table.inexact) for table in verified.tables} == {"t": True, "log": True, "late": False}
+    assert [str(difference) for difference in verified.differences] == ['shop.late ["1"]: missing']
+    assert not verified.whole
     done = repair_range(lake.replication, BackfillProgress(WindowLog(lake.paths), "test", lo, ts))
     assert done.unknown == ["shop.log"]
     assert rows(server, "SELECT * FROM shop.t ORDER BY id") == [(0, 0), (1, 100), (2, 7), (3, 3), (4, 4)]
@@ -182,7 +182,7 @@ def test_nothing_is_undone_in_a_table_with_columns_of_its_own(shop: Shop) -> Non
 
 
 def test_an_undo_never_removes_a_later_row_that_reused_its_unique_value(shop: Shop) -> None:
-    # R-13: key 5000 is none of the range's, so only the server can know
+    # R-13: key 5000 is outside the range, so only the server can detect it
     lo, w, item = shop.ts, shop.workload, dict(shop.rows("item")[0])
     w.begin().delete("shop", "item", **item).commit()
     hi = shop.lake.land()
@@ -231,7 +231,7 @@ def test_a_range_with_a_ddl_is_not_undone(shop: Shop) -> None:
 
 
 def test_a_range_with_a_statement_of_the_targets_own_is_not_undone_there(shop: Shop) -> None:
-    # U-15: it stands in no definition of the source's
+    # U-15: the column is in no definition of the source
     lo = shop.ts
     row = dict(shop.rows("item")[0])
     shop.workload.begin().update("shop", "item", row, n="100").commit()
@@ -271,33 +271,35 @@ def test_the_command_runs_alone_and_reports_to_programs(
     lo, hi = shop.ts, trade(shop, 15)
     file, result = tmp_path / "demo.toml", tmp_path / "result.json"
     file.write_text(replication_toml(shop.lake.replication))
-    given = ["--replication", str(file), "--from", str(lo), "--to", str(hi), "--result", str(result)]
+    arguments = ["--replication", str(file), "--from", str(lo), "--to", str(hi), "--result", str(result)]
     right = shop.shown()
     execute(shop.server, "DELETE FROM shop.item", "DELETE FROM shop.log")
-    assert main(["backfill", "repair", *given, "--output", "json"]) == 0
-    told = json.loads(result.read_text())["results"][0]
-    assert (told["state"], told["lo"], told["hi"]) == ("done", str(lo), str(hi))
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [told]
-    # What was compared with the lake, and what got rows.
-    looked, wrote = ([one["table"] for one in told["detail"]["lineage"][side]] for side in ("read", "wrote"))
+    assert main(["backfill", "repair", *arguments, "--output", "json"]) == 0
+    repaired = json.loads(result.read_text())["results"][0]
+    assert (repaired["state"], repaired["lo"], repaired["hi"]) == ("done", str(lo), str(hi))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [repaired]
+    # What was compared with the lake, and which tables were written.
+    looked, wrote = ([entry["table"] for entry in repaired["detail"]["lineage"][side]] for side in ("read", "wrote"))
     assert (set(wrote), set(wrote) <= set(looked)) == ({"item", "log"} & set(looked), True)
     assert wrote
     item = shop.workload.table("shop", "item")
-    written = {one["table"]: [name for name, _ in one["columns"]] for one in told["detail"]["lineage"]["wrote"]}
+    written = {
+        entry["table"]: [name for name, _ in entry["columns"]] for entry in repaired["detail"]["lineage"]["wrote"]
+    }
     assert written.get("item") in (None, [column.name for column in item.columns])
     assert all(not (shown - right[name]) for name, shown in shop.shown().items())
     with hold_target(shop.lake.replication, 0):
-        assert main(["backfill", "repair", *given, "--wait", "0"]) == 1
+        assert main(["backfill", "repair", *arguments, "--wait", "0"]) == 1
     assert json.loads(result.read_text())["error"]["class"] == LeaseHeld.__name__
     undo = tmp_path / "undo.sql"
     shop.refill()
-    assert main(["backfill", "rollback", *given, "--write-to", "file", "--file", str(undo)]) == 0
+    assert main(["backfill", "rollback", *arguments, "--write-to", "file", "--file", str(undo)]) == 0
     assert "lineage" not in json.loads(result.read_text())["results"][0]["detail"]
     assert shop.shown() == right
-    # It is no fix: what it leads to is not the source.
+    # It is not a fix: it does not lead to the source's state.
     assert main(["repair", "--replication", str(file), "--from-file", str(undo)]) == 1
-    assert main(["backfill", "repair", *given[:4], "--to", str(hi + 1)]) == 1
-    assert main(["backfill", "rollback", *given, "--write-to", "target"]) == 0
+    assert main(["backfill", "repair", *arguments[:4], "--to", str(hi + 1)]) == 1
+    assert main(["backfill", "rollback", *arguments, "--write-to", "target"]) == 0
     (undone,) = json.loads(result.read_text())["results"]
     changed = {change.table for change in shop.changes(lo, hi)}
-    assert {one["table"] for one in undone["detail"]["lineage"]["wrote"]} == changed
+    assert {entry["table"] for entry in undone["detail"]["lineage"]["wrote"]} == changed

@@ -1,4 +1,4 @@
-"""One transaction repaired by its commit_ts, the record of it, and the JSON of every command over one lake."""
+"""One transaction repaired by its commit_ts, the record of it, and the JSON of every command on one lake."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     w.begin().update("shop", "item", old[0], n=501).commit()
     ts = w.begin().update("shop", "item", old[1], n=502).delete("shop", "item", **old[2]).commit()
     shop.lake.land()
-    # The target has none of it.
+    # The target has none of its rows.
     set_checkpoint(shop.server, shop.lake.hi)
     left, *mended = (f'["{row["id"]}"]' for row in old)
     assert wrong(shop) == {left, *mended}
     file = tmp_path / "demo.toml"
     file.write_text(replication_toml(shop.lake.replication))
-    given = ["--replication", str(file)]
-    said = told(capsys, "backfill", "repair", *given, "--commit-ts", str(ts))
-    assert [(one["lo"], one["hi"], one["detail"]["keys"]) for one in said] == [(str(ts - 1), str(ts), 2)]
+    arguments = ["--replication", str(file)]
+    shown = told(capsys, "backfill", "repair", *arguments, "--commit-ts", str(ts))
+    assert [(entry["lo"], entry["hi"], entry["detail"]["keys"]) for entry in shown] == [(str(ts - 1), str(ts), 2)]
     assert wrong(shop) == {left}
     (notice,) = notices_view(WindowLog(shop.lake.paths))
     assert (notice["what"], notice["window"]) == ("backfill", f"{ts - 1}-{ts}")
     assert json.loads(notice["text"])["different"] == 2
     for words in (["--commit-ts", str(ts), "--to", str(ts)], ["--from", "0"]):
-        assert main(["backfill", "repair", *given, *words]) == 1
+        assert main(["backfill", "repair", *arguments, *words]) == 1
     # Whatever a command prints of this lake and target: no number that a browser would round.
     id_ = str(old[1]["id"])
     for command in (["audit", "row", "shop.item", id_], ["audit", "table", "shop.item", "--at", str(ts)],
                     ["audit", "sql", "--table", "shop.item"], ["window", "list"], ["checkpoint", "show"],
                     ["verify"], ["recover"], ["preflight"]):  # fmt: skip
-        assert rounded(told(capsys, *command, *given)) == []
+        assert rounded(told(capsys, *command, *arguments)) == []
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -41,12 +41,12 @@ def table(tmp_path: Path) -> Callable[[Shop | TinyLake], Run]:
 
 
 def consistent(server: MariaDb) -> bool:
-    found = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")
-    return bool(json.loads(found[0][0])["consistent"])
+    checkpoints = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")
+    return bool(json.loads(checkpoints[0][0])["consistent"])
 
 
 def go_on(shop: Shop) -> None:
-    """A window of changes of `item` and `pair` that reaches the target but for `item`, which is set aside."""
+    """Apply a window of changes of `item` and `pair` to the target, except for `item`, which is set aside."""
     w = shop.workload
     item, gone = dict(shop.rows("item")[0]), dict(shop.rows("item")[1])
     w.begin().update("shop", "item", item, n="77").delete("shop", "item", **gone).commit()
@@ -75,10 +75,10 @@ def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again
     assert command("list") == 0
     assert "[red]full" in capsys.readouterr().out
 
-    # The others are compared as ever; of this one nothing is said but that it is set aside.
-    found = verify(shop.lake.replication, VerifyOptions(chunk_rows=7))
-    assert {one.table for one in found.tables if one.inexact} == {"item"}
-    assert found.equal
+    # The others are compared as usual; this one is only reported as set aside.
+    verified = verify(shop.lake.replication, VerifyOptions(chunk_rows=7))
+    assert {table.table for table in verified.tables if table.inexact} == {"item"}
+    assert verified.equal
 
     assert command("back", *ITEM, "--output", "json") == 0
     [result] = json.loads(capsys.readouterr().out)
@@ -86,8 +86,10 @@ def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again
     assert consistent(shop.server)
     assert command("list") == 3
     assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
-    told = [(e["state"], json.loads(e["detail"])["table"]) for e in WindowLog(shop.lake.paths).events(stage="aside")]
-    assert told == [("set-aside", "shop.item"), ("back", "shop.item")]
+    reported = [
+        (e["state"], json.loads(e["detail"])["table"]) for e in WindowLog(shop.lake.paths).events(stage="aside")
+    ]
+    assert reported == [("set-aside", "shop.item"), ("back", "shop.item")]
 
 
 def test_a_table_that_was_missing_comes_back_with_all_its_rows(shop: Shop, table: Callable[[Shop], Run]) -> None:
@@ -160,7 +162,7 @@ def test_unknown_names_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> 
 
 @pytest.fixture
 def old(tmp_path: Path, empty_server: MariaDb) -> TinyLake:
-    """A lake that begins behind the table's first rows."""
+    """A lake that starts after the table's first rows."""
     work = Workload()
     work.create_database("shop")
     work.create_table("shop", "item", [integer("id"), text("name")], ["id"])
@@ -189,7 +191,7 @@ def test_a_table_that_the_lake_has_in_part_needs_a_confirmation_of_the_rest(
     assert "--rows-are-there" in stop.value.hint
     assert command("back", *ITEM, "--rows-are-there") == 0
     assert rows(empty_server, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
-    # Of rows without a key nobody can tell how many there were.
+    # Without a key nobody can tell how many equal rows there were.
     with pytest.raises(ConfigError, match="without a key"):
         bring(old, "log", rows_are_there=True)
     assert not consistent(empty_server)

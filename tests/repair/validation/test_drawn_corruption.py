@@ -1,4 +1,4 @@
-"""Drawn windows, drawn damage at the target: validation names the damaged rows that a window touched, and no other."""
+"""Random windows and damage at the target: validation names the damaged rows that a window touched, and no other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Found = set[tuple[str, str, str]]
 
 
 class World:
-    """Changes rows as drawn, and damages the target's."""
+    """Changes rows at random, and damages the target's."""
 
     def __init__(self, shop: Shop, seed: int) -> None:
         self.draw, self.watched, self.shop = random.Random(seed), Watched(shop), shop
@@ -40,10 +40,10 @@ class World:
             new = self._new(table)
             w.begin().update("shop", table, row, **{name: new[name] for name in others if name in new}).commit()
         elif kind == "move":
-            # Of a key of letters: one that its collation takes for the same, at times.
+            # A text key: sometimes one that its collation considers equal.
             new, key = self._new(table), self._columns(table)[0]
             new[key] = str(row[key]).swapcase() if table == "ci" and self.draw.random() < 0.5 else new[key]
-            if new[key] not in {one[key] for one in rows}:
+            if new[key] not in {row[key] for row in rows}:
                 w.begin().update("shop", table, row, **{key: new[key]}).commit()
         else:
             w.begin().delete("shop", table, **row).commit()
@@ -51,7 +51,7 @@ class World:
                 w.begin().insert("shop", table, **row).commit()
 
     def damage(self) -> dict[str, list[dict[str, str | None]]]:
-        """The target's rows: those of the source, but for a few that are gone, changed, swapped or back again."""
+        """The target's rows: those of the source, except a few that are deleted, changed, swapped or restored."""
         there = {name: [dict(row) for row in self.shop.rows(name)] for name in TABLES}
         for _ in range(self.draw.randint(2, 9)):
             table = self.draw.choice(TABLES)
@@ -62,7 +62,7 @@ class World:
                     **{name: None for name in self._columns(table)},
                     **{k: _text(v) for k, v in self._new(table).items()},
                 }
-                gone = [one for one in self.touched if one[0] == table and not self._has(rows, table, one[1])]
+                gone = [key for key in self.touched if key[0] == table and not self._has(rows, table, key[1])]
                 if table == "item" and gone:
                     extra[key] = self.draw.choice(gone)[1][2:-2]
                 rows.append(extra)
@@ -72,7 +72,9 @@ class World:
                 row = self.draw.choice(rows)
                 row[last] = {"n": "4711", "doc": '{"spoilt": 1}'}.get(last, "spoilt")
                 if table == "types":
-                    name, value = self.draw.choice([one for one in types_row(self.draw, 1).items() if one[0] != "id"])
+                    name, value = self.draw.choice(
+                        [column for column in types_row(self.draw, 1).items() if column[0] != "id"]
+                    )
                     row[name] = _text(value)
             elif len(rows) > 1:
                 one, other = self.draw.sample(rows, 2)
@@ -85,16 +87,16 @@ class World:
             self.change()
         self.watched.apply()
         versions = self.shop.changes(lo, self.watched.lake.hi)
-        texts = {(one.table, key) for one in versions for key in (one.key, one.new_key) if key}
-        self.touched = {one for one in texts if one[0] in TABLES}
+        texts = {(change.table, key) for change in versions for key in (change.key, change.new_key) if key}
+        self.touched = {key for key in texts if key[0] in TABLES}
 
     def wrong(self, there: dict[str, list[dict[str, str | None]]]) -> Found:
-        """All that differs, by the model."""
-        told = {name: self.shop._told(name, rows) for name, rows in there.items()}
-        return {(name, key, kind) for name, one in told.items() for key, kind in one}
+        """All differences, by the model."""
+        differences = {name: self.shop._told(name, rows) for name, rows in there.items()}
+        return {(name, key, kind) for name, keys in differences.items() for key, kind in keys}
 
     def named(self) -> Found:
-        return {(one.table, one.key, one.kind) for one in Ledger(self.watched.lake.paths).entries(("new",))}
+        return {(entry.table, entry.key, entry.kind) for entry in Ledger(self.watched.lake.paths).entries(("new",))}
 
     def _columns(self, table: str) -> list[str]:
         return [column.name for column in self.shop.workload.table("shop", table).row_columns]
@@ -131,8 +133,8 @@ def drawn(first_shop: Shop, tmp_path: Path) -> Callable[[int], None]:
             there = world.damage()
             world.shop.refill(there)
             done = world.watched.run()
-            # What was wrong before is looked at again, wherever it is.
-            expected = {one for one in world.wrong(there) if one[:2] in world.touched | before}
+            # Rows that were wrong before are compared again, wherever they are.
+            expected = {difference for difference in world.wrong(there) if difference[:2] in world.touched | before}
             assert world.named() == expected, seed
             assert (done.state, done.compared) == ("done", len(world.touched | before)), seed
         world.shop.refill()

@@ -1,4 +1,4 @@
-"""The ledger of validation: what an entry becomes by each word about its row."""
+"""The ledger of validation: how each result about its row changes an entry."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def paths(tmp_path: Path, table: Kept) -> LakePaths:
 
 
 def told(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
-    return [(one.status, one.against, one.key, one.number, one.times) for one in ledger.entries()]
+    return [(entry.status, entry.against, entry.key, entry.number, entry.times) for entry in ledger.entries()]
 
 
 def counts(ledger: Ledger) -> list[int]:
     statuses: list[Status] = ["pending", "new", "ignored", "resolved"]
-    assert [len(ledger.entries((one,))) for one in statuses] == [ledger.count(one) for one in statuses]
-    return [ledger.count(one) for one in statuses]
+    assert [len(ledger.entries((status,))) for status in statuses] == [ledger.count(status) for status in statuses]
+    return [ledger.count(status) for status in statuses]
 
 
 def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
@@ -62,11 +62,11 @@ def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     for entry in (WAITS, A, B, A):
         ledger.put(entry)
     assert told(ledger) == [("new", "lake", "a", 1, 2), ("new", "lake", "b", 2, 1), ("pending", "source", "a", 0, 1)]
-    assert [one.key for one in ledger.new_errors()] == ["a", "b"]
+    assert [entry.key for entry in ledger.new_errors()] == ["a", "b"]
     ledger.save()
     again = Ledger(paths)
     again.put(replace(A, key="c"))
-    assert [one.number for one in again.new_errors()] == [1, 2, 3]
+    assert [entry.number for entry in again.new_errors()] == [1, 2, 3]
     found = again.get(WAITS.entry_key)
     assert found is not None
     assert found.known_proof is not None
@@ -92,20 +92,20 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
     ledger = Ledger(paths)
     ledger.put(A)
     ledger.put(B)
-    assert [one.key for one in ledger.mark([1], "ignored")] == ["a"]
+    assert [entry.key for entry in ledger.mark([1], "ignored")] == ["a"]
     ledger.put(A)
     assert counts(ledger) == [0, 1, 1, 0]
-    # Of all only what is new.
-    assert [one.key for one in ledger.mark(None, "resolved")] == ["b"]
+    # Without numbers: only new ones.
+    assert [entry.key for entry in ledger.mark(None, "resolved")] == ["b"]
     assert counts(ledger) == [0, 0, 1, 1]
     assert ledger.settle(A.entry_key) is False
     assert ledger.settle(A.entry_key) is False
     assert counts(ledger) == [0, 0, 0, 2]
     assert ledger.put(B).status == "new"
     assert counts(ledger) == [0, 1, 0, 1]
-    # All that is not new; by number anything.
-    assert [one.key for one in ledger.clear(None)] == ["a"]
-    assert [one.key for one in ledger.clear([2])] == ["b"]
+    # Without numbers: all that are not new; with numbers: any.
+    assert [entry.key for entry in ledger.clear(None)] == ["a"]
+    assert [entry.key for entry in ledger.clear([2])] == ["b"]
     assert counts(ledger) == [0, 0, 0, 0]
     with pytest.raises(ConfigError, match="no error 2 in the ledger"):
         ledger.clear([2])
@@ -128,7 +128,7 @@ def test_only_changed_entries_are_written(paths: LakePaths, table: Kept) -> None
     ledger.save()
     ledger.save()
     assert (table.written, len(table.kept)) == (1, 1)
-    # What is null in the table is no column.
+    # A null in the table is no column.
     assert Entry.of_row({**table.kept[0], "differing": None}).differing == ()
     assert Entry.of_row(B.to_row()) == B
 
@@ -141,6 +141,6 @@ def test_a_resolved_error_stays_listed_whatever_later_comparisons_of_its_row_fin
     # A change of the row is on its way, and arrives.
     ledger.put(Entry("pending", "source", "d", "t", "a", "different", ("x",), proof='{"ts": 1}'))
     assert ledger.settle(error.entry_key) is False
-    assert [(one.status, one.number) for one in ledger.entries()] == [("resolved", 1)]
+    assert [(entry.status, entry.number) for entry in ledger.entries()] == [("resolved", 1)]
     assert ledger.clear(None)
     assert ledger.entries() == []

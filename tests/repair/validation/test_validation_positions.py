@@ -1,4 +1,4 @@
-"""Where a server and its feeder say that they are, as servers of each kind answer."""
+"""Positions of a server and of its feeder, from the answers of each kind of server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UUID = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
 
 
 class Server:
-    """Answers by the statement; what it does not know it refuses."""
+    """Answers by the statement; an unknown one is refused."""
 
     place = "h:3306"
 
@@ -32,14 +32,14 @@ class Server:
         self._answers = answers
 
     def value(self, sql: str) -> Any:
-        found = next(answer for part, answer in self._answers.items() if part in sql)
-        return None if found == "NULL" else found
+        result = next(answer for part, answer in self._answers.items() if part in sql)
+        return None if result == "NULL" else result
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        found = next((answer for part, answer in self._answers.items() if part in sql), None)
-        if found is None:
+        result = next((answer for part, answer in self._answers.items() if part in sql), None)
+        if result is None:
             raise TargetRefused("You have an error in your SQL syntax")
-        return cast(list[tuple[Any, ...]], found)
+        return cast(list[tuple[Any, ...]], result)
 
 
 def read(version: str, answers: dict[str, Any]) -> LogPosition:
@@ -47,7 +47,7 @@ def read(version: str, answers: dict[str, Any]) -> LogPosition:
 
 
 @pytest.mark.parametrize(
-    ("version", "answers", "place"),
+    ("version", "answers", "position"),
     [
         ("10.11.6-MariaDB-log", {"gtid_current_pos": "0-1-9"}, LogPosition("mariadb", "0-1-9")),
         ("11.4.2-MARIADB", {"gtid_current_pos": "NULL"}, LogPosition("mariadb", "")),
@@ -66,9 +66,9 @@ def read(version: str, answers: dict[str, Any]) -> LogPosition:
     ],
 )
 def test_each_server_reports_its_position_in_its_own_form(
-    version: str, answers: dict[str, Any], place: LogPosition
+    version: str, answers: dict[str, Any], position: LogPosition
 ) -> None:
-    assert read(version, answers) == place
+    assert read(version, answers) == position
 
 
 def test_a_server_without_a_log_is_named() -> None:
@@ -84,14 +84,14 @@ def test_positions_are_compared_by_what_they_include() -> None:
     assert of("bin.000010", 4).has_done(of("bin.000010", 4))
     assert of("bin.000010", 5).has_done(of("bin.000010", 4))
     assert not of("bin.000010", 4).has_done(of("bin.000010", 5))
-    # A server that has no log has done nothing.
+    # A server without a log has executed nothing.
     assert not of("", 0).has_done(of("bin.000001", 0))
     assert of("bin.000001", 7).to_json() == '{"file": "bin.000001", "flavor": "mysql", "gtids": "", "offset": 7}'
     assert LogPosition.from_json(of("bin.000001", 7).to_json()) == of("bin.000001", 7)
 
 
 def test_without_any_position_nothing_is_published() -> None:
-    """A proof that needs no checkpoint would be one at once."""
+    """A proof that needs no checkpoint would be one immediately."""
     assert find_published_ts({"a": FeederPosition("0-1-9", "", 0, 50)}, {}) == 0
 
 
@@ -121,14 +121,14 @@ def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> 
 
 
 def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [
+    sources = [
         {"source": "a", "gtids": "0-1-9", "file": "bin.000003", "offset": "40", "last_commit_ts": "70"},
-        # It has published nothing of this one yet.
+        # It has published nothing of this source yet.
         {"source": "b", "gtids": "", "file": "", "offset": 0},
     ]
-    found = fed(monkeypatch, lambda: json.dumps({"sources": told}).encode())
-    assert found == {"a": FeederPosition("0-1-9", "bin.000003", 40, 70)}
-    assert found["a"].at("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
+    fetched = fed(monkeypatch, lambda: json.dumps({"sources": sources}).encode())
+    assert fetched == {"a": FeederPosition("0-1-9", "bin.000003", 40, 70)}
+    assert fetched["a"].at("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""When a row that differs from the source's present one is an error: drawn histories, and one fault in them."""
+"""When a row that differs from the source's present one is an error: random histories with one fault in them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MYSQL = "5d63a7ae-b0f5-11ef-bd6e-0242ac110002"
 
 @dataclass
 class History:
-    """One row with a log of values at the source; who is behind it is at a number of the log.
+    """One row with a log of values at the source; whatever lags is at an earlier number of the log.
 
-    `lost`: the change of this number never reached the lake. Numbers are commit_ts and places in one.
+    `lost`: the change of this number never reached the lake. Numbers are commit_ts and positions in one.
     """
 
     seed: int
@@ -39,7 +39,7 @@ class History:
         self.draw = random.Random(self.seed)
 
     def step(self, *, writes: float) -> None:
-        """Writers, feeder, windows and the replica each go on or not."""
+        """Writers, feeder, windows and the replica each advance or not."""
         if self.draw.random() < writes:
             self.is_of_row.append(self.draw.random() < 0.4)
             self.values.append(self.draw.randrange(3) if self.is_of_row[-1] else self.values[-1])
@@ -55,16 +55,16 @@ class History:
         """The row at the target: the last change that the lake has at the checkpoint."""
         return next(self.values[at] for at in range(self.applied, -1, -1) if self._is_in_lake(at))
 
-    def read(self, fed_before: int, place: int) -> Reading:
-        """The source is read at `place` of its log."""
+    def read(self, fed_before: int, index: int) -> Reading:
+        """The source is read at `index` of its log."""
         changed = max(at for at in range(self.applied + 1) if self._is_in_lake(at))
-        value = self.values[place]
+        value = self.values[index]
         return Reading(
-            self.applied, value == self.target(), str(value), changed, place >= fed_before, {"a": str(place)}
+            self.applied, value == self.target(), str(value), changed, index >= fed_before, {"a": str(index)}
         )
 
-    def published(self, places: Positions) -> int | None:
-        return self.fed if int(places["a"]) <= self.fed else None
+    def published(self, positions: Positions) -> int | None:
+        return self.fed if int(positions["a"]) <= self.fed else None
 
     def _is_in_lake(self, at: int) -> bool:
         return self.is_of_row[at] and (at != self.lost or at == 0)
@@ -74,7 +74,7 @@ class History:
 
 
 def follow(history: History, steps: int, *, writes: float, lagging: bool) -> tuple[Proof | None, bool]:
-    """Validation beside the history; what is pending at the end, and whether an error was found."""
+    """Validate along the history; returns what is pending at the end, and whether an error was reported."""
     proof: Proof | None = None
     for _ in range(steps):
         history.step(writes=writes)
@@ -82,11 +82,11 @@ def follow(history: History, steps: int, *, writes: float, lagging: bool) -> tup
         if history.draw.random() < 0.5:
             history.step(writes=writes)
             history.applied = min(history.applied, fed_before)
-        place = history.replica if lagging else len(history.values) - 1
-        found = judge(proof, history.read(fed_before, place), history.published)
-        if found.is_error:
-            return found.proof, True
-        proof = found.proof
+        position = history.replica if lagging else len(history.values) - 1
+        judgement = judge(proof, history.read(fed_before, position), history.published)
+        if judgement.is_error:
+            return judgement.proof, True
+        proof = judgement.proof
     return proof, False
 
 
@@ -100,7 +100,7 @@ def test_a_row_that_changes_all_the_time_is_never_an_error(lagging: bool) -> Non
 
 @pytest.mark.parametrize("lagging", [False, True])
 def test_a_change_that_the_lake_lost_is_found_once_the_row_rests(lagging: bool) -> None:
-    found = 0
+    detected = 0
     for seed in range(300):
         history = History(seed, lost=seed % 9 + 1)
         proof, is_error = follow(history, 30, writes=0.3, lagging=lagging)
@@ -111,30 +111,30 @@ def test_a_change_that_the_lake_lost_is_found_once_the_row_rests(lagging: bool) 
                 break
             judged = judge(proof, history.read(history.fed, len(history.values) - 1), history.published)
             proof, is_error = judged.proof, judged.is_error
-        # It may have been found while it differed, and be over by now.
+        # It may have been detected while it differed, and be resolved by now.
         assert is_error or not differs, f"seed {seed}"
-        found += is_error
-    assert found > 20
+        detected += is_error
+    assert detected > 20
 
 
-def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True, place: int = 1) -> Reading:
-    return Reading(ts, False, digest, changed, fresh, {"a": str(place)})
+def _reading(ts: int, digest: str = "a", *, changed: int = 0, fresh: bool = True, position: int = 1) -> Reading:
+    return Reading(ts, False, digest, changed, fresh, {"a": str(position)})
 
 
 def test_which_entries_start_anew_and_which_wait() -> None:
     first = judge(None, _reading(10), lambda _: None).proof
     assert first == Proof(10, "a", is_fresh=True)
-    # Changed at the source, changed in the lake, read from a replica that is behind: from the beginning.
+    # Changed at the source, changed in the lake, read from a lagging replica: it starts anew.
     assert judge(first, _reading(20, "b"), lambda _: 1).proof == Proof(20, "b", is_fresh=True)
     assert judge(first, _reading(20, changed=15), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
     behind = judge(None, _reading(10, fresh=False), lambda _: 1).proof
     assert judge(behind, _reading(20), lambda _: 1).proof == Proof(20, "a", is_fresh=True)
     # A change at the first reading's checkpoint was there when the row was read.
     assert judge(first, _reading(20, changed=10), lambda _: None).proof == Proof(10, "a", True, {"a": "1"})
-    # The feeder is not at the second reading's place, then it is; the checkpoint is not as far, then it is.
-    waits = judge(first, _reading(20, place=7), lambda _: None).proof
+    # The feeder is not at the position of the second reading, then it is; the checkpoint lags, then it has caught up.
+    waits = judge(first, _reading(20, position=7), lambda _: None).proof
     assert waits == Proof(10, "a", is_fresh=True, places={"a": "7"})
-    needs = judge(waits, _reading(30, place=9), lambda places: 40 if places == {"a": "7"} else None).proof
+    needs = judge(waits, _reading(30, position=9), lambda positions: 40 if positions == {"a": "7"} else None).proof
     assert needs is not None
     assert needs.needed_ts == 40
     assert judge(needs, _reading(39), lambda _: None).proof == needs
@@ -142,17 +142,17 @@ def test_which_entries_start_anew_and_which_wait() -> None:
 
 
 def test_positions_of_both_families_and_of_files() -> None:
-    def place(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPosition:
+    def log_position(flavor: str, gtids: str, file: str = "", offset: int = 0) -> LogPosition:
         return LogPosition(flavor, gtids, file, offset)
 
-    assert place("mysql", f"{MYSQL}:1-9").has_done(place("mysql", f"{MYSQL}:1-4:7"))
-    assert not place("mysql", f"{MYSQL}:1-9").has_done(place("mysql", f"{MYSQL}:1-10"))
-    assert place("mariadb", "0-1-9,1-1-3").has_done(place("mariadb", "0-2-9"))
-    assert not place("mariadb", "0-1-9").has_done(place("mariadb", "0-1-9,1-1-3"))
-    assert place("mysql", "", "bin.000010", 4).has_done(place("mysql", "", "bin.000009", 900))
-    assert not place("mysql", "", "bin.000010", 4).has_done(place("mysql", "", "bin.000010", 5))
-    # A server that lost its GTIDs has not done what the feeder read of it.
-    assert not place("mariadb", "").has_done(place("mariadb", "0-1-9"))
+    assert log_position("mysql", f"{MYSQL}:1-9").has_done(log_position("mysql", f"{MYSQL}:1-4:7"))
+    assert not log_position("mysql", f"{MYSQL}:1-9").has_done(log_position("mysql", f"{MYSQL}:1-10"))
+    assert log_position("mariadb", "0-1-9,1-1-3").has_done(log_position("mariadb", "0-2-9"))
+    assert not log_position("mariadb", "0-1-9").has_done(log_position("mariadb", "0-1-9,1-1-3"))
+    assert log_position("mysql", "", "bin.000010", 4).has_done(log_position("mysql", "", "bin.000009", 900))
+    assert not log_position("mysql", "", "bin.000010", 4).has_done(log_position("mysql", "", "bin.000010", 5))
+    # A server that lost its GTIDs has not executed what the feeder read.
+    assert not log_position("mariadb", "").has_done(log_position("mariadb", "0-1-9"))
 
 
 def test_all_sources_of_a_row_must_be_published() -> None:
@@ -189,11 +189,11 @@ def test_the_section_is_checked_where_it_is_read(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match="names an environment variable that is not set"):
         read(*server, 'password = "env:BINLAKE_TEST_VALIDATED"')
     monkeypatch.setenv("BINLAKE_TEST_VALIDATED", "secret")
-    found = read("[target]", "[validation]", 'mode = "full"', *server, 'password = "env:BINLAKE_TEST_VALIDATED"')
-    assert found.validation.source[0].password == "secret"
-    assert [stage.name for stage in found.stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
+    section = read("[target]", "[validation]", 'mode = "full"', *server, 'password = "env:BINLAKE_TEST_VALIDATED"')
+    assert section.validation.source[0].password == "secret"
+    assert [stage.name for stage in section.stages() if stage.sink == "sql"][-2:] == ["finalize", "validate"]
     assert "validate" not in [stage.name for stage in read("[target]").stages()]
-    # What cannot do without a sink's stages does without this one.
+    # Whatever does not need all stages of a sink runs without this one.
     assert names_of_sink("sql") == ("compact", "convert", "finalize")
 
 

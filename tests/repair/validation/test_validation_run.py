@@ -1,4 +1,4 @@
-"""Rows that a window changed are compared at the target with what the lake says; the ledger keeps what differs."""
+"""Rows that a window changed are compared at the target with the lake's; the ledger has those that differ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 
 @pytest.fixture
 def hidden() -> Iterator[None]:
-    """A command that shows values leaves the process as it was."""
+    """A command that shows values restores the process's setting."""
     yield
     show_row_values(False)
 
@@ -73,18 +73,18 @@ def test_rows_changed_at_the_target_are_errors_until_they_are_right(watched: Wat
         ("n",), "77", "5",
     )  # fmt: skip
     assert (missing.found, extra.expected) == ("", "")
-    # Seen again by each run, and over once they are right.
+    # Counted again by each run, and resolved once they are right.
     execute(watched.shop.server, "UPDATE shop.item SET n = 5 WHERE id = 9002")
     again = watched.run()
     assert (again.found, again.settled, again.errors) == (0, 1, 2)
-    assert [one.times for one in Ledger(watched.lake.paths).entries(("new",))] == [2, 2]
+    assert [entry.times for entry in Ledger(watched.lake.paths).entries(("new",))] == [2, 2]
     # A row that goes wrong again is an error again, under its number.
     execute(watched.shop.server, "UPDATE shop.item SET n = 78 WHERE id = 9002")
     watched.change(9002, n=6)
     watched.lake.land()
     set_checkpoint(watched.shop.server, watched.lake.hi)
     assert watched.run().found == 1
-    assert [one.number for one in Ledger(watched.lake.paths).entries(("new",))] == [1, 2, 3]
+    assert [entry.number for entry in Ledger(watched.lake.paths).entries(("new",))] == [1, 2, 3]
 
 
 def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_again(watched: Watched) -> None:
@@ -95,7 +95,7 @@ def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_aga
     ledger.mark([1], "ignored")
     ledger.mark([2], "resolved")
     ledger.save()
-    # Resolved by word of a person: the row is not looked at again until it changes.
+    # Resolved by the operator: the row is not compared again until it changes.
     done = watched.run()
     assert (done.errors, done.ignored) == (0, 1)
     watched.change(9002, n=8)
@@ -107,8 +107,8 @@ def test_an_error_that_is_ignored_stays_so_and_one_that_is_resolved_may_come_aga
     with pytest.raises(ConfigError, match="no error 9"):
         ledger.mark([9], "ignored")
     ledger = Ledger(watched.lake.paths)
-    assert [one.number for one in ledger.clear(None)] == [1]
-    assert [one.number for one in ledger.clear([2])] == [2]
+    assert [entry.number for entry in ledger.clear(None)] == [1]
+    assert [entry.number for entry in ledger.clear([2])] == [2]
     ledger.save()
     assert watched.errors() == []
 
@@ -121,7 +121,7 @@ def test_rows_from_before_a_ddl_need_the_mirror_and_later_ones_do_not(watched: W
     done = watched.run()
     assert "3 rows: the table's mirror has not passed a DDL" in done.tables["shop.item"]
     assert (done.compared, done.errors) == (0, 0)
-    # What changed behind the DDL needs no mirror.
+    # Rows that changed after the DDL need no mirror.
     watched.window(key=9101, mirrored=False)
     execute(watched.shop.server, "DELETE FROM shop.item WHERE id = 9101")
     done = watched.run()
@@ -143,7 +143,7 @@ def test_the_mirror_knows_rows_from_before_a_ddl(watched: Watched) -> None:
 
 
 def test_a_key_that_differs_in_letters_only_is_another_key(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target's collation finds `B-side` for `b-side`."""
+    """The target's collation matches `B-side` for `b-side`."""
     w = watched.shop.workload
     w.begin().insert("shop", "ci", k="b-side", n=1).commit()
     watched.apply()
@@ -198,7 +198,7 @@ def test_with_more_tables_than_sample_rows_each_window_chooses_other_tables(
 def test_rows_missed_because_of_a_lost_connection_are_compared_by_the_next_run(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is no comparison of its window, whatever tables it had done before."""
+    """The run does not count as a comparison of its window, whatever tables it had done before."""
     watched.window()
     watched.shop.workload.begin().insert("shop", "empty", id=9001).commit()
     watched.apply()
@@ -231,10 +231,10 @@ def test_the_ledger_is_bounded(shop: Shop) -> None:
     assert (done.errors, done.dropped) == (2, 1)
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_rows_that_cannot_be_compared_now_are_postponed_and_stay_due(watched: Watched, held: bool) -> None:
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_rows_that_cannot_be_compared_now_are_postponed_and_stay_due(watched: Watched, has_lock: bool) -> None:
     watched.window()
-    if held:
+    if has_lock:
         with lake_lock(watched.lake.paths, LOCK):
             done = watched.run()
     else:
@@ -262,17 +262,17 @@ def test_the_command_lists_errors_and_records_decisions_of_the_operator(
     execute(watched.shop.server, "UPDATE shop.item SET n = 77 WHERE id = 9002", "DELETE FROM shop.item WHERE id = 9001")
     watched.run()
     shown = said("show")
-    assert [(one["number"], one["table"], one["kind"], one["columns"], one["times"]) for one in shown] == [
+    assert [(entry["number"], entry["table"], entry["kind"], entry["columns"], entry["times"]) for entry in shown] == [
         (1, "shop.item", "missing", [], 1), (2, "shop.item", "different", ["n"], 1),
     ]  # fmt: skip
     # Not a terminal: what is printed may be a log.
-    assert all(one["key"].startswith("#") and "found" not in one for one in shown)
+    assert all(entry["key"].startswith("#") and "found" not in entry for entry in shown)
     status = said("status")
     assert (status["new"], status["pending"], status["last"]["compared"]) == (2, 0, 3)
-    assert [one["status"] for one in said("ignore", "--error", "1")] == ["ignored"]
-    assert [one["status"] for one in said("resolve", "--all")] == ["resolved"]
+    assert [entry["status"] for entry in said("ignore", "--error", "1")] == ["ignored"]
+    assert [entry["status"] for entry in said("resolve", "--all")] == ["resolved"]
     assert (said("show"), len(said("show", "--status", "all"))) == ([], 2)
-    assert [one["number"] for one in said("clear", "--all")] == [1, 2]
+    assert [entry["number"] for entry in said("clear", "--all")] == [1, 2]
     assert said("show", "--status", "all") == []
     assert main(["validation", "ignore", "--replication", str(file), "--error", "9"]) == 1
     assert "binlake validation show" in capsys.readouterr().err
@@ -295,7 +295,7 @@ def test_the_command_lists_errors_and_records_decisions_of_the_operator(
 def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
     watched: Watched, second_mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A MariaDB that stands still in the place of a TiDB with `tidb_snapshot`."""
+    """A MariaDB without writes instead of a TiDB with `tidb_snapshot`."""
     second_mariadb.wipe()
     watched.window()
     watched.shop.fill(second_mariadb)
@@ -313,7 +313,7 @@ def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
     assert (error.against, error.kind, error.differing) == ("source", "different", ("n",))
     execute(second_mariadb, "UPDATE shop.item SET n = 6 WHERE id = 9002")
     assert watched.run().settled == 1
-    # Rows that a rule leaves out are not the source's.
+    # Rows that a rule filters out are not the source's.
     assert "filters" in watched.run(filters=[{"schema-pattern": "*", "events": ["delete"], "action": "Ignore"}]).why
 
 
@@ -344,6 +344,6 @@ def test_many_keys_are_compared_in_ranges_and_each_once(watched: Watched, monkey
     set_checkpoint(watched.shop.server, watched.lake.hi)
     done = watched.run()
     assert (done.compared, done.found, done.errors) == (6, 5, 6)
-    assert [one.times for one in Ledger(watched.lake.paths).entries()] == [2, 1, 1, 1, 1, 1]
-    # Its last change is where it is looked for from now on.
+    assert [entry.times for entry in Ledger(watched.lake.paths).entries()] == [2, 1, 1, 1, 1, 1]
+    # From now on it is compared because of its last change.
     assert Ledger(watched.lake.paths).entries()[0].since == watched.shop.workload.logged[-1].commit_ts - 1

@@ -1,4 +1,4 @@
-"""Behind a DDL that changed rows by itself its table is compared: what is found is told, and nothing is mended."""
+"""After a DDL that changed rows by itself its table is compared: differences are reported, and nothing is repaired."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Checked:
         self.ddls = landed_ddls(lake.paths, before, lake.hi)
 
     def note(self, ddls: list[LandedDdl] | None = None, *, passed: bool = False, target: Any = None) -> None:
-        given = self.ddls if ddls is None else ddls
-        record_due_tables(target or self.target, self.windows, given, self.lake.hi, "run", lambda: passed)
+        noted = self.ddls if ddls is None else ddls
+        record_due_tables(target or self.target, self.windows, noted, self.lake.hi, "run", lambda: passed)
 
     def check(self, **target: Any) -> list[tuple[str, str]]:
         changed = self.lake.replication.model_copy(update={"target": self.target.model_copy(update=target)})
-        return [(one.table, one.state) for one in compare_due_tables(changed, self.windows, self.lake.hi, "run")]
+        return [(table.table, table.state) for table in compare_due_tables(changed, self.windows, self.lake.hi, "run")]
 
     def told(self) -> list[str]:
         return [event["state"] for event in self.windows.events(stage=STAGE)]
@@ -108,7 +108,7 @@ def test_a_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(chec
     gone = checked.lake.replication.model_copy(update={"target": checked.target.model_copy(update={"port": 1})})
     record_due_tables(gone.sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
     assert compare_due_tables(gone, checked.windows, checked.lake.hi, "run") == []
-    # What is due of another target is not due here, and the other way round.
+    # Tables due at another target are not due here, and vice versa.
     assert checked.check() == [("shop.item", "equal")]
     assert read_due_tables(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
 

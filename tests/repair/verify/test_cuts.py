@@ -1,4 +1,4 @@
-"""Where chunks end: keys in the order of the server's index, a row in one chunk on both sides, texts without twins."""
+"""Where chunks end: keys in the order of the server's index, a row in one chunk on both sides, no ambiguous texts."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_chunks_end_where_the_servers_index_has_it(server: MariaDb, session: Ses
         put(server, definition, [{"k": key, "v": None} for key in random.Random(1).sample(keys, len(keys))])
         order = KeyOrder.of(definition, server.name)
         assert order is not None
-        # A cut behind every key: so the order shows whole.
+        # A cut after every key, so that the whole order is visible.
         cuts = SqlTable(session, ChunkPlan(definition, server.name, Cuts()), [("d", name)]).cuts(1)
         assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.rank([key]))
         plan = ChunkPlan(definition, server.name, cuts)
         there = SqlTable(session, plan, [("d", name)])
-        places = plan.chunk_numbers({"k": keys, "v": [None] * len(keys)})
+        chunk_numbers = plan.chunk_numbers({"k": keys, "v": [None] * len(keys)})
         sums = plan.row_hashes({"k": keys, "v": [None] * len(keys)})
-        expected = {int(place): Digest(1, int(one)) for place, one in zip(places, sums, strict=True)}
+        expected = {int(number): Digest(1, int(digest)) for number, digest in zip(chunk_numbers, sums, strict=True)}
         assert {n: d for n, d in there.digests(range(cuts.count)) if d.rows} == expected
 
 

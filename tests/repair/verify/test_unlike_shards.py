@@ -29,19 +29,19 @@ class Shards:
             self.w.create_database(db)
             self.w.create_table(db, table, [integer("id"), text("name")], [] if keyless else ["id"])
         self.lake = TinyLake(root, self.w, {"target": target_config(server), "routes": [SHARDS], **config})
-        execute(server, *(one.replace(" PRIMARY KEY", "") if keyless else one for one in DDL))
+        execute(server, *(statement.replace(" PRIMARY KEY", "") if keyless else statement for statement in DDL))
 
     def write(self, first: int, **more: object) -> int:
-        """A row of each shard, `first` and the next key; `more`: columns of the first shard alone. Its commit_ts."""
+        """Write a row of each shard, `first` and the next key; `more`: columns of the first one. Returns commit_ts."""
         txn = self.w.begin().insert("s1", "t_1", id=first, name="one", **more)
         return txn.insert("s2", "t_2", id=first + 1, name="two").commit()
 
     def differences(self, ts: int) -> list[tuple[str, str]]:
-        """(key, kind) of what verify finds with the target's checkpoint at `ts`."""
+        """(key, kind) of the differences that verify reports with the target's checkpoint at `ts`."""
         set_checkpoint(self.server, ts)
-        found = verify(self.lake.replication, SMALL)
-        assert [one.structure for one in found.tables] == [[]]
-        return [(one.key, one.kind) for one in found.differences]
+        verified = verify(self.lake.replication, SMALL)
+        assert [table.structure for table in verified.tables] == [[]]
+        return [(difference.key, difference.kind) for difference in verified.differences]
 
 
 @pytest.mark.parametrize("keyless", [False, True], ids=["keyed", "keyless"])
@@ -70,12 +70,12 @@ def test_a_column_of_one_shard_has_its_default_in_rows_of_the_other(
         execute(empty_server, "INSERT INTO whole.t VALUES (5, 'one', NULL, '', 1), (6, 'two', 7, 'x', NULL)")
         ts = end
     assert shards.differences(ts) == []
-    # Neither NULL nor what another row has is taken for the default.
+    # Neither NULL nor a value of another row is mistaken for the default.
     execute(empty_server, "UPDATE whole.t SET n = NULL WHERE id = 4", "UPDATE whole.t SET v = '' WHERE id = 2")
     kinds = {"missing", "extra"} if keyless else {"different"}
-    found = shards.differences(ts)
-    assert {kind for _, kind in found} == kinds
-    assert len(found) == (4 if keyless else 2)
+    differences = shards.differences(ts)
+    assert {kind for _, kind in differences} == kinds
+    assert len(differences) == (4 if keyless else 2)
 
 
 def test_shards_that_each_lack_a_column_of_the_other(tmp_path: Path, empty_server: MariaDb) -> None:  # R-15 S4-03

@@ -1,4 +1,4 @@
-"""Verify finds every planted difference and nothing else, whatever names and values; fixed, the target is equal."""
+"""Verify reports every planted difference and nothing else, whatever names and values; once fixed all is equal."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SMALL = VerifyOptions(chunk_rows=7)
 def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-04: every type, hostile names and values, keys by number, text, bytes, without any order, and no key
     monkeypatch.setattr(SqlTable, "rows", None)
-    found = verify(shop.lake.replication, SMALL)
-    assert [text for table in found.tables for text in table.structure] == []
-    assert found.equal
-    assert found.commit_ts == shop.ts
-    assert {table.table: table.rows for table in found.tables} == {
+    verified = verify(shop.lake.replication, SMALL)
+    assert [text for table in verified.tables for text in table.structure] == []
+    assert verified.equal
+    assert verified.commit_ts == shop.ts
+    assert {table.table: table.rows for table in verified.tables} == {
         name: len(shop.rows(name)) for _, name in shop.workload.rows
     }
 
@@ -51,21 +51,21 @@ def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tm
     shop = first_shop.copy(tmp_path, seed)
     right = shop.shown()
     planted = shop.spoil(30)
-    found = verify(shop.lake.replication, SMALL)
-    assert shop.found(found) == planted
-    assert found.listed_all
+    verified = verify(shop.lake.replication, SMALL)
+    assert shop.found(verified) == planted
+    assert verified.listed_all
 
-    tables = tables_at(shop.lake.replication, shop.lake.paths, found.commit_ts)
-    with make_settled_target(shop.lake.replication) as held:
-        done = repair_keys(shop.lake.replication, keys_of(found.differences, tables), held)
-    assert done.different == len(found.differences)
+    tables = tables_at(shop.lake.replication, shop.lake.paths, verified.commit_ts)
+    with make_settled_target(shop.lake.replication) as target:
+        done = repair_keys(shop.lake.replication, keys_of(verified.differences, tables), target)
+    assert done.different == len(verified.differences)
     assert shop.shown() == right
     assert verify(shop.lake.replication, SMALL).equal
 
 
 @pytest.mark.soak_on
 def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/understand/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON otherwise
+    # docs/understand/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON differently
     big = ["3801906481570168.5", "-2102039802834008.2"]
     txn = shop.workload.begin()
     for number, value in enumerate(big):
@@ -75,15 +75,15 @@ def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pyte
     set_checkpoint(shop.server, shop.lake.land())
     shop.refill()
     execute(shop.server, """UPDATE shop.types SET doc = '{ "a" : 1 }' WHERE id >= 900""")
-    # So that a row's two forms are not in one piece.
+    # So that the two forms of a row are in different chunks.
     monkeypatch.setattr(comparing, "READ_ROWS", 3)
     monkeypatch.setattr(comparing, "_PART_ROWS", 1)
-    found = verify(shop.lake.replication, SMALL)
-    assert [str(one) for one in found.differences] == []
-    assert found.equal
+    verified = verify(shop.lake.replication, SMALL)
+    assert [str(difference) for difference in verified.differences] == []
+    assert verified.equal
     execute(shop.server, "UPDATE shop.real SET d = 1 WHERE d > 0")
-    found = verify(shop.lake.replication, SMALL)
-    assert sorted(one.kind for one in found.differences) == ["extra", "missing"]
+    verified = verify(shop.lake.replication, SMALL)
+    assert sorted(difference.kind for difference in verified.differences) == ["extra", "missing"]
 
 
 def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,13 +108,13 @@ def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.
         verify(shop.lake.replication, SMALL, hook=power_cut)
     behind = list(read)
     read.clear()
-    found = verify(shop.lake.replication, SMALL)
-    assert found.equal
-    # The last one was not written down yet when it died.
+    verified = verify(shop.lake.replication, SMALL)
+    assert verified.equal
+    # The last one was not yet recorded when it died.
     assert len(set(behind) & set(read)) <= 1
-    whole = [(table.table, number) for table in found.tables for number in range(table.chunks)]
+    whole = [(table.table, number) for table in verified.tables for number in range(table.chunks)]
     assert sorted({*behind, *read}) == sorted(whole)
-    assert found.rows == sum(map(len, shop.workload.rows.values()))
+    assert verified.rows == sum(map(len, shop.workload.rows.values()))
 
     # It has ended: the next one reads all, and so does one at another checkpoint.
     read.clear()
@@ -124,27 +124,29 @@ def test_a_killed_verify_continues_where_it_was(shop: Shop, monkeypatch: pytest.
 
 def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
     planted = shop.spoil(30)
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
     sizes = []
     for _ in range(3):
         results = run_verify(shop.lake.replication, VerifyOptions(chunk_rows=7, sample=0.34), "", None, False, [])
         detail = results[0].to_dict()["detail"]
         assert detail["every"] == 3
         sizes.append(results[0].rows)
-        told[detail["turn"]] = {(t["table"], t["missing"], t["extra"], t["different"]) for t in detail["unequal"]}
-    assert sorted(told) == [0, 1, 2]
+        reported[detail["turn"]] = {(t["table"], t["missing"], t["extra"], t["different"]) for t in detail["unequal"]}
+    assert sorted(reported) == [0, 1, 2]
     assert all(size < sum(sizes) * 0.7 for size in sizes)
-    counts = {name: sum(sum(one[1:]) for part in told.values() for one in part if one[0] == name) for name in planted}
-    assert counts == {name: sum(found.values()) for name, found in planted.items()}
+    counts = {
+        name: sum(sum(one[1:]) for part in reported.values() for one in part if one[0] == name) for name in planted
+    }
+    assert counts == {name: sum(kinds.values()) for name, kinds in planted.items()}
 
 
 def test_the_fix_file_states_its_purpose_and_is_run_once(shop: Shop, tmp_path: Path) -> None:
-    # R-01, R-02, DESIGN 3.9: keyless rows too, however often it is run; a plain client can run it as well
+    # R-01, R-02, DESIGN 3.9: rows without a key too, however often it is run; a plain client can run it as well
     right = shop.shown()
     shop.spoil(30)
-    found = verify(shop.lake.replication, SMALL)
+    verified = verify(shop.lake.replication, SMALL)
     path = tmp_path / "fixes.sql"
-    written = write_fixes(shop.lake.replication, found, path)
+    written = write_fixes(shop.lake.replication, verified, path)
     assert FixFile.read(path) == written
     with shop.server.connect(client_flag=CLIENT.MULTI_STATEMENTS) as connection, connection.cursor() as cursor:
         cursor.execute(path.read_text(encoding="utf-8"))
@@ -155,12 +157,12 @@ def test_the_fix_file_states_its_purpose_and_is_run_once(shop: Shop, tmp_path: P
     tables = [name for (name,) in rows(shop.server, "SELECT DISTINCT table_name FROM information_schema.columns "
                                        "WHERE table_schema = 'shop'")]  # fmt: skip
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` ADD COLUMN own INT DEFAULT 1" for name in tables))
-    with make_settled_target(shop.lake.replication) as held, pytest.raises(Drift, match="columns of its own"):
-        apply_file(shop.lake.replication, path, held)
+    with make_settled_target(shop.lake.replication) as target, pytest.raises(Drift, match="columns of its own"):
+        apply_file(shop.lake.replication, path, target)
     execute(shop.server, *(f"ALTER TABLE shop.`{name}` DROP COLUMN own" for name in tables))
     for _ in range(2):
-        with make_settled_target(shop.lake.replication) as held:
-            apply_file(shop.lake.replication, path, held)
+        with make_settled_target(shop.lake.replication) as target:
+            apply_file(shop.lake.replication, path, target)
         assert shop.shown() == right
     ledger = rows(shop.server, "SELECT SUM(row_count), MIN(lo), MAX(hi) FROM tidb_binlog.binlake_ledger")
     assert ledger == [(sum(batch.rows for batch in written.batches), shop.ts, shop.ts)]
@@ -182,9 +184,9 @@ def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path
     set_checkpoint(shop.server, shop.lake.land())
     with (
         pytest.raises(CheckpointConflict, match="older rows must never overwrite newer ones"),
-        make_settled_target(shop.lake.replication) as held,
+        make_settled_target(shop.lake.replication) as target,
     ):
-        apply_file(shop.lake.replication, path, held)
+        apply_file(shop.lake.replication, path, target)
     assert shop.shown() == spoilt
 
 
@@ -222,7 +224,7 @@ def test_a_settled_target_is_exclusive(shop: Shop) -> None:
 
 
 def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop) -> None:
-    # R-32, R-33: the mirror is behind the target, and later ahead of it
+    # R-32, R-33: the mirror lags the target, and is later ahead of it
     w = shop.workload
     row = dict(shop.rows("log")[0])
     item = dict(shop.rows("item")[0])
@@ -233,22 +235,26 @@ def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop)
     set_checkpoint(shop.server, ts)
     assert verify(shop.lake.replication, SMALL).equal
     set_checkpoint(shop.server, shop.ts)
-    found = verify(shop.lake.replication, SMALL)
+    verified = verify(shop.lake.replication, SMALL)
     moved = {('["5555"]', "extra"), (row_key(item, ["id"]), "missing")}
-    assert {(one.key, one.kind) for one in found.differences if one.table == "item"} == moved
-    assert {(one.kind, one.copies) for one in found.differences if one.table == "log"} == {("extra", 1), ("missing", 1)}
+    assert {
+        (difference.key, difference.kind) for difference in verified.differences if difference.table == "item"
+    } == moved
+    assert {
+        (difference.kind, difference.copies) for difference in verified.differences if difference.table == "log"
+    } == {("extra", 1), ("missing", 1)}
 
 
 def test_a_table_with_another_definition_is_named(shop: Shop) -> None:
     execute(shop.server, "ALTER TABLE shop.item DROP COLUMN n", "DROP TABLE shop.pair")
     execute(shop.server, "ALTER TABLE shop.log MODIFY line VARCHAR(60)")
-    found = verify(shop.lake.replication, SMALL)
-    assert {table.table: table.structure for table in found.tables if table.structure} == {
+    verified = verify(shop.lake.replication, SMALL)
+    assert {table.table: table.structure for table in verified.tables if table.structure} == {
         "item": ["shop.item: column n is missing: its values would be lost"],
         "pair": ["shop.pair: the table is missing"],
         "log": ["shop.log: column line is varchar(60), not varchar(64)"],
     }
-    assert not found.equal
+    assert not verified.equal
 
 
 def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
@@ -303,19 +309,21 @@ def test_the_commands_report_their_findings_to_programs(
     shop.spoil(12)
     fixes = tmp_path / "fixes.sql"
     assert main([*command, "--fix-file", str(fixes)]) == DIFFERENT
-    told = json.loads(result.read_text())["results"][0]
-    assert (told["state"], told["lo"], told["hi"]) == ("different", str(shop.ts), str(shop.ts))
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])[0] == told
-    assert {one["table"] for one in told["detail"]["lineage"]["read"]} == {name for _, name in shop.workload.rows}
+    reported = json.loads(result.read_text())["results"][0]
+    assert (reported["state"], reported["lo"], reported["hi"]) == ("different", str(shop.ts), str(shop.ts))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[0] == reported
+    assert {entry["table"] for entry in reported["detail"]["lineage"]["read"]} == {
+        name for _, name in shop.workload.rows
+    }
     assert main(["repair", "--replication", str(file), "--from-file", str(fixes)]) == 0
     assert main(command) == 0
     shop.spoil(12)
     assert main([*command, "--fix"]) == 0
     different, mended = json.loads(result.read_text())["results"]
-    wrong = {one["table"] for one in different["detail"]["differences"]}
-    assert {one["table"] for one in mended["detail"]["lineage"]["wrote"]} == wrong
+    wrong = {difference["table"] for difference in different["detail"]["differences"]}
+    assert {entry["table"] for entry in mended["detail"]["lineage"]["wrote"]} == wrong
     assert main(command) == 0
-    # It is for those who draw it, and not kept.
+    # Lineage is only in the result, not in the history.
     assert not any("lineage" in event["detail"] for event in WindowLog(shop.lake.paths).events())
     set_checkpoint(shop.server, shop.ts, consistent=False)
     assert main(command) == 1

@@ -1,4 +1,4 @@
-"""`binlake feeder check`: what is wrong with a source is said before anything is read (R-11)."""
+"""`binlake feeder check`: whatever is wrong with a source is reported before anything is read (R-11)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _OWN_ID = 77
 
 def _server(facts: ServerFacts) -> dict[str, tuple[str, str]]:
     """Verdict and remedy of each check that is not ok."""
-    found = check_server(facts, _OWN_ID, with_snapshot=True)
-    return {one.check: (one.verdict, one.remedy) for one in found if one.verdict != "ok"}
+    findings = check_server(facts, _OWN_ID, with_snapshot=True)
+    return {finding.check: (finding.verdict, finding.remedy) for finding in findings if finding.verdict != "ok"}
 
 
 @pytest.mark.parametrize("facts", [_MYSQL, _MARIADB])
@@ -69,10 +69,10 @@ def test_a_server_that_is_set_up_passes_all_checks(facts: ServerFacts) -> None:
 def test_each_setting_has_its_verdict_and_remedy(
     facts: ServerFacts, setting: str, value: str, check: str, verdict: str
 ) -> None:
-    found = _server(replace(facts, settings={**facts.settings, setting: value}))
-    assert list(found) == [check]
-    assert found[check][0] == verdict
-    assert found[check][1]
+    findings = _server(replace(facts, settings={**facts.settings, setting: value}))
+    assert list(findings) == [check]
+    assert findings[check][0] == verdict
+    assert findings[check][1]
 
 
 def test_checks_of_one_family_and_of_a_second_server() -> None:
@@ -102,10 +102,10 @@ def test_checks_of_one_family_and_of_a_second_server() -> None:
     ],
 )
 def test_missing_privileges_are_named(grants: tuple[str, ...], missing: dict[str, str]) -> None:
-    found = _server(replace(_MYSQL, grants=grants))
-    assert list(found) == list(missing)
+    findings = _server(replace(_MYSQL, grants=grants))
+    assert list(findings) == list(missing)
     for check, words in missing.items():
-        assert words in found[check][1]
+        assert words in findings[check][1]
 
 
 def _table(name: str, *columns: tuple[str, str, str], key: str | None = "id", db: str = "d") -> TableDescription:
@@ -126,7 +126,7 @@ _TABLES = TableFacts((_table("t", _ID),), {"d.t": "InnoDB"}, (1, 1), 0)
 
 
 def _bad(findings: list[Finding]) -> dict[str, tuple[str, str]]:
-    return {one.check: (one.verdict, one.found) for one in findings if one.verdict != "ok"}
+    return {finding.check: (finding.verdict, finding.found) for finding in findings if finding.verdict != "ok"}
 
 
 def test_tables_that_need_a_warning() -> None:
@@ -142,12 +142,12 @@ def test_tables_that_need_a_warning() -> None:
         ),
         engines={"d.t": "InnoDB", "d.m": "MyISAM"},
     )
-    found = _bad(check_tables(several, with_snapshot=True))
-    assert found["definitions"][0] == "fail"
-    assert found["definitions"][1].startswith("d.g: ")
-    assert found["foreign keys"] == ("warn", "d.c")
-    assert found["keys"] == ("warn", "d.k")
-    assert found["engines"] == ("fail", "d.m (MyISAM)")
+    findings = _bad(check_tables(several, with_snapshot=True))
+    assert findings["definitions"][0] == "fail"
+    assert findings["definitions"][1].startswith("d.g: ")
+    assert findings["foreign keys"] == ("warn", "d.c")
+    assert findings["keys"] == ("warn", "d.k")
+    assert findings["engines"] == ("fail", "d.m (MyISAM)")
     assert _bad(check_tables(several, with_snapshot=False))["engines"][0] == "warn"
 
 
@@ -177,10 +177,10 @@ def test_shards_that_do_not_fit_together() -> None:
 
 @pytest.fixture(params=["mariadb_source", "mysql"])
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    found: MariaDb = request.getfixturevalue(request.param)
-    execute(found, "CREATE DATABASE checked", "CREATE TABLE checked.t (id INT PRIMARY KEY)")
-    yield found
-    execute(found, "DROP DATABASE checked")
+    source_server: MariaDb = request.getfixturevalue(request.param)
+    execute(source_server, "CREATE DATABASE checked", "CREATE TABLE checked.t (id INT PRIMARY KEY)")
+    yield source_server
+    execute(source_server, "DROP DATABASE checked")
 
 
 def _feeder(server: MariaDb, **source: object) -> FeederFile:
@@ -191,17 +191,17 @@ def _feeder(server: MariaDb, **source: object) -> FeederFile:
 
 def test_a_real_server_and_one_setting_after_the_other(server: MariaDb) -> None:
     report = run_checks(_feeder(server))
-    assert [(one.check, one.found) for _, one in report if one.verdict == "fail"] == []
+    assert [(finding.check, finding.found) for _, finding in report if finding.verdict == "fail"] == []
     assert {source for (source, _), _ in report} == {"s1", "tracker"}
     bad = {"binlog_format": "STATEMENT", "binlog_row_image": "MINIMAL"}
     for name, value in bad.items():
         try:
             execute(server, f"SET GLOBAL {name} = {value}")
-            failed = [one for _, one in run_checks(_feeder(server)) if one.verdict == "fail"]
+            failed = [finding for _, finding in run_checks(_feeder(server)) if finding.verdict == "fail"]
         finally:
             execute(server, f"SET GLOBAL {name} = DEFAULT")
             execute(server, f"SET GLOBAL {name} = {'ROW' if name == 'binlog_format' else 'FULL'}")
-        assert [(one.check, one.found) for one in failed] == [(name, value)]
+        assert [(finding.check, finding.found) for finding in failed] == [(name, value)]
 
 
 def test_a_weak_user_and_bad_tables_of_a_real_server(server: MariaDb) -> None:
@@ -211,27 +211,31 @@ def test_a_weak_user_and_bad_tables_of_a_real_server(server: MariaDb) -> None:
         "CREATE USER weak IDENTIFIED BY ''", "GRANT SELECT ON *.* TO weak",
     )  # fmt: skip
     try:
-        found = {one.check: one for (source, _), one in run_checks(_feeder(server, user="weak")) if source == "s1"}
+        findings = {
+            finding.check: finding
+            for (source, _), finding in run_checks(_feeder(server, user="weak"))
+            if source == "s1"
+        }
     finally:
         execute(server, "DROP USER weak")
     without = run_checks(_feeder(server, **{"ignore-tables": ["*.g", "*.k", "*.c"]}))
-    assert [one.check for (source, _), one in without if source == "s1" and "checked." in one.found] == []
-    assert (found["privileges"].verdict, "REPLICATION SLAVE" in found["privileges"].remedy) == ("fail", True)
-    assert "checked.g" in found["definitions"].found
-    assert "checked.c" in found["foreign keys"].found
-    assert "checked.k" in found["keys"].found
+    assert [finding.check for (source, _), finding in without if source == "s1" and "checked." in finding.found] == []
+    assert (findings["privileges"].verdict, "REPLICATION SLAVE" in findings["privileges"].remedy) == ("fail", True)
+    assert "checked.g" in findings["definitions"].found
+    assert "checked.c" in findings["foreign keys"].found
+    assert "checked.k" in findings["keys"].found
 
 
 def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
     for file in ("binlog.000099", "binlog.000000"):
         report = run_checks(_feeder(server, start={"mode": "position", "file": file}))
-        (found,) = [one for _, one in report if one.check == "start"]
-        assert found.verdict == "fail"
-        assert "bootstrap" in found.remedy
+        (finding,) = [finding for _, finding in report if finding.check == "start"]
+        assert finding.verdict == "fail"
+        assert "bootstrap" in finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("grants", "said"),
+    ("grants", "message"),
     [
         (("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",), ""),
         (
@@ -244,31 +248,33 @@ def test_a_start_that_is_purged_or_of_another_log(server: MariaDb) -> None:
         ),
     ],
 )
-def test_databases_that_the_user_cannot_see_are_reported(grants: tuple[str, ...], said: str) -> None:
-    found = [one.found for one in check_server(replace(_MYSQL, grants=grants), _OWN_ID, with_snapshot=True)
-             if one.check == "databases"]  # fmt: skip
-    assert bool(found) == bool(said)
-    assert said in "".join(found)
+def test_databases_that_the_user_cannot_see_are_reported(grants: tuple[str, ...], message: str) -> None:
+    texts = [finding.found for finding in check_server(replace(_MYSQL, grants=grants), _OWN_ID, with_snapshot=True)
+             if finding.check == "databases"]  # fmt: skip
+    assert bool(texts) == bool(message)
+    assert message in "".join(texts)
 
 
 def test_a_user_of_one_database_is_warned_that_there_may_be_others(server: MariaDb) -> None:
     execute(server, "CREATE USER narrow IDENTIFIED BY ''", "GRANT SELECT ON checked.* TO narrow")
     try:
-        (found,) = [one for _, one in run_checks(_feeder(server, user="narrow")) if one.check == "databases"]
+        (finding,) = [
+            finding for _, finding in run_checks(_feeder(server, user="narrow")) if finding.check == "databases"
+        ]
     finally:
         execute(server, "DROP USER narrow")
-    assert (found.verdict, found.found) == ("warn", "only checked.* can be seen")
+    assert (finding.verdict, finding.found) == ("warn", "only checked.* can be seen")
 
 
 def test_a_tracker_of_another_family_is_refused_and_one_per_source_is_suggested(
     mariadb_source: MariaDb, mysql: MySql
 ) -> None:
-    maria, my = ({"host": one.host, "port": one.port} for one in (mariadb_source, mysql))
+    maria, my = ({"host": server.host, "port": server.port} for server in (mariadb_source, mysql))
     for own, failed in (None, ["family"]), (my, []):
         sources = [{"name": "ma", **maria}, {"name": "my", **my, "tracker": own}]
         report = run_checks(FeederFile.model_validate({"tracker": maria, "source": sources}))
-        assert [one.check for _, one in report if one.verdict == "fail"] == failed
-    assert len({place for place, _ in report if place[0] == "tracker"}) == 2
+        assert [finding.check for _, finding in report if finding.verdict == "fail"] == failed
+    assert len({subject for subject, _ in report if subject[0] == "tracker"}) == 2
 
 
 def test_the_command_prints_a_table_and_its_exit_status_tells_of_failures(
@@ -284,6 +290,6 @@ def test_the_command_prints_a_table_and_its_exit_status_tells_of_failures(
     file.write_text(f'[tracker]\n{at}[[source]]\nname = "s1"\n{at.replace(str(mysql.port), "1")}')
     assert cli.run(["feeder", "check", "--output", "json", "--config", str(file)]) == 1
     values = json.loads(capsys.readouterr().out)
-    assert [(one["source"], one["check"], one["verdict"]) for one in values if one["verdict"] == "fail"] == [
+    assert [(value["source"], value["check"], value["verdict"]) for value in values if value["verdict"] == "fail"] == [
         ("s1", "connection", "fail")
     ]

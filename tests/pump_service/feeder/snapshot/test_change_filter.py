@@ -1,4 +1,4 @@
-"""Changes between two snapshots, cut to the rows that the earlier one has read: drawn, and decoded again."""
+"""Changes between two snapshots, reduced to the rows that the earlier one has read: random, and decoded again."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _Tables:
 
 
 def part(table: TableDef) -> PartlyReadTable:
-    found = table.column("id")
-    assert found is not None
-    return PartlyReadTable(table, found)
+    column = table.column("id")
+    assert column is not None
+    return PartlyReadTable(table, column)
 
 
 PARTS = {table.id: part(table) for table in (NUMBER, WORD)}
@@ -58,14 +58,14 @@ def drawn_row(draw: Random, table_id: int) -> Row:
 
 
 def drawn_changes(draw: Random) -> list[Change]:
-    found: list[Change] = []
+    changes: list[Change] = []
     for table_id in draw.sample(list(TABLES), draw.randint(1, 3)):
         for _ in range(draw.randint(1, 5)):
             kind = draw.choice(["insert", "update", "delete"])
             before = drawn_row(draw, table_id) if kind != "insert" else None
             after = drawn_row(draw, table_id) if kind != "delete" else None
-            found.append((table_id, kind, before, after))
-    return found
+            changes.append((table_id, kind, before, after))
+    return changes
 
 
 def written(changes: list[Change]) -> pb.PrewriteValue:
@@ -73,15 +73,15 @@ def written(changes: list[Change]) -> pb.PrewriteValue:
     for number, (table_id, kind, before, after) in enumerate(changes):
         builder = builders.setdefault(table_id, MutationBuilder(TABLES[table_id]))
         getattr(builder, kind)(*(row for row in (before, after) if row is not None), number)
-    return pb.PrewriteValue.FromString(prewrite_value(9, [one.message for one in builders.values()]))
+    return pb.PrewriteValue.FromString(prewrite_value(9, [builder.message for builder in builders.values()]))
 
 
 def read_back(value: bytes) -> list[Change]:
     if not value:
         return []
     assert pb.PrewriteValue.FromString(value).schema_version == 9
-    found = decode_transaction(commit_binlog(1, 2, b"k", value), 2, 1, _Tables())
-    return [(one.table_id, one.op, one.before, one.after) for one in found]
+    changes = decode_transaction(commit_binlog(1, 2, b"k", value), 2, 1, _Tables())
+    return [(change.table_id, change.op, change.before, change.after) for change in changes]
 
 
 def wanted(change: Change, read: dict[int, set[str]]) -> Change | None:
@@ -100,10 +100,10 @@ def test_changes_of_rows_in_range_keep_their_order(seed: int) -> None:  # S4-24
     changes = drawn_changes(draw)
     read = {table_id: {key for key in KEYS[table_id] if draw.random() < 0.5} for table_id in PARTS}
     is_read = {table_id: keys.__contains__ for table_id, keys in read.items()}
-    found = filter_read_rows(written(changes), PARTS, is_read)
-    assert read_back(found) == [one for one in (wanted(change, read) for change in changes) if one is not None]
-    # Nothing of a table is no mutation of it.
-    assert all(one.sequence for one in pb.PrewriteValue.FromString(found).mutations)
+    filtered = filter_read_rows(written(changes), PARTS, is_read)
+    assert read_back(filtered) == [left for left in (wanted(change, read) for change in changes) if left is not None]
+    # A table without changes has no mutation.
+    assert all(mutation.sequence for mutation in pb.PrewriteValue.FromString(filtered).mutations)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -122,8 +122,8 @@ def test_rows_without_a_handle_get_one() -> None:
     moved: list[Change] = [
         (2, "update", {"n": None, "id": "away", "v": None}, {"n": "1", "id": word, "v": "x"}) for word in ("a", "b")
     ]
-    found = filter_read_rows(written(moved), PARTS, {1: lambda _: False, 2: {"a", "b"}.__contains__})
-    inserted = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
+    filtered = filter_read_rows(written(moved), PARTS, {1: lambda _: False, 2: {"a", "b"}.__contains__})
+    inserted = pb.PrewriteValue.FromString(filtered).mutations[0].inserted_rows
     handles = [write_int((1 << 40) + number) for number in range(2)]
     assert [row.startswith(handle) for row, handle in zip(inserted, handles, strict=True)] == [True, True]
 
@@ -131,7 +131,7 @@ def test_rows_without_a_handle_get_one() -> None:
 @pytest.mark.parametrize("key", KEYS[1])
 def test_a_row_that_is_its_key_at_the_source_comes_with_it(key: str) -> None:
     moved: list[Change] = [(1, "update", {"id": "9", "v": None}, {"id": key, "v": "x"})]
-    found = filter_read_rows(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
-    [inserted] = pb.PrewriteValue.FromString(found).mutations[0].inserted_rows
+    filtered = filter_read_rows(written(moved), PARTS, {1: {key}.__contains__, 2: lambda _: False})
+    [inserted] = pb.PrewriteValue.FromString(filtered).mutations[0].inserted_rows
     [as_written] = MutationBuilder(NUMBER).insert({"id": key, "v": "x"}).message.inserted_rows
     assert as_written.startswith(inserted[: skip(inserted, 0)])

@@ -1,4 +1,4 @@
-"""What the journal keeps of a load that broke off, and what the next process finds of it."""
+"""What the journal has of an interrupted load, and what the next process makes of it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield made
 
 
-def begun(journal: Journal, tables: dict[tuple[str, str], int], place: SnapshotPosition = FIRST) -> LoadState:
+def begun(journal: Journal, tables: dict[tuple[str, str], int], position: SnapshotPosition = FIRST) -> LoadState:
     load = LoadState(journal, "s1")
     load.fit_tables(tables)
-    journal.set_facts(load.start_snapshot(place, 77))
+    journal.set_facts(load.start_snapshot(position, 77))
     return load
 
 
 def keep(load: LoadState, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
-    """The range (low, high] is read and prewritten, in one batch of two."""
+    """Mark the range (low, high] as read and prewritten, in one batch of two."""
     ranges = load.tables[table].ranges
-    given = ranges.next()
-    assert given is not None
-    assert given.low == low
-    ranges.claim(given, high)
+    claimed = ranges.next()
+    assert claimed is not None
+    assert claimed.low == low
+    ranges.claim(claimed, high)
     value = Value(table, 0, b"", Chunk(low, high, ""), is_last=True)
     load.store_chunks([(value, rows, [Batch(first_start, ("k", "l"), ("p", "p"))])])
 
@@ -52,7 +52,9 @@ def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
     keep(load, B, "", "'x'", 120)
     again = LoadState(journal, "s1")
     assert (again.from_ts, again.began, again.snapshots) == (77, load.began, [FIRST])
-    assert {name: (one.table_id, one.rows, one.chunks, one.ranges.store()) for name, one in again.tables.items()} == {
+    assert {
+        name: (load.table_id, load.rows, load.chunks, load.ranges.store()) for name, load in again.tables.items()
+    } == {
         A: (7, 7, 2, [("", "", 0)]),
         B: (8, 3, 1, [("", "'x'", 0), ("'x'", "", -1)]),
     }
@@ -69,7 +71,7 @@ def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
     last = LoadState(journal, "s1")
     assert (last.is_read, last.snapshots, last.from_ts) == (True, [FIRST, SECOND], 90)
     assert last.tables[B].ranges.store() == [("", "'x'", 0), ("'x'", "", 1)]
-    assert {number: [one.first_start for one in some] for number, some in last.batches().items()} == {
+    assert {number: [batch.first_start for batch in batches] for number, batches in last.batches().items()} == {
         0: [100, 110, 120], 1: [130],
     }  # fmt: skip
 
@@ -85,7 +87,7 @@ def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_tak
     assert not LoadState(journal, "s1").is_read
     empty = begun(journal, {})
     assert empty.is_read
-    # Of two tables one is read, and of the other nothing is known yet.
+    # One of two tables is read, and nothing is known of the other yet.
     load = begun(journal, {A: 7, B: 8})
     keep(load, A, "", "", 100)
     again = LoadState(journal, "s1")
@@ -107,7 +109,7 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
     assert again.tables[B].chunks == 1
     assert again.snapshots == [FIRST]
     assert [journal.outcome(start) for start in (100, 101, 120, 121)] == [0, 0, -1, -1]
-    # Nothing of the first snapshot is left: the next one is the first.
+    # Nothing of the first snapshot is left: the next one counts as the first.
     again.fit_tables({A: 9})
     assert (list(again.tables), again.snapshots) == ([A], [])
     assert journal.outcome(120) == 0
@@ -129,7 +131,7 @@ def test_a_forgotten_load_starts_again_with_its_time(journal: Journal, monkeypat
     again = LoadState(journal, "s1")
     assert (again.tables, again.snapshots, again.from_ts, again.began) == ({}, [], 77, 1000.5)
     assert not again.is_read
-    # What is done is no load to go on with.
+    # A finished load is not continued.
     journal.set_facts(load_facts("s1", {"state": "done", "rows": 5, "commit_ts": "9", "tables": 1, "from_ts": "3"}))
     assert read_load_record(journal, "s1")["rows"] == 5
     assert (LoadState(journal, "s1").from_ts, LoadState(journal, "s1").began) == (0, 2000.5)

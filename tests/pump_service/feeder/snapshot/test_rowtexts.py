@@ -51,7 +51,7 @@ JSON: Typed = ("JSON", d.col("c", t.JSON), ["""'{"b": [1, 1.5, null, "x"], "a": 
 
 @pytest.fixture(params=["together", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows are written in blocks, however few, or by the plain writer."""
+    """Rows are written as blocks, however few, or by the plain writer."""
     if request.param == "together":
         monkeypatch.setattr("binlake.mysqlbinlog.tablerows.rowblocks._FEWEST", 1)
         monkeypatch.setattr(RowWriter, "write", None)
@@ -77,8 +77,8 @@ def test_the_value_of_each_type_is_the_one_that_the_source_shows(source: MariaDb
     with source.connect() as link:
         ask(link, "SET sql_mode = '', time_zone = '+00:00'")
         for row in range(max(len(values) for _, _, values in types)):
-            given = {f"c{n}": values[row] or "NULL" for n, (_, _, values) in enumerate(types) if row < len(values)}
-            ask(link, f"INSERT INTO {DB}.t (id, {', '.join(given)}) VALUES ({row}, {', '.join(given.values())})")
+            literals = {f"c{n}": values[row] or "NULL" for n, (_, _, values) in enumerate(types) if row < len(values)}
+            ask(link, f"INSERT INTO {DB}.t (id, {', '.join(literals)}) VALUES ({row}, {', '.join(literals.values())})")
         expected = [_shown(link, row, types) for row in range(3)]
     with opened(source, 1) as snapshot:
         reader, _ = reader_of(source, snapshot, table)
@@ -93,7 +93,7 @@ def _key() -> d.Json:
 
 
 def _shown(link: Link, row: int, types: Sequence[Typed]) -> dict[str, str | None]:
-    """What the server shows, in the canonical texts of the codec: bytes as hex, numbers without zeros before them."""
+    """The values that the server shows, in the codec's canonical texts: bytes as hex, numbers without leading zeros."""
     texts: dict[str, str | None] = {}
     for n, (kind, *_) in enumerate(types):
         expression = f"CAST(c{n} AS CHAR)"

@@ -1,4 +1,4 @@
-"""A full load from real servers: one place for all sessions, each row once, nothing read by a changed definition."""
+"""A full load from real servers: one position for all sessions, each row once, no rows read by a changed definition."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def source(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 
 def test_all_sessions_see_the_rows_of_one_position(source: MariaDb) -> None:
-    """The GTID says how many transactions there were; each session has as many rows, whatever is written meanwhile."""
+    """The GTID counts the transactions; each session has as many rows, whatever is written meanwhile."""
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY AUTO_INCREMENT, n INT)")
     with opened(source, 1) as snapshot:
         before = _transactions(snapshot)
@@ -165,13 +165,13 @@ def test_ranges_of_a_table_are_bounded_by_the_first_column_of_its_key(source: Ma
     keyed = d.table("t", d.col("a"), d.col("b"), keys=(d.primary("a", "b"),), db=DB)
     chunks = Chunks((DB, "t"), keyed, 2)
     with source.connect() as link:
-        taken = [chunk.where for chunk in iter(lambda: chunks.take(link), None) if chunk]
-    assert taken == ["`a` <= 1", "`a` > 1 AND `a` <= 2", "`a` > 2"]
+        ranges = [chunk.where for chunk in iter(lambda: chunks.take(link), None) if chunk]
+    assert ranges == ["`a` <= 1", "`a` > 1 AND `a` <= 2", "`a` > 2"]
 
 
 @pytest.mark.parametrize("ddl", ["ADD COLUMN z INT DEFAULT 5", "DROP COLUMN n", "MODIFY n VARCHAR(30)"])
 def test_a_definition_that_changes_during_the_snapshot_ends_the_reading(source: MariaDb, ddl: str) -> None:
-    """MariaDB shows the old rows by the new columns and says nothing."""
+    """MariaDB shows the old rows with the new columns, without any error."""
     execute(source, f"CREATE TABLE {DB}.t (id INT, n INT)", f"INSERT INTO {DB}.t VALUES (1, 1)")
     table = d.table("t", d.col("id"), d.col("n"), db=DB)
     with opened(source, 2) as snapshot:
@@ -182,12 +182,12 @@ def test_a_definition_that_changes_during_the_snapshot_ends_the_reading(source: 
 
 
 def test_elements_that_the_server_cannot_show_do_not_change_the_definition(source: MariaDb) -> None:
-    """They show `?` for characters of four bytes: the definition has them, its text of the moment has not."""
+    """They show `?` for four-byte characters: the definition has these, its current text does not."""
     execute(source, f"CREATE TABLE {DB}.t (id INT PRIMARY KEY, e ENUM('🐬', 'b'))")
     with source.connect() as link:
-        found = next(database for database in describe_source(link) if database.name == DB).tables[0]
-        assert "'🐬','b'" in found.create
-        assert read_create_text(link, (DB, "t")) == mask_four_byte_characters(found.create)
+        table_info = next(database for database in describe_source(link) if database.name == DB).tables[0]
+        assert "'🐬','b'" in table_info.create
+        assert read_create_text(link, (DB, "t")) == mask_four_byte_characters(table_info.create)
 
 
 def test_structures_are_compared_without_the_next_number(source: MariaDb) -> None:
