@@ -64,16 +64,16 @@ def _shown(server: MariaDb, table: str, columns: list[Kind]) -> Shown:
     with server.connect(conv={}) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"SELECT id, {expressions} FROM images.{table}")
-        return {int(row[0]): _seen(columns, row[1:]) for row in cursor.fetchall()}
+        return {int(row[0]): _normalize(columns, row[1:]) for row in cursor.fetchall()}
 
 
-def _seen(columns: list[Kind], texts: Any) -> list[Any]:
+def _normalize(columns: list[Kind], texts: Any) -> list[Any]:
     return [None if text is None else kind.seen(text) for kind, text in zip(columns, texts, strict=True)]
 
 
 def _image(columns: list[Kind], image: dict[str, str | None] | None) -> tuple[int, list[Any]]:
     assert image is not None
-    return int(image["id"] or 0), _seen(columns, [image[f"c{n}"] for n in range(len(columns))])
+    return int(image["id"] or 0), _normalize(columns, [image[f"c{n}"] for n in range(len(columns))])
 
 
 def _differences(columns: list[Kind], decoded: Shown, shown: Shown) -> list[tuple[str, Any, Any]]:
@@ -122,7 +122,7 @@ def test_all_types(source: MariaDb) -> None:
         _check(source, "wide", kinds(source.name), 40, random.Random(seed))
 
 
-def _kept(server: MariaDb, columns: str, statements: list[str], shown: str) -> tuple[list[Any], list[Any]]:
+def _read_column(server: MariaDb, columns: str, statements: list[str], shown: str) -> tuple[list[Any], list[Any]]:
     """Column `c` as decoded after each of `statements`, and as SELECT shows it after all of them, by id."""
     execute(server, "DROP TABLE IF EXISTS images.t", f"CREATE TABLE images.t (id INT PRIMARY KEY, {columns})")
     definition = definition_of(server, "images", "t", pk_is_handle=True)
@@ -153,7 +153,7 @@ def test_partial_documents(mysql: MySql) -> None:
         path, number = f"'{dice.choice(_PATHS)}'".replace("\\", "\\\\"), dice.randrange(20)
         change = dice.choice((f"SET(c, {path}, {value}", f"REMOVE(c, {path}", f"REPLACE(c, {path}, {value}"))
         statements.append(f"UPDATE images.t SET v = v + 1, c = JSON_{change}) WHERE id = {number}")
-    decoded, shown = _kept(mysql, "v INT, c JSON", statements, "CAST(c AS CHAR)")
+    decoded, shown = _read_column(mysql, "v INT, c JSON", statements, "CAST(c AS CHAR)")
     assert [json.loads(text) for text in decoded] == [json.loads(text) for text in shown]
     kinds_logged = {event.kind for event in events_of(mysql, [*statements[:1], *statements[-20:]])}
     assert RowKind.PARTIAL_UPDATE in kinds_logged
@@ -174,7 +174,7 @@ def test_partial_documents(mysql: MySql) -> None:
 )
 def test_documents_beyond_text(mysql: MySql, value: str, text: str) -> None:
     execute(mysql, "CREATE DATABASE IF NOT EXISTS images")
-    decoded, _ = _kept(mysql, "c JSON", [f"INSERT INTO images.t VALUES (1, {value})"], "CAST(c AS CHAR)")
+    decoded, _ = _read_column(mysql, "c JSON", [f"INSERT INTO images.t VALUES (1, {value})"], "CAST(c AS CHAR)")
     assert decoded == [text]
 
 
@@ -217,7 +217,9 @@ def test_old_temporal_types_of_mariadb(mariadb_source: MariaDb, kind: str, fsp: 
     values = ", ".join(f"({n}, {text_literal(text)})" for n, text in enumerate(texts))
     execute(server, "SET GLOBAL mysql56_temporal_format = OFF")
     try:
-        decoded, shown = _kept(server, f"c {kind}({fsp}) NULL", [f"INSERT INTO images.t VALUES {values}"], "CONCAT(c)")
+        decoded, shown = _read_column(
+            server, f"c {kind}({fsp}) NULL", [f"INSERT INTO images.t VALUES {values}"], "CONCAT(c)"
+        )
     finally:
         execute(server, "SET GLOBAL mysql56_temporal_format = ON")
     assert decoded == shown

@@ -129,7 +129,7 @@ class Shop:
             self._spoil(name, spoilt[name])
         self.spoilt = spoilt
         self.refill(spoilt)
-        return {name: self._told(name, there) for name, there in spoilt.items() if there != self.rows(name)}
+        return {name: self._find_differences(name, there) for name, there in spoilt.items() if there != self.rows(name)}
 
     def refill(self, wanted: dict[str, list[Row]] | None = None) -> None:
         """Make the target's rows those `wanted`, the model's if none are named."""
@@ -157,7 +157,7 @@ class Shop:
             extra = {**row, first: str(self.chance.randint(2000, 9999))}
             rows.append(extra | ({"name": None} if "name" in row else {}))
 
-    def _told(self, name: str, rows: list[Row]) -> Counter[tuple[str, str]]:
+    def _find_differences(self, name: str, rows: list[Row]) -> Counter[tuple[str, str]]:
         columns = self.workload.table("shop", name).identity().columns
         mine, theirs = ([(row_key(row, columns), row) for row in side] for side in (self.rows(name), rows))
         if name == "log":

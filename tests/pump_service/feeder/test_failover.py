@@ -63,7 +63,7 @@ def _insert(server: MariaDb, first: int, count: int = 3) -> None:
     execute(server, *(f"REPLACE INTO topology.t VALUES ({n})" for n in range(first, first + count)))
 
 
-def _take(log: SourceLog, until: str) -> list[SourceTransaction]:
+def _read_until(log: SourceLog, until: str) -> list[SourceTransaction]:
     """Read the transactions up to the GTID set `until`."""
     transactions: list[SourceTransaction] = []
     while log.position.gtids != until:
@@ -84,11 +84,11 @@ def test_reading_continues_at_the_next_server_of_the_topology(topology: Topology
         source = source_of(replica, host=link.host, port=link.port, addresses=(f"{replica.host}:{replica.port}",))
         log = _log(source, start)
         _insert(primary, 1)
-        transactions = _take(log, end_of(primary).gtids)
+        transactions = _read_until(log, end_of(primary).gtids)
         assert log.server == (link.host, link.port)
         link.cut()
         _insert(primary, 10)
-        transactions += _take(log, end_of(primary).gtids)
+        transactions += _read_until(log, end_of(primary).gtids)
         assert log.server == (replica.host, replica.port)
         log.end()
     assert [(transaction.id, transaction.changes[0].rows) for transaction in transactions] == [
@@ -108,7 +108,7 @@ def test_a_server_that_lags_is_waited_for(topology: Topology) -> None:
     assert "lacks transactions" in log.trouble
     topology.replicate()
     _insert(primary, 30, 1)
-    (transaction,) = _take(log, end_of(primary).gtids)
+    (transaction,) = _read_until(log, end_of(primary).gtids)
     log.end()
     assert transaction.end.gtids == end_of(primary).gtids
 
@@ -124,7 +124,7 @@ def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Top
             transactions += log.read(max_transactions=7, wait_s=60.0)
             link.cut()
             link.mend()
-        transactions += _take(log, end_of(primary).gtids)
+        transactions += _read_until(log, end_of(primary).gtids)
         assert log.connections > 1
         log.end()
     assert [transaction.id for transaction in transactions] == [
@@ -253,13 +253,13 @@ def test_a_killed_server_that_comes_back() -> None:
         start = end_of(server)
         log = _log(source_of(server), start)
         _insert(server, 1)
-        transactions = _take(log, end_of(server).gtids)
+        transactions = _read_until(log, end_of(server).gtids)
         server.kill9()
         assert log.read(wait_s=0.5) == []
         assert log.trouble
         server.restart()
         _insert(server, 10)
-        transactions += _take(log, end_of(server).gtids)
+        transactions += _read_until(log, end_of(server).gtids)
         log.end()
         assert len(transactions) == len({transaction.id for transaction in transactions}) == 6
         assert rows(server, "SELECT COUNT(*) FROM topology.t") == [(6,)]
@@ -275,7 +275,7 @@ def test_a_lost_connection_before_the_first_transaction_returns_none_twice(mysql
         link.cut()
         link.mend()
         execute(mysql, "INSERT INTO filestart.t VALUES (1)", "DROP DATABASE filestart")
-        transactions = _take(log, end_of(mysql).gtids)
+        transactions = _read_until(log, end_of(mysql).gtids)
         assert log.connections == 2
         log.end()
     assert len(transactions) == 2

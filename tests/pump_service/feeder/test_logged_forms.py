@@ -213,7 +213,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-class DrawnLog:
+class RandomLog:
     """Statements over a few tables `t0`.. of (id, and columns c0..); some of them fail, and are then in no log."""
 
     def __init__(self, seed: int, family: str) -> None:
@@ -310,8 +310,8 @@ class DrawnLog:
         return [self.draw.choice(SETTINGS)]
 
 
-def check_drawn(copy: LoggedCopy, seed: int, steps: int) -> None:
-    log, ran = DrawnLog(seed, copy.server.name), list[str]()
+def check_random_log(copy: LoggedCopy, seed: int, steps: int) -> None:
+    log, ran = RandomLog(seed, copy.server.name), list[str]()
     with copy.server.connect() as link, link.cursor() as cursor:
         link.select_db("shop")
         for _ in range(steps):
@@ -331,10 +331,10 @@ def check_drawn(copy: LoggedCopy, seed: int, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_random_statements(copy: LoggedCopy, seed: int) -> None:
-    check_drawn(copy, seed, 60)
+    check_random_log(copy, seed, 60)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_many_random_statements(copy: LoggedCopy, seed: int) -> None:
-    check_drawn(copy, seed, 150)
+    check_random_log(copy, seed, 150)

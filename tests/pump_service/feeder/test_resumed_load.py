@@ -185,7 +185,7 @@ def source_rows(server: MariaDb, loaded: Loaded, name: str) -> Counter[str]:
         return Counter(json.dumps(row, sort_keys=True) for row in images(reader, table))
 
 
-def follow(loaded: Loaded) -> None:
+def publish_log(loaded: Loaded) -> None:
     """Publish the log from the load's position to its end, as a worker does; it has rows only."""
     position = loaded.journal.read_positions()["s1"].position
     with connect(loaded.source) as link:
@@ -239,16 +239,16 @@ def test_rows_of_several_snapshots_are_part_of_the_source_at_each_position(
 ) -> None:
     # S4-02, S4-24, R-34
     monkeypatch.setattr(REQUEST, (100, 600)[seed % 2])
-    drawn_load(either, tmp_path, seed)
+    run_random_load(either, tmp_path, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_many_random_loads(either: MariaDb, tmp_path: Path, seed: int) -> None:
-    drawn_load(either, tmp_path, seed)
+    run_random_load(either, tmp_path, seed)
 
 
-def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
+def run_random_load(server: MariaDb, folder: Path, seed: int) -> None:
     draw = random.Random(seed)
     writer, pumps, clock = Writer(server, draw), DyingPumps(), CountingClock()
     writer.create()
@@ -261,7 +261,7 @@ def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
                 loaded.load()
                 break
             stored_rows = max(stored_rows, read_load_record(loaded.journal, "s1")["rows"])
-            assert undecided(loaded.journal, pumps) >= len(list(loaded.journal.load_batches("s1")))
+            assert count_undecided(loaded.journal, pumps) >= len(list(loaded.journal.load_batches("s1")))
             is_read = LoadState(loaded.journal, "s1").is_read
         if not is_read:  # otherwise the log is read from before it
             writer.alter()
@@ -270,22 +270,22 @@ def drawn_load(server: MariaDb, folder: Path, seed: int) -> None:
     with closing(Loaded(server, folder, pumps, clock)) as loaded:
         assert not loaded.journal.load_tables("s1")
         writer.change(20)
-        follow(loaded)
+        publish_log(loaded)
         replica = Replica(loaded)
         for binlog in committed(pumps):
             replica.apply(binlog)
         for name in TABLES:
             assert replica.rows(name) == source_rows(server, loaded, name), name
-        assert undecided(loaded.journal, pumps) == 0
+        assert count_undecided(loaded.journal, pumps) == 0
     ids = Counter(binlog.prewrite_key.split(b"|", 2)[2] for binlog in committed(pumps))
     assert max(ids.values()) == 1
 
 
-def undecided(journal: Journal, pumps: DyingPumps) -> int:
+def count_undecided(journal: Journal, pumps: DyingPumps) -> int:
     return sum(journal.outcome(prewrite.start_ts) == -1 for prewrite in pumps.of_type(pb.Prewrite))
 
 
-def broken_off(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:
+def interrupt_load(server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock) -> None:
     """A load of 100 rows in 10 chunks, killed in the middle."""
     filled(server)
     pumps.dies_at = 6
@@ -302,7 +302,7 @@ def test_chunks_are_not_read_twice_and_show_in_the_status_of_a_stopped_feeder(
 ) -> None:
     # S4-24
     pumps, clock = DyingPumps(), CountingClock()
-    broken_off(either, tmp_path / "feeder", pumps, clock)
+    interrupt_load(either, tmp_path / "feeder", pumps, clock)
     settings = FeederFile.model_validate(
         {
             "data-dir": str(tmp_path / "feeder"),
@@ -333,7 +333,7 @@ def changes_of(binlog: pb.Binlog) -> list[str]:
 
 def test_a_load_whose_log_was_purged_starts_again(either: MariaDb, tmp_path: Path) -> None:
     pumps, clock = DyingPumps(), CountingClock()
-    broken_off(either, tmp_path, pumps, clock)
+    interrupt_load(either, tmp_path, pumps, clock)
     execute(either, f"DELETE FROM {DB}.t WHERE id < 31")
     purge(either)
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
@@ -350,7 +350,7 @@ def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) 
     pumps, clock = DyingPumps(), CountingClock()
     try:
         execute(mysql, *(f"SET GLOBAL gtid_mode = {step}" for step in steps))
-        broken_off(mysql, tmp_path, pumps, clock)
+        interrupt_load(mysql, tmp_path, pumps, clock)
         execute(mysql, "FLUSH BINARY LOGS", f"DELETE FROM {DB}.t WHERE id < 6", "FLUSH BINARY LOGS")
         with closing(Loaded(mysql, tmp_path, pumps, clock, **SMALL)) as loaded:
             loaded.load()
@@ -366,9 +366,9 @@ def test_without_gtids_positions_are_file_offsets(mysql: MySql, tmp_path: Path) 
 def test_a_refused_load_is_rolled_back_completely(either: MariaDb, tmp_path: Path) -> None:
     """What can never be committed must not block the pumps' watermark."""
     pumps, clock = DyingPumps(), CountingClock()
-    broken_off(either, tmp_path, pumps, clock)
+    interrupt_load(either, tmp_path, pumps, clock)
     execute(either, f"CREATE TABLE {DB}.other (id INT) ENGINE = MyISAM")
     with closing(Loaded(either, tmp_path, pumps, clock, **SMALL)) as loaded:
         with pytest.raises(SourceRefused, match=rf"{DB}\.other"):
             loaded.load()
-        assert undecided(loaded.journal, pumps) == 0
+        assert count_undecided(loaded.journal, pumps) == 0

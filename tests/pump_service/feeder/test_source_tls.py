@@ -31,7 +31,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 @pytest.fixture(scope="module")
 def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
-    with mariadb_in_memory((*MariaDb.source_options(), *(f"--{name}={file}" for name, file in named(files)))) as made:
+    with mariadb_in_memory(
+        (*MariaDb.source_options(), *(f"--{name}={file}" for name, file in tls_options(files)))
+    ) as made:
         yield made
 
 
@@ -39,7 +41,7 @@ def mariadb_by_tls(files: Tls) -> Iterator[MariaDb]:
 def mysql_by_tls(files: Tls, mysql: MySql) -> Iterator[MySql]:
     """The session's server with the test's certificate instead of the one that it generated."""
     before = [("ssl_ca", "ca.pem"), ("ssl_cert", "server-cert.pem"), ("ssl_key", "server-key.pem")]
-    for names in [(name.replace("-", "_"), str(file)) for name, file in named(files)], before:
+    for names in [(name.replace("-", "_"), str(file)) for name, file in tls_options(files)], before:
         execute(mysql, *(f"SET GLOBAL {name} = '{file}'" for name, file in names), "ALTER INSTANCE RELOAD TLS")
         if names is not before:
             yield mysql
@@ -57,13 +59,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     execute(source, "DROP USER tls", "DROP DATABASE secure")
 
 
-def named(files: Tls) -> list[tuple[str, Path | None]]:
+def tls_options(files: Tls) -> list[tuple[str, Path | None]]:
     return [("ssl-ca", files.ca), ("ssl-cert", files.cert), ("ssl-key", files.key)]
 
 
 def security(files: Tls, *without: str) -> dict[str, Any]:
     """The section `security` of a server."""
-    return {name: str(file) for name, file in named(files) if name not in without}
+    return {name: str(file) for name, file in tls_options(files) if name not in without}
 
 
 def test_a_log_is_read_by_tls_whatever_its_size(server: MariaDb, files: Tls) -> None:

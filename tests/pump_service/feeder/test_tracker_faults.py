@@ -125,7 +125,7 @@ def test_the_tracker_goes_away_before_in_and_after_each_command(
         for moment in MOMENTS:
             for at in draw.sample(every, min(draws or len(every), len(every))):
                 with tracked.undone():
-                    assert followed_at_last(tracked, text, breaker, at, moment) == wanted, (text, at, moment)
+                    assert follow_with_retries(tracked, text, breaker, at, moment) == wanted, (text, at, moment)
                 broken += 1
         breaker.arm(0, "")
         assert tracked.follow(text) == wanted
@@ -134,7 +134,7 @@ def test_the_tracker_goes_away_before_in_and_after_each_command(
     undisturbed.tracker.close()
 
 
-def followed_at_last(tracked: Tracked, text: str, breaker: Breaker, at: int, moment: str) -> list[str]:
+def follow_with_retries(tracked: Tracked, text: str, breaker: Breaker, at: int, moment: str) -> list[str]:
     """Retry until the tracker is there, as the worker does."""
     version = tracked.catalog.version
     breaker.arm(at, moment)

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.mariadb, pytest.mark.soak_on("mysql")]
 Shown = dict[str, Counter[str]]
 
 
-def trade(shop: Shop, changes: int) -> int:
+def apply_window(shop: Shop, changes: int) -> int:
     """Apply a window of random changes, with moved keys and rows without a key, to the target; returns its end."""
     w, chance = shop.workload, shop.chance
     for _ in range(changes):
@@ -59,8 +59,8 @@ def progress(shop: Shop, lo: int, hi: int) -> BackfillProgress:
 def test_an_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop: Shop) -> None:
     # C-05, R-01
     lo = shop.ts
-    hi = trade(shop, 25)
-    trade(shop, 25)
+    hi = apply_window(shop, 25)
+    apply_window(shop, 25)
     keys = {key for change in shop.changes(lo, hi) for key in (change.key, change.new_key) if key}
     shop.spoil(40)
     before = wrong(shop)
@@ -88,8 +88,8 @@ def test_a_killed_repair_continues_after_its_last_window(shop: Shop) -> None:
             raise Killed
 
     lo = shop.ts
-    trade(shop, 15)
-    hi = trade(shop, 15)
+    apply_window(shop, 15)
+    hi = apply_window(shop, 15)
     right = shop.shown()
     execute(shop.server, *[f"DELETE FROM shop.`{name}`" for _, name in shop.workload.rows])
     with pytest.raises(Killed):
@@ -112,7 +112,7 @@ def test_tables_that_were_altered_since_are_repaired_too(shop: Shop) -> None:
     # R-18: another key, a recreated table, a dropped one
     lo = shop.ts
     w = shop.workload
-    hi = trade(shop, 20)
+    hi = apply_window(shop, 20)
     w.add_column("shop", "log", integer("more", default="7"))
     execute(shop.server, "ALTER TABLE shop.log ADD COLUMN more INT DEFAULT 7")
     w.truncate("shop", "pair")
@@ -161,7 +161,7 @@ def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
     # DESIGN 4, DESIGN 3.8: rollback, and the checkpoint does not claim to be the source
     lo = shop.ts
     start = shop.shown()
-    hi = trade(shop, 40)
+    hi = apply_window(shop, 40)
     with hold_target(shop.lake.replication, 0) as target:
         plan, _ = rollback_target(shop.lake.replication, lo, hi, target, force=False)
     assert shop.shown() == start
@@ -172,7 +172,7 @@ def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
 def test_nothing_is_undone_in_a_table_with_columns_of_its_own(shop: Shop) -> None:
     # R-12: the undo writes whole rows
     lo = shop.ts
-    hi = trade(shop, 40)
+    hi = apply_window(shop, 40)
     changed = shop.shown()
     execute(shop.server, "ALTER TABLE shop.log ADD COLUMN own INT DEFAULT 1")
     with hold_target(shop.lake.replication, 0) as target, pytest.raises(Drift, match=r"columns of its own.*: own"):
@@ -253,7 +253,7 @@ def test_a_range_is_undone_at_the_source_by_a_change_of_its_own(
     sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
     shop = first_shop.copy(tmp_path, source={"sql": sql})
     start = shop.shown()
-    lo, hi = shop.ts, trade(shop, 40)
+    lo, hi = shop.ts, apply_window(shop, 40)
     second_mariadb.wipe()
     shop.fill(second_mariadb)
     target = shop.shown()
@@ -268,7 +268,7 @@ def test_the_command_runs_alone_and_reports_to_programs(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # R-46, R-02
-    lo, hi = shop.ts, trade(shop, 15)
+    lo, hi = shop.ts, apply_window(shop, 15)
     file, result = tmp_path / "demo.toml", tmp_path / "result.json"
     file.write_text(replication_toml(shop.lake.replication))
     arguments = ["--replication", str(file), "--from", str(lo), "--to", str(hi), "--result", str(result)]

@@ -34,7 +34,7 @@ def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     file = tmp_path / "demo.toml"
     file.write_text(replication_toml(shop.lake.replication))
     arguments = ["--replication", str(file)]
-    shown = told(capsys, "backfill", "repair", *arguments, "--commit-ts", str(ts))
+    shown = run_json(capsys, "backfill", "repair", *arguments, "--commit-ts", str(ts))
     assert [(entry["lo"], entry["hi"], entry["detail"]["keys"]) for entry in shown] == [(str(ts - 1), str(ts), 2)]
     assert wrong(shop) == {left}
     (notice,) = notices_view(WindowLog(shop.lake.paths))
@@ -47,10 +47,10 @@ def test_one_transaction_is_repaired_by_its_commit_ts_and_shown_on_the_page(
     for command in (["audit", "row", "shop.item", id_], ["audit", "table", "shop.item", "--at", str(ts)],
                     ["audit", "sql", "--table", "shop.item"], ["window", "list"], ["checkpoint", "show"],
                     ["verify"], ["recover"], ["preflight"]):  # fmt: skip
-        assert rounded(told(capsys, *command, *arguments)) == []
+        assert rounded(run_json(capsys, *command, *arguments)) == []
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     """The JSON that a command prints."""
     capsys.readouterr()
     main([*words, "--output", "json"])

@@ -40,12 +40,12 @@ def table(tmp_path: Path) -> Callable[[Shop | TinyLake], Run]:
     return of
 
 
-def consistent(server: MariaDb) -> bool:
+def is_consistent(server: MariaDb) -> bool:
     checkpoints = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")
     return bool(json.loads(checkpoints[0][0])["consistent"])
 
 
-def go_on(shop: Shop) -> None:
+def apply_window(shop: Shop) -> None:
     """Apply a window of changes of `item` and `pair` to the target, except for `item`, which is set aside."""
     w = shop.workload
     item, gone = dict(shop.rows("item")[0]), dict(shop.rows("item")[1])
@@ -66,8 +66,8 @@ def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again
     command = table(shop)
     assert command("list") == 3
     assert command("aside", *ITEM, "--reason", "its disk is [red]full") == 0
-    assert not consistent(shop.server)
-    go_on(shop)
+    assert not is_consistent(shop.server)
+    apply_window(shop)
     capsys.readouterr()
     assert command("list", "--output", "json") == 0
     [listed] = json.loads(capsys.readouterr().out)
@@ -83,7 +83,7 @@ def test_a_table_is_compared_and_repaired_and_the_checkpoint_is_consistent_again
     assert command("back", *ITEM, "--output", "json") == 0
     [result] = json.loads(capsys.readouterr().out)
     assert (result["state"], result["rows"], result["detail"]["different"]) == ("back", 4, 3)
-    assert consistent(shop.server)
+    assert is_consistent(shop.server)
     assert command("list") == 3
     assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
     reported = [
@@ -97,9 +97,9 @@ def test_a_table_that_was_missing_comes_back_with_all_its_rows(shop: Shop, table
     create = rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1]
     execute(shop.server, "DROP TABLE shop.item")
     assert command("aside", *ITEM) == 0
-    go_on(shop)
+    apply_window(shop)
     with pytest.raises(Drift, match="the table is missing") as stop:
-        bring(shop, "item")
+        bring_back(shop, "item")
     assert "create" in stop.value.hint
     execute(shop.server, "USE shop", create)
     assert command("back", *ITEM) == 0
@@ -111,9 +111,9 @@ def test_another_definition_does_not_come_back(shop: Shop, table: Callable[[Shop
     assert command("aside", *ITEM) == 0
     execute(shop.server, "ALTER TABLE shop.item MODIFY name VARCHAR(90)")
     with pytest.raises(Drift, match="name is varchar"):
-        bring(shop, "item")
+        bring_back(shop, "item")
     assert command("list") == 0
-    assert not consistent(shop.server)
+    assert not is_consistent(shop.server)
 
 
 def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
@@ -126,7 +126,7 @@ def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
     set_checkpoint(shop.server, ts, consistent=False)
     execute(shop.server, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
     with pytest.raises(Drift, match="the table is still there") as stop:
-        bring(shop, "item")
+        bring_back(shop, "item")
     assert "drop it" in stop.value.hint
     execute(shop.server, "DROP TABLE shop.item")
     assert command("back", *ITEM) == 0
@@ -135,17 +135,17 @@ def test_a_table_dropped_at_the_source_comes_back_once_the_target_drops_it(
 def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM, "--table", "shop.PAIR") == 0
-    go_on(shop)
+    apply_window(shop)
     assert command("back", *ITEM) == 0
-    assert not consistent(shop.server)
+    assert not is_consistent(shop.server)
     assert command("back", "--table", "SHOP.pair") == 0
-    assert consistent(shop.server)
+    assert is_consistent(shop.server)
 
 
 def test_a_range_is_repaired_except_for_tables_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", *ITEM) == 0
-    go_on(shop)
+    apply_window(shop)
     execute(shop.server, "DROP TABLE shop.item", "DELETE FROM shop.pair")
     progress = BackfillProgress(WindowLog(shop.lake.paths), "repair", 0, shop.lake.hi)
     done = repair_range(shop.lake.replication, progress)
@@ -157,7 +157,7 @@ def test_unknown_names_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> 
     command = table(shop)
     assert command("aside", "--table", "shop.nothing") == 1
     assert command("back", *ITEM) == 1
-    assert consistent(shop.server)
+    assert is_consistent(shop.server)
 
 
 @pytest.fixture
@@ -187,17 +187,17 @@ def test_a_table_that_the_lake_has_in_part_needs_a_confirmation_of_the_rest(
     set_checkpoint(empty_server, ts, consistent=False)
     execute(empty_server, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
     with pytest.raises(ConfigError, match="has only part of this table") as stop:
-        bring(old, "item")
+        bring_back(old, "item")
     assert "--rows-are-there" in stop.value.hint
     assert command("back", *ITEM, "--rows-are-there") == 0
     assert rows(empty_server, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
     # Without a key nobody can tell how many equal rows there were.
     with pytest.raises(ConfigError, match="without a key"):
-        bring(old, "log", rows_are_there=True)
-    assert not consistent(empty_server)
+        bring_back(old, "log", rows_are_there=True)
+    assert not is_consistent(empty_server)
 
 
-def bring(shop: Shop | TinyLake, name: str, **more: bool) -> None:
+def bring_back(shop: Shop | TinyLake, name: str, **more: bool) -> None:
     bring_table_back((shop.lake if isinstance(shop, Shop) else shop).replication, ("shop", name), **more)
 
 

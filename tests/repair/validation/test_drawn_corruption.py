@@ -92,7 +92,7 @@ class World:
 
     def wrong(self, there: dict[str, list[dict[str, str | None]]]) -> Found:
         """All differences, by the model."""
-        differences = {name: self.shop._told(name, rows) for name, rows in there.items()}
+        differences = {name: self.shop._find_differences(name, rows) for name, rows in there.items()}
         return {(name, key, kind) for name, keys in differences.items() for key, kind in keys}
 
     def named(self) -> Found:

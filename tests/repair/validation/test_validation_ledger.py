@@ -20,38 +20,38 @@ WAITS = Entry(
 )
 
 
-class Kept:
+class MemoryTable:
     """A control table in memory: `test_entries_come_back_as_they_were` has a real one."""
 
     def __init__(self) -> None:
-        self.kept: list[dict[str, Any]] = []
+        self.stored: list[dict[str, Any]] = []
         self.written = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in self.kept]
+        return [dict(row) for row in self.stored]
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
-        self.kept, self.written = rows, self.written + 1
+        self.stored, self.written = rows, self.written + 1
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    made = Kept()
+def table(monkeypatch: pytest.MonkeyPatch) -> MemoryTable:
+    made = MemoryTable()
     monkeypatch.setattr(ledger_module, "ControlTable", lambda *_: made)
     return made
 
 
 @pytest.fixture
-def paths(tmp_path: Path, table: Kept) -> LakePaths:
+def paths(tmp_path: Path, table: MemoryTable) -> LakePaths:
     assert table.rows() == []
     return LakePaths(str(tmp_path / "lake"))
 
 
-def told(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
+def list_entries(ledger: Ledger) -> list[tuple[str, str, str, int, int]]:
     return [(entry.status, entry.against, entry.key, entry.number, entry.times) for entry in ledger.entries()]
 
 
-def counts(ledger: Ledger) -> list[int]:
+def count_by_status(ledger: Ledger) -> list[int]:
     statuses: list[Status] = ["pending", "new", "ignored", "resolved"]
     assert [len(ledger.entries((status,))) for status in statuses] == [ledger.count(status) for status in statuses]
     return [ledger.count(status) for status in statuses]
@@ -61,7 +61,11 @@ def test_numbers_of_listed_errors_are_not_reused(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     for entry in (WAITS, A, B, A):
         ledger.put(entry)
-    assert told(ledger) == [("new", "lake", "a", 1, 2), ("new", "lake", "b", 2, 1), ("pending", "source", "a", 0, 1)]
+    assert list_entries(ledger) == [
+        ("new", "lake", "a", 1, 2),
+        ("new", "lake", "b", 2, 1),
+        ("pending", "source", "a", 0, 1),
+    ]
     assert [entry.key for entry in ledger.new_errors()] == ["a", "b"]
     ledger.save()
     again = Ledger(paths)
@@ -94,19 +98,19 @@ def test_an_error_that_is_ignored_stays_so_until_its_row_is_right(paths: LakePat
     ledger.put(B)
     assert [entry.key for entry in ledger.mark([1], "ignored")] == ["a"]
     ledger.put(A)
-    assert counts(ledger) == [0, 1, 1, 0]
+    assert count_by_status(ledger) == [0, 1, 1, 0]
     # Without numbers: only new ones.
     assert [entry.key for entry in ledger.mark(None, "resolved")] == ["b"]
-    assert counts(ledger) == [0, 0, 1, 1]
+    assert count_by_status(ledger) == [0, 0, 1, 1]
     assert ledger.settle(A.entry_key) is False
     assert ledger.settle(A.entry_key) is False
-    assert counts(ledger) == [0, 0, 0, 2]
+    assert count_by_status(ledger) == [0, 0, 0, 2]
     assert ledger.put(B).status == "new"
-    assert counts(ledger) == [0, 1, 0, 1]
+    assert count_by_status(ledger) == [0, 1, 0, 1]
     # Without numbers: all that are not new; with numbers: any.
     assert [entry.key for entry in ledger.clear(None)] == ["a"]
     assert [entry.key for entry in ledger.clear([2])] == ["b"]
-    assert counts(ledger) == [0, 0, 0, 0]
+    assert count_by_status(ledger) == [0, 0, 0, 0]
     with pytest.raises(ConfigError, match="no error 2 in the ledger"):
         ledger.clear([2])
 
@@ -115,21 +119,21 @@ def test_a_waiting_row_is_resolved_once_it_is_right(paths: LakePaths) -> None:
     ledger = Ledger(paths)
     ledger.put(WAITS)
     assert ledger.clear(None) == []
-    assert counts(ledger) == [1, 0, 0, 0]
+    assert count_by_status(ledger) == [1, 0, 0, 0]
     assert ledger.settle(WAITS.entry_key) is False
     assert ledger.settle(WAITS.entry_key) is False
-    assert counts(ledger) == [0, 0, 0, 0]
+    assert count_by_status(ledger) == [0, 0, 0, 0]
 
 
-def test_only_changed_entries_are_written(paths: LakePaths, table: Kept) -> None:
+def test_only_changed_entries_are_written(paths: LakePaths, table: MemoryTable) -> None:
     ledger = Ledger(paths)
     ledger.save()
     ledger.put(A)
     ledger.save()
     ledger.save()
-    assert (table.written, len(table.kept)) == (1, 1)
+    assert (table.written, len(table.stored)) == (1, 1)
     # A null in the table is no column.
-    assert Entry.of_row({**table.kept[0], "differing": None}).differing == ()
+    assert Entry.of_row({**table.stored[0], "differing": None}).differing == ()
     assert Entry.of_row(B.to_row()) == B
 
 

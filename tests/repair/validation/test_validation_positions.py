@@ -111,7 +111,7 @@ class Port:
         Port.closed += 1
 
 
-def fed(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FeederPosition]:
+def fetch_positions(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], bytes | None]) -> dict[str, FeederPosition]:
     monkeypatch.setattr(Port, "closed", 0)
     monkeypatch.setattr(positions, "StatusPort", lambda *_: Port(answer))
     try:
@@ -126,7 +126,7 @@ def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.Monk
         # It has published nothing of this source yet.
         {"source": "b", "gtids": "", "file": "", "offset": 0},
     ]
-    fetched = fed(monkeypatch, lambda: json.dumps({"sources": sources}).encode())
+    fetched = fetch_positions(monkeypatch, lambda: json.dumps({"sources": sources}).encode())
     assert fetched == {"a": FeederPosition("0-1-9", "bin.000003", 40, 70)}
     assert fetched["a"].at("mariadb") == LogPosition("mariadb", "0-1-9", "bin.000003", 40)
 
@@ -136,12 +136,12 @@ def test_the_feeder_reports_its_position_in_each_source(monkeypatch: pytest.Monk
 )
 def test_a_status_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     with pytest.raises(WireError, match="the feeder's status cannot be read"):
-        fed(monkeypatch, lambda: body)
+        fetch_positions(monkeypatch, lambda: body)
 
 
 def test_the_port_of_a_tidb_is_not_that_of_a_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceUnavailable, match="does not belong to a feeder") as error:
-        fed(monkeypatch, lambda: None)
+        fetch_positions(monkeypatch, lambda: None)
     assert error.value.where["status-url"] == "http://feeder:1"
 
 
@@ -150,4 +150,4 @@ def test_a_port_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) 
         raise SourceUnavailable("no answer")
 
     with pytest.raises(BinlakeError, match="no answer"):
-        fed(monkeypatch, away)
+        fetch_positions(monkeypatch, away)

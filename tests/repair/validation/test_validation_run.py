@@ -306,7 +306,7 @@ def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
     watched.change(9002, n=6)
     watched.apply()
     execute(second_mariadb, "UPDATE shop.item SET n = 9 WHERE id = 9002")
-    monkeypatch.setattr(sources, "source_snapshot", partial(_stands_still, source_snapshot))
+    monkeypatch.setattr(sources, "source_snapshot", partial(_read_without_writes, source_snapshot))
     done = watched.run()
     assert (done.against_source, done.found, done.why) == (1, 1, "")
     (error,) = Ledger(watched.lake.paths).entries()
@@ -317,7 +317,7 @@ def test_a_source_that_shows_the_checkpoint_is_compared_at_once(
     assert "filters" in watched.run(filters=[{"schema-pattern": "*", "events": ["delete"], "action": "Ignore"}]).why
 
 
-def _stands_still(read: Any, source: Target, ts: int, *, stands_still: bool) -> Any:
+def _read_without_writes(read: Any, source: Target, ts: int, *, stands_still: bool) -> Any:
     del stands_still
     return read(source, ts, stands_still=True)
 

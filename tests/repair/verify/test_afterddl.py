@@ -45,7 +45,7 @@ class Checked:
         changed = self.lake.replication.model_copy(update={"target": self.target.model_copy(update=target)})
         return [(table.table, table.state) for table in compare_due_tables(changed, self.windows, self.lake.hi, "run")]
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         return [event["state"] for event in self.windows.events(stage=STAGE)]
 
 
@@ -59,7 +59,7 @@ def test_an_equal_table_is_reported_and_no_longer_due(checked: Checked) -> None:
     assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
     assert checked.check() == [("shop.item", "equal")]
     assert checked.check() == []
-    assert checked.told() == ["due", "equal"]
+    assert checked.reported() == ["due", "equal"]
 
 
 def test_rows_that_differ_after_the_ddl_are_reported_with_key_and_column_and_not_repaired(checked: Checked) -> None:
@@ -77,13 +77,13 @@ def test_without_such_a_ddl_nothing_is_written_and_the_target_is_not_asked(check
     checked.note([])
     checked.note([replace(ddl, after=ddl.before) for ddl in checked.ddls])
     assert checked.check(port=1) == []
-    assert checked.told() == []
+    assert checked.reported() == []
 
 
 def test_an_old_window_makes_nothing_due(checked: Checked) -> None:
     checked.note(passed=True)
     checked.note(target=checked.target.model_copy(update={"verify_after_ddl_rows": 0}))
-    assert checked.told() == []
+    assert checked.reported() == []
 
 
 def test_a_table_above_the_size_limit_is_left_to_the_operator(checked: Checked) -> None:
@@ -98,7 +98,7 @@ def test_a_table_stays_due_until_the_mirrors_have_caught_up(shop: Shop) -> None:
     checked.note()
     assert checked.check() == []
     assert read_due_tables(checked.target, checked.windows) == {"shop.item": checked.ts}
-    assert checked.told() == ["due"]
+    assert checked.reported() == ["due"]
 
 
 def test_a_table_stays_due_while_a_verify_runs_or_the_target_is_unavailable(checked: Checked) -> None:
@@ -135,4 +135,4 @@ def test_a_table_that_the_lake_has_in_part_is_reported_as_not_comparable(tmp_pat
     checked = Checked(lake, empty_server)
     checked.note()
     assert checked.check() == [("shop.item", "not-comparable")]
-    assert checked.told() == ["due", "not-comparable"]
+    assert checked.reported() == ["due", "not-comparable"]

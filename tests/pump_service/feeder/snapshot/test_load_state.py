@@ -27,14 +27,14 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         yield made
 
 
-def begun(journal: Journal, tables: dict[tuple[str, str], int], position: SnapshotPosition = FIRST) -> LoadState:
+def start_load(journal: Journal, tables: dict[tuple[str, str], int], position: SnapshotPosition = FIRST) -> LoadState:
     load = LoadState(journal, "s1")
     load.fit_tables(tables)
     journal.set_facts(load.start_snapshot(position, 77))
     return load
 
 
-def keep(load: LoadState, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
+def store_chunk(load: LoadState, table: tuple[str, str], low: str, high: str, first_start: int, rows: int = 3) -> None:
     """Mark the range (low, high] as read and prewritten, in one batch of two."""
     ranges = load.tables[table].ranges
     claimed = ranges.next()
@@ -46,10 +46,10 @@ def keep(load: LoadState, table: tuple[str, str], low: str, high: str, first_sta
 
 
 def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
-    load = begun(journal, {A: 7, B: 8})
-    keep(load, A, "", "5", 100)
-    keep(load, A, "5", "", 110, rows=4)
-    keep(load, B, "", "'x'", 120)
+    load = start_load(journal, {A: 7, B: 8})
+    store_chunk(load, A, "", "5", 100)
+    store_chunk(load, A, "5", "", 110, rows=4)
+    store_chunk(load, B, "", "'x'", 120)
     again = LoadState(journal, "s1")
     assert (again.from_ts, again.began, again.snapshots) == (77, load.began, [FIRST])
     assert {
@@ -66,7 +66,7 @@ def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
     # The next snapshot reads the rest.
     again.fit_tables({A: 7, B: 8})
     journal.set_facts(again.start_snapshot(SECOND, 90))
-    keep(again, B, "'x'", "", 130)
+    store_chunk(again, B, "'x'", "", 130)
     assert again.is_read
     last = LoadState(journal, "s1")
     assert (last.is_read, last.snapshots, last.from_ts) == (True, [FIRST, SECOND], 90)
@@ -77,19 +77,19 @@ def test_a_load_continues_where_the_journal_says(journal: Journal) -> None:
 
 
 def test_a_snapshot_without_stored_chunks_has_no_batches(journal: Journal) -> None:
-    load = begun(journal, {A: 7})
-    keep(load, A, "", "", 100)
+    load = start_load(journal, {A: 7})
+    store_chunk(load, A, "", "", 100)
     journal.set_facts(load.start_snapshot(SECOND, 78))
     assert [len(some) for some in LoadState(journal, "s1").batches().values()] == [1, 0]
 
 
 def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_taken(journal: Journal) -> None:
     assert not LoadState(journal, "s1").is_read
-    empty = begun(journal, {})
+    empty = start_load(journal, {})
     assert empty.is_read
     # One of two tables is read, and nothing is known of the other yet.
-    load = begun(journal, {A: 7, B: 8})
-    keep(load, A, "", "", 100)
+    load = start_load(journal, {A: 7, B: 8})
+    store_chunk(load, A, "", "", 100)
     again = LoadState(journal, "s1")
     assert (list(again.tables), again.is_read) == ([A], False)
     again.fit_tables({A: 7, B: 8})
@@ -97,9 +97,9 @@ def test_a_load_is_incomplete_before_all_tables_are_known_and_a_snapshot_was_tak
 
 
 def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -> None:
-    load = begun(journal, {A: 7, B: 8})
-    keep(load, A, "", "", 100)
-    keep(load, B, "", "'x'", 120)
+    load = start_load(journal, {A: 7, B: 8})
+    store_chunk(load, A, "", "", 100)
+    store_chunk(load, B, "", "'x'", 120)
     assert [journal.outcome(start) for start in (99, 100, 101, 120, 121, 122)] == [0, 0, 0, 0, 0, 0]
     for first in (100, 120):
         journal.mark_open(first, 2)
@@ -117,15 +117,15 @@ def test_chunks_of_a_table_that_was_replaced_are_rolled_back(journal: Journal) -
 
 
 def test_another_source_has_its_own_state(journal: Journal) -> None:
-    keep(begun(journal, {A: 7}), A, "", "", 100)
+    store_chunk(start_load(journal, {A: 7}), A, "", "", 100)
     other = LoadState(journal, "s2")
     assert (other.tables, other.snapshots, other.from_ts, other.batches()) == ({}, [], 0, {})
 
 
 def test_a_forgotten_load_starts_again_with_its_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loadstate.time, "time", lambda: 1000.5)
-    load = begun(journal, {A: 7})
-    keep(load, A, "", "", 100)
+    load = start_load(journal, {A: 7})
+    store_chunk(load, A, "", "", 100)
     load.forget()
     monkeypatch.setattr(loadstate.time, "time", lambda: 2000.5)
     again = LoadState(journal, "s1")
