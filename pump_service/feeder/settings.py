@@ -1,6 +1,6 @@
-"""feeder.toml: the servers a feeder reads, where each one starts, and the cluster it shows to everything behind.
+"""feeder.toml: the servers a feeder reads, where each one starts, and the cluster it presents downstream.
 
-Unknown keys are errors. A password is text, or `env:NAME` for the environment's variable NAME.
+Unknown keys are errors. A password is text, or `env:NAME` for the environment variable NAME.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = """# The feeder's configuration
 
 `binlake feeder run --config feeder.toml`. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
 
-_OWN_IDS = 1 << 31  # server ids of feeders lie above those that people give to servers
+_OWN_IDS = 1 << 31  # server ids of feeders are above those that people assign to servers
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 _DEFAULT_PORT = 3306
 _Server = TypeVar("_Server", bound="Server")
@@ -42,7 +42,7 @@ class ClusterTls(Security):
 
 
 class Server(Section):
-    """How a MySQL or MariaDB server is reached."""
+    """The connection to a MySQL or MariaDB server."""
 
     host: str = Field("127.0.0.1", min_length=1, description="host name or address")
     port: int = Field(_DEFAULT_PORT, ge=1, le=65535, description="TCP port")
@@ -52,29 +52,29 @@ class Server(Section):
 
 
 class Start(Section):
-    """Where a source is read from when the feeder meets it for the first time; later its own position counts."""
+    """Where a source is read from when the feeder starts it for the first time; later its stored position counts."""
 
     mode: Literal["snapshot", "now", "gtid", "position", "dump"] = Field(
         "snapshot",
-        description="`snapshot` = all rows first, then the log from that place; the others read the log only, from the"
-        " server's present end, from behind `gtid`, from `file` and `offset`, or from where `definitions` was dumped",
+        description="`snapshot` = all rows first, then the log from that position; the others read the log only: from"
+        " the server's current end, after `gtid`, from `file` and `offset`, or from where `definitions` was dumped",
     )
-    gtid: str = Field("", description="GTID set that the base already holds, in the server's own spelling")
+    gtid: str = Field("", description="GTID set that the base already contains, in the server's own spelling")
     file: str = Field("", description="log file, `mysql-bin.000004`")
     offset: int = Field(4, ge=4, description="byte of `file` at which an event begins")
     definitions: Path | None = Field(
         None,
-        description="folder of a dump of mydumper or dumpling with the definitions of that place; empty = those that"
+        description="folder of a dump of mydumper or dumpling with the definitions at that position; empty = those that"
         " the source has now, which must be the same",
     )
     target: Path | None = Field(
         None,
-        description="replication file whose target has the tables as the source had them at that place: the definitions"
-        " are those of the target, where neither a dump nor the source's present tables have them",
+        description="replication file whose target has the tables as the source had them at that position: the target's"
+        " definitions are used, when neither a dump nor the source's present tables have them",
     )
 
     @model_validator(mode="after")
-    def _check_place(self) -> Start:
+    def _check_mode(self) -> Start:
         if (self.mode == "gtid") != bool(self.gtid):
             raise ValueError('`gtid` belongs to mode = "gtid"')
         if (self.mode == "position") != bool(self.file):
@@ -91,12 +91,12 @@ class Start(Section):
 class Snapshot(Section):
     """How a snapshot is read."""
 
-    threads: int = Field(4, ge=1, le=64, description="connections that read rows side by side (DM: mydumpers.threads)")
-    chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that carries them")
+    threads: int = Field(4, ge=1, le=64, description="connections that read rows in parallel (DM: mydumpers.threads)")
+    chunk_rows: int = Field(20_000, ge=1, description="rows of a chunk, and at most of a transaction that has them")
     block_allow_list: BlockAllowList | None = Field(
         None,
-        description="DM's lists, of the source's own names: rows of other tables are not loaded; their definitions and"
-        " what the log says of them travel anyway, for the replication to leave out",
+        description="DM's lists, with the source's own names: rows of other tables are not loaded; their definitions"
+        " and logged changes are sent anyway, for the replication to filter out",
     )
 
     def loads(self, db: str, table: str) -> bool:
@@ -111,8 +111,8 @@ class Snapshot(Section):
 class Replacement(Section):
     """A transaction whose statement cannot be followed as it is (DM: `binlog replace`, `binlog skip`)."""
 
-    id: str = Field(min_length=1, description="the transaction: its GTID as the error says it, or `file:offset`")
-    statements: tuple[str, ...] = Field((), description="DDL to follow instead; none = the statement is passed over")
+    id: str = Field(min_length=1, description="the transaction: its GTID as in the error message, or `file:offset`")
+    statements: tuple[str, ...] = Field((), description="DDL to follow instead; none = the statement is skipped")
 
 
 class Tracker(Server):
@@ -120,7 +120,7 @@ class Tracker(Server):
     executes their DDL in empty tables there, to learn the definitions. A source of another family has its own."""
 
     statement_timeout: float = Field(
-        60.0, ge=10, description="seconds for a statement on empty tables: then the connection is made again"
+        60.0, ge=10, description="seconds for a statement on empty tables: then the feeder reconnects"
     )
 
 
@@ -129,26 +129,26 @@ class SourceFile(Server):
 
     name: str = Field(pattern=_NAME, description="unique name; part of each transaction's identity: never change it")
     addresses: NameList = Field(
-        (), description="further servers of the same topology, `host:port`: tried in turn when this one is away (GTIDs)"
+        (), description="further servers of the same topology, `host:port`: tried in turn when this one is down (GTIDs)"
     )
     server_id: int = Field(
-        0, ge=0, lt=1 << 32, description="as a replica: unique among all servers; 0 = made from the feeder's name"
+        0, ge=0, lt=1 << 32, description="as a replica: unique among all servers; 0 = derived from the feeder's name"
     )
     rename_schema: str = Field(
         "", description="template that makes database names of several sources distinct: `{source}_{schema}`"
     )
-    read_timeout: float = Field(30.0, gt=0, description="seconds without a heartbeat: the connection is made again")
-    heartbeat: float = Field(5.0, gt=0, description="seconds between heartbeats that the server is asked for")
+    read_timeout: float = Field(30.0, gt=0, description="seconds without a heartbeat: the feeder reconnects")
+    heartbeat: float = Field(5.0, gt=0, description="seconds between the heartbeats requested from the server")
     max_transactions: int = Field(2_000, ge=1, description="source transactions published together, at most")
     max_bytes: int = Field(8 << 20, ge=1, description="bytes of the log published together, about")
     ignore_tables: NameList = Field(
         (),
         description="tables neither defined nor read: `db.table`, `*` and `?` match; `db.*` is all of `db`",
     )
-    replace: tuple[Replacement, ...] = Field((), description="statements of the log to be followed otherwise")
+    replace: tuple[Replacement, ...] = Field((), description="statements of the log to be replaced")
     start: Start = Start()
     snapshot: Snapshot = Snapshot()
-    tracker: Tracker | None = Field(None, description="tracker of this source alone, where its family is another one")
+    tracker: Tracker | None = Field(None, description="tracker for this source only, if it is of another family")
 
     @property
     def servers(self) -> tuple[tuple[str, int], ...]:
@@ -163,31 +163,31 @@ class SourceFile(Server):
             try:
                 self.database_name("x")
             except (KeyError, IndexError, ValueError):
-                raise ValueError("`rename-schema` knows `{source}` and `{schema}` only") from None
+                raise ValueError("`rename-schema` may contain only `{source}` and `{schema}`") from None
         _ = self.servers
         return self
 
     def ignores(self, db: str, table: str) -> bool:
-        """True for a table that is left out, and for a database (`table` "") of which every table is."""
+        """True for a table that is left out, and for a database (`table` "") whose tables all are."""
         name = f"{db}.{table or '*'}".lower()
         patterns = (pattern.lower() for pattern in self.ignore_tables)
         return any(fnmatchcase(name, pattern) and (bool(table) or pattern.endswith(".*")) for pattern in patterns)
 
     def replacement(self, transaction: str) -> Replacement | None:
-        """What is followed instead of the statement of `transaction`; None = itself."""
+        """The replacement for the statement of `transaction`; None = it is followed itself."""
         return next((replacement for replacement in self.replace if replacement.id == transaction), None)
 
     def database_name(self, schema: str) -> str:
-        """The name that the source's database `schema` has for everything behind."""
+        """The name that the source's database `schema` has downstream."""
         return self.rename_schema.format(source=self.name, schema=schema) if self.rename_schema else schema
 
 
 class FeederFile(Section):
-    """One feeder: one source cluster for everything behind it."""
+    """One feeder: it presents its sources downstream as one cluster."""
 
-    name: str = Field("feeder", pattern=_NAME, description="its name in the registry; one live process has it")
+    name: str = Field("feeder", pattern=_NAME, description="its name in the registry; one live process may have it")
     pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="PD addresses, comma list")
-    data_dir: Path = Field(Path("data.feeder"), description="folder of the journal; never lose it, never copy it back")
+    data_dir: Path = Field(Path("data.feeder"), description="folder of the journal; never lose it or restore a copy")
     status_addr: str = Field(
         "127.0.0.1:10080", description="HOST:PORT of its status port: `source.status-url` of tasks"
     )
@@ -197,7 +197,7 @@ class FeederFile(Section):
         30.0, gt=0, description="days for which it answers a pump's question about a finished transaction"
     )
     security: ClusterTls = ClusterTls()
-    tracker: Tracker | None = Field(None, description="tracker of the sources that have none of their own")
+    tracker: Tracker | None = Field(None, description="tracker for the sources without their own")
     source: tuple[SourceFile, ...] = Field(min_length=1, description="the servers to read")
 
     @model_validator(mode="after")
@@ -210,11 +210,11 @@ class FeederFile(Section):
                 if times > 1:
                     raise ValueError(f"two sources have the {what} {value}")
         if self.tracker is None and (without := [source.name for source in self.source if source.tracker is None]):
-            raise ValueError(f"there is no `tracker`, and none of {', '.join(without)} alone")
+            raise ValueError(f"there is no `tracker`, and these sources have none of their own: {', '.join(without)}")
         return self
 
     def tracker_of(self, source: SourceFile) -> Tracker:
-        """The server that carries out the DDL of `source`."""
+        """The server that executes the DDL of `source`."""
         tracker = source.tracker or self.tracker
         assert tracker is not None
         return tracker
