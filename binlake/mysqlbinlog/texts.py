@@ -44,8 +44,8 @@ _OTHER_LETTERS = {
     "ujis": {0xFF3C: "\\"},
 }
 """By character set: the letter that Python decodes, and the server's letter for it."""
-_BIG5_MORE = {0xD6 + place: letter for place, letter in enumerate("碁銹裏墻恒粧嫺")}
-_OWN_ROWS, _OWN_PLACES = 0xF5, 0xA1
+_BIG5_MORE = {0xD6 + offset: letter for offset, letter in enumerate("碁銹裏墻恒粧嫺")}
+_OWN_ROWS, _OWN_COLUMNS = 0xF5, 0xA1
 """Where user-defined letters begin in EUC: rows of 94, from U+E000 and, after 8F, from U+E3AC."""
 
 
@@ -87,22 +87,22 @@ def _codec_decoder(charset: str) -> Decode:
 
 def _decode_more_big5(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    place = error.start
-    letter = _BIG5_MORE.get(int.from_bytes(error.object[place + 1 : place + 2]))
-    if error.object[place] != 0xF9 or letter is None:
+    start = error.start
+    letter = _BIG5_MORE.get(int.from_bytes(error.object[start + 1 : start + 2]))
+    if error.object[start] != 0xF9 or letter is None:
         raise error
-    return letter, place + 2
+    return letter, start + 2
 
 
 def _decode_more_euc(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    place = error.start
-    long = error.object[place] == 0x8F
-    pair = error.object[place + long : place + long + 2]
-    if len(pair) < 2 or not _OWN_ROWS <= pair[0] < 0xFF or not _OWN_PLACES <= pair[1] < 0xFF:
+    start = error.start
+    long = error.object[start] == 0x8F
+    pair = error.object[start + long : start + long + 2]
+    if len(pair) < 2 or not _OWN_ROWS <= pair[0] < 0xFF or not _OWN_COLUMNS <= pair[1] < 0xFF:
         raise error
     first = 0xE3AC if long else 0xE000
-    return chr(first + (pair[0] - _OWN_ROWS) * 94 + pair[1] - _OWN_PLACES), place + long + 2
+    return chr(first + (pair[0] - _OWN_ROWS) * 94 + pair[1] - _OWN_COLUMNS), start + long + 2
 
 
 _MORE: dict[str, Callable[[UnicodeError], tuple[str, int]]] = {

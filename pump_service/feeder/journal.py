@@ -315,7 +315,7 @@ class Journal:
 
     def last_commit_ts(self) -> int:
         """The greatest commit_ts of all sources, removed ones too; 0 = none yet."""
-        return max((int(self.fact(_REMOVED) or 0), *(place.commit_ts for place in self.read_positions().values())))
+        return max((int(self.fact(_REMOVED) or 0), *(read.commit_ts for read in self.read_positions().values())))
 
     def jobs(self, below: int = 0, limit: int = 0) -> list[Json]:
         """DDL jobs with id < `below` (0 = all), newest first, at most `limit` (0 = all)."""

@@ -186,9 +186,13 @@ class Publisher:
         jobs = [job(start_ts, finished) for start_ts, job in uncommitted.jobs]
         if self._fenced:
             raise Stopped
-        place = ReadPosition(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
+        reached = ReadPosition(end, *_read_tail(uncommitted.batches[-1].keys[-1]), finished - 1)
         self._journal.commit(
-            firsts, {uncommitted.source: place}, jobs=jobs, facts=facts, loaded=uncommitted.source if is_load else ""
+            firsts,
+            {uncommitted.source: reached},
+            jobs=jobs,
+            facts=facts,
+            loaded=uncommitted.source if is_load else "",
         )
         for batch, first_commit in firsts:
             self._send_commits(batch, first_commit)

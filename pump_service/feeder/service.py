@@ -172,11 +172,11 @@ class Feeder:
                 self._retry(lambda: start_at_log(source, journal, parts.publisher, catalog), source.name)
             with catalog.lock:
                 parts.version = catalog.version
-            place = journal.read_positions()[source.name]
+            read_position = journal.read_positions()[source.name]
             fact = f"server of {source.name}"
             return open_log(
-                source, self._settings.server_id_of(source), place.position,
-                last_uuid=journal.fact(fact), last_id=place.last_id,
+                source, self._settings.server_id_of(source), read_position.position,
+                last_uuid=journal.fact(fact), last_id=read_position.last_id,
                 on_server=lambda uuid: journal.set_facts({fact: uuid}),
             )  # fmt: skip
 

@@ -45,12 +45,12 @@ class JournalHistory:
         return self._journal.jobs(start_job_id + 1 if start_job_id else 0, limit or MAX_HISTORY)
 
 
-def describe_position(place: ReadPosition | None) -> dict[str, Any]:
+def describe_position(position: ReadPosition | None) -> dict[str, Any]:
     """Where reading a source resumes, and its last published transaction, for JSON."""
-    if place is None:
+    if position is None:
         return {}
-    at = place.position
+    at = position.position
     return {
         "file": at.file, "offset": at.offset, "gtids": at.gtids,
-        "last_id": place.last_id, "last_time_ms": place.time_ms, "last_commit_ts": str(place.commit_ts),
+        "last_id": position.last_id, "last_time_ms": position.time_ms, "last_commit_ts": str(position.commit_ts),
     }  # fmt: skip

@@ -252,11 +252,11 @@ class _SpecReader:
         return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _as_name(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
-        place = past_exists(spec, at)
-        name = fold_name(spec[place].value)
-        if place > at and name not in self._keys and name not in self._constraints:
+        name_at = past_exists(spec, at)
+        name = fold_name(spec[name_at].value)
+        if name_at > at and name not in self._keys and name not in self._constraints:
             return []
-        return [(action, [*spec[:at], _as_name(spec[place])])]
+        return [(action, [*spec[:at], _as_name(spec[name_at])])]
 
     def _drop_constraint(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         """DROP CONSTRAINT by the constraint's kind, which only the table before the statement shows."""

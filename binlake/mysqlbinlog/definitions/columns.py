@@ -96,9 +96,9 @@ def _lengths(tp: int, numbers: Sequence[int], unsigned: bool) -> tuple[int, int]
 
 
 def column_info(
-    row: ColumnRow, flavor: Flavor, table: str, place: tuple[int, int], *, primary: bool, generated: str
+    row: ColumnRow, flavor: Flavor, table: str, id_and_offset: tuple[int, int], *, primary: bool, generated: str
 ) -> Json:
-    """One element of TableInfo.cols; `place`: its (id, offset), `generated`: the expression of a generated column.
+    """One element of TableInfo.cols; `id_and_offset`: its own, `generated`: the expression of a generated column.
 
     Raises SchemaError for a type or a default that is not supported.
     """
@@ -108,7 +108,7 @@ def column_info(
     default = read_default(row, kind, flavor, table)
     charset, collate = _charset_of(row, kind)
     return {
-        "id": place[0], "name": name_json(row.name), "offset": place[1], "origin_default": None,
+        "id": id_and_offset[0], "name": name_json(row.name), "offset": id_and_offset[1], "origin_default": None,
         "default": default.text, "default_bit": _base64(default.bits), "default_is_expr": default.is_expr,
         "generated_expr_string": generated, "generated_stored": bool(generated) and not is_virtual(row), "state": 5,
         "comment": row.comment, "hidden": False, "version": 2,

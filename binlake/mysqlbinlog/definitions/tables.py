@@ -49,9 +49,14 @@ def table_info(
         before = None if old is None else known.get(old)
         if before is None:
             next_id += 1
-        place = (before.id if before is not None else next_id, offset)
+        id_and_offset = (before.id if before is not None else next_id, offset)
         column = column_info(
-            row, described.flavor, where, place, primary=row.name in primary, generated=expressions.get(row.name, "")
+            row,
+            described.flavor,
+            where,
+            id_and_offset,
+            primary=row.name in primary,
+            generated=expressions.get(row.name, ""),
         )
         columns.append(column if before is None else {**column, **_kept_origin(former, before)})
     handle = _is_handle(described, columns)

@@ -84,11 +84,11 @@ def _read(event: bytes, flavor: Flavor) -> TableMap:
         table=table.decode("utf-8"),
         types=types,
         metadata=metadata,
-        nullable=tuple(bool(nulls[place >> 3] >> (place & 7) & 1) for place in range(count)),
+        nullable=tuple(bool(nulls[index >> 3] >> (index & 7) & 1) for index in range(count)),
         unsigned=None if more.unsigned is None else tuple(more.unsigned),
-        charsets=tuple(more.charsets.get(place, 0) for place in range(count)) if more.has_charsets else None,
+        charsets=tuple(more.charsets.get(index, 0) for index in range(count)) if more.has_charsets else None,
         names=more.names,
-        elements=tuple(more.elements.get(place, ()) for place in range(count)) if more.has_elements else None,
+        elements=tuple(more.elements.get(index, ()) for index in range(count)) if more.has_elements else None,
         primary_key=more.primary_key,
     )
 
@@ -118,8 +118,8 @@ def real_type(kind: int, metadata: int) -> int:
 
 
 def _read_optional(event: bytes, at: int, kinds: list[int], with_charset: Set[int]) -> _Optional:
-    texts = [place for place, kind in enumerate(kinds) if kind in with_charset]
-    choices = [place for place, kind in enumerate(kinds) if kind in _CHOICES]
+    texts = [index for index, kind in enumerate(kinds) if kind in with_charset]
+    choices = [index for index, kind in enumerate(kinds) if kind in _CHOICES]
     optional = _Optional()
     while at < len(event):
         number, at = event[at], at + 1
@@ -127,19 +127,19 @@ def _read_optional(event: bytes, at: int, kinds: list[int], with_charset: Set[in
         if number == _Field.SIGNEDNESS:
             optional.unsigned = _read_signs(value, kinds)
         elif number in (_Field.DEFAULT_CHARSET, _Field.ENUM_AND_SET_DEFAULT_CHARSET):
-            places = texts if number == _Field.DEFAULT_CHARSET else choices
-            optional.charsets |= _read_default_charsets(value, places)
+            indexes = texts if number == _Field.DEFAULT_CHARSET else choices
+            optional.charsets |= _read_default_charsets(value, indexes)
             optional.has_charsets = True
         elif number in (_Field.COLUMN_CHARSET, _Field.ENUM_AND_SET_COLUMN_CHARSET):
-            places = texts if number == _Field.COLUMN_CHARSET else choices
-            optional.charsets |= dict(zip(places, _read_lengths(value), strict=True))
+            indexes = texts if number == _Field.COLUMN_CHARSET else choices
+            optional.charsets |= dict(zip(indexes, _read_lengths(value), strict=True))
             optional.has_charsets = True
         elif number == _Field.COLUMN_NAME:
             optional.names = tuple(name.decode("utf-8") for name in _read_texts(value))
         elif number in (_Field.SET_VALUES, _Field.ENUM_VALUES):
             kind = t.SET if number == _Field.SET_VALUES else t.ENUM
-            places = [place for place in choices if kinds[place] == kind]
-            optional.elements |= dict(zip(places, _read_element_lists(value), strict=True))
+            indexes = [index for index in choices if kinds[index] == kind]
+            optional.elements |= dict(zip(indexes, _read_element_lists(value), strict=True))
             optional.has_elements = True
         elif number == _Field.PRIMARY_KEY:
             optional.primary_key = tuple(_read_lengths(value))
@@ -158,10 +158,10 @@ def _read_signs(value: bytes, kinds: list[int]) -> list[bool]:
     return signs
 
 
-def _read_default_charsets(value: bytes, places: list[int]) -> dict[int, int]:
+def _read_default_charsets(value: bytes, indexes: list[int]) -> dict[int, int]:
     numbers = _read_lengths(value)
     others = dict(zip(numbers[1::2], numbers[2::2], strict=True))
-    return {place: others.get(order, numbers[0]) for order, place in enumerate(places)}
+    return {index: others.get(order, numbers[0]) for order, index in enumerate(indexes)}
 
 
 def _read_lengths(value: bytes) -> list[int]:

@@ -108,9 +108,9 @@ class TransactionReader:
         """File and offset after the events that have been fed."""
         return self._file, self._offset
 
-    def is_at(self, place: Position) -> bool:
-        """Whether the events up to `place` in its file have been fed."""
-        return self._file == place.file and self._offset >= place.offset
+    def is_at(self, position: Position) -> bool:
+        """Whether the events up to `position` in its file have been fed."""
+        return self._file == position.file and self._offset >= position.offset
 
     def feed(self, event: bytes) -> SourceTransaction | None:
         """Process the next event; returns the transaction that it ends, if any.
@@ -134,8 +134,8 @@ class TransactionReader:
         try:
             return self._process(header, event, before)
         except (WireError, SourceRefused, LostRange) as error:
-            place = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
-            raise type(error)(error.message, hint=error.hint, where={**place, **error.where}) from None
+            location = {"file": self._file, "offset": before, "transaction": self._id() if self._gtid else ""}
+            raise type(error)(error.message, hint=error.hint, where={**location, **error.where}) from None
         except _DAMAGE as error:
             raise WireError(
                 "an event is damaged: its parts do not fit its length",

@@ -105,10 +105,10 @@ class Group:
         if low == high:
             return [self._of(b"", 0)] * (last - first)
         counts = self.rows[first:last]
-        places = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
+        row_numbers = np.arange(low, high) + np.repeat(numbers[first:last] - self._bounds[first:last], counts)
         rows = Rows.of(self._data, self._starts[low:high], self._starts[low + 1 : high + 1])
         try:
-            data, row_ends = encode_together(self._shape, rows, places, _LISTS[self._shape.kind][0])
+            data, row_ends = encode_together(self._shape, rows, row_numbers, _LISTS[self._shape.kind][0])
         except _PLAIN_ERRORS:
             # The plain writer names the damaged row, or handles it.
             return self._one_by_one(first, last, numbers)
@@ -121,8 +121,8 @@ class Group:
 
     def _one_by_one(self, first: int, last: int, numbers: Ints) -> list[Entries]:
         return [
-            self._entries_of(encode_rows(self._events[place], self._shape, int(numbers[place])))
-            for place in range(first, last)
+            self._entries_of(encode_rows(self._events[index], self._shape, int(numbers[index])))
+            for index in range(first, last)
         ]
 
     def _entries_of(self, rows: list[bytes]) -> Entries:

@@ -82,8 +82,8 @@ def _elements(data: bytes, start: int, pos: int, count: int, large: bool, depth:
     for at in range(pos, pos + count * (width + 1), width + 1):
         kind = data[at]
         inline = kind in (_LITERAL, _INT16, _UINT16) or (large and kind in (_INT32, _UINT32))
-        place = at + 1 if inline else start + int.from_bytes(data[at + 1 : at + 1 + width], "little")
-        values.append(_value(kind, data, place, depth + 1))
+        value_at = at + 1 if inline else start + int.from_bytes(data[at + 1 : at + 1 + width], "little")
+        values.append(_value(kind, data, value_at, depth + 1))
     return values
 
 

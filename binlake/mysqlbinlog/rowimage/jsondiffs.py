@@ -52,11 +52,11 @@ def path_legs(path: str) -> list[Leg]:
         match = _LEG.match(path, pos)
         if match is None:
             raise ValueError("a path in a JSON difference cannot be read")
-        last, back, place, quoted, name = match.groups()
+        last, back, index, quoted, name = match.groups()
         if last:
             legs.append(-1 - int(back or 0))
         else:
-            legs.append(int(place) if place is not None else json.loads(quoted) if quoted is not None else name)
+            legs.append(int(index) if index is not None else json.loads(quoted) if quoted is not None else name)
         pos = match.end()
     return legs
 

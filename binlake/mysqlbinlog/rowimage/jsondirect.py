@@ -80,7 +80,7 @@ def _container(kind: int, data: bytes, start: int, depth: int) -> _Part:
     keys = find(_cut(data, pos, values_at - pos), texts, keys_at - start, large)
     values = value_entry.iter_unpack(_cut(data, values_at, value_entry.size * count))
     parts = [_element(data, start, large, depth, *value) for value in values]
-    return OBJECT, _written(count, keys.entries, keys.texts, [parts[place] for place in keys.order])
+    return OBJECT, _written(count, keys.entries, keys.texts, [parts[index] for index in keys.order])
 
 
 class _Keys(NamedTuple):
@@ -98,18 +98,18 @@ def _keys_of(entries: bytes, texts: bytes, offset: int, large: bool) -> _Keys:
     keys = [_cut(texts, at - offset, length) for at, length in spans]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     at, written = 8 + 11 * len(keys), []
-    for place in order:
-        written.append(_KEY(at, len(keys[place])))
-        at += len(keys[place])
-    return _Keys(order, b"".join(written), b"".join([keys[place] for place in order]))
+    for index in order:
+        written.append(_KEY(at, len(keys[index])))
+        at += len(keys[index])
+    return _Keys(order, b"".join(written), b"".join([keys[index] for index in order]))
 
 
 def _element(data: bytes, start: int, large: bool, depth: int, kind: int, value: int) -> _Part:
     """A value by its entry, which contains small values itself and the offset of others."""
     if kind == _STRING:
-        place = start + value
-        size = data[place]
-        return STRING, _cut(data, place, size + 1) if size < 0x80 else _sized(data, place)
+        value_at = start + value
+        size = data[value_at]
+        return STRING, _cut(data, value_at, size + 1) if size < 0x80 else _sized(data, value_at)
     if kind == _INT16:
         return INT64, _WORD((value & 0xFFFF ^ 0x8000) - 0x8000)
     if kind == _UINT16:

@@ -97,15 +97,15 @@ def _copy_pieces(out: Output) -> memoryview:
     order = np.empty((count, len(out.pieces)), np.int64)
     done = 0
     for source, base in zip((*range(len(blocks) - 1), SINK), bases, strict=False):
-        places = [n for n, piece in enumerate(out.pieces) if piece[0] == source]
-        if not places:
+        indexes = [n for n, piece in enumerate(out.pieces) if piece[0] == source]
+        if not indexes:
             continue
-        block = np.empty((count, len(places), 2), np.int64)
+        block = np.empty((count, len(indexes), 2), np.int64)
         shift = int(base) - (low if source == DATA else 0)
-        for column, place in enumerate(places):
-            _, start, end = out.pieces[place]
+        for column, index in enumerate(indexes):
+            _, start, end = out.pieces[index]
             block[:, column, 0], block[:, column, 1] = start + shift, end + shift
-            order[:, place] = np.arange(done + 2 * column, done + 2 * count * len(places), 2 * len(places))
+            order[:, index] = np.arange(done + 2 * column, done + 2 * count * len(indexes), 2 * len(indexes))
         bounds.append(block.ravel())
         done += block.size
     offsets = np.concatenate(bounds)

@@ -166,8 +166,8 @@ def _values(data: bytes, pos: int, image: Image) -> tuple[list[bytes | None], in
     nulls = int.from_bytes(d.take(data, pos, image.null_bytes)[0], "little")
     pos += image.null_bytes
     values: list[bytes | None] = []
-    for place, column in enumerate(image.columns):
-        if nulls >> place & 1:
+    for index, column in enumerate(image.columns):
+        if nulls >> index & 1:
             values.append(None)
             continue
         size, prefix = column.layout.size, column.layout.prefix

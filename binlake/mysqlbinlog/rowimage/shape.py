@@ -104,14 +104,14 @@ def _same_names(names: tuple[str, ...] | None, infos: list[ColumnInfo]) -> bool:
 
 def _image(columns: list[LoggedColumn], bitmap: bytes) -> Image:
     bits = int.from_bytes(bitmap, "little")
-    absent = [c.info.name for place, c in enumerate(columns) if not bits >> place & 1 and c.is_written]
+    absent = [c.info.name for index, c in enumerate(columns) if not bits >> index & 1 and c.is_written]
     if absent:
         raise SourceRefused(
             f"a row image lacks the columns {', '.join(absent)}: the source does not log whole rows",
             hint="SET GLOBAL binlog_row_image = 'FULL' at the source, close the sessions that were open before, and"
             " start again after this position: what is not in the log cannot be replicated",
         )
-    return Image(tuple(c for place, c in enumerate(columns) if bits >> place & 1))
+    return Image(tuple(c for index, c in enumerate(columns) if bits >> index & 1))
 
 
 def _handle(table: TableDef) -> ColumnInfo | None:

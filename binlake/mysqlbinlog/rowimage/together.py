@@ -50,7 +50,7 @@ class _Column(NamedTuple):
     """How a column of an image is written; `room`: the most bytes that it takes in the sink; `cuts`: a text, which is
     a separate piece."""
 
-    place: int
+    number: int
     write: _Writer
     room: int
     cuts: bool
@@ -77,7 +77,7 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
         _put_handle(out, plan, values[0], numbers)
     for columns, image_values in zip(plan.images, values, strict=True):
         for column in columns:
-            column.write(out, image_values[column.place])
+            column.write(out, image_values[column.number])
             if column.cuts:
                 out.begin(out.offset + column.room)
             else:
@@ -88,10 +88,10 @@ def encode_together(shape: Shape, rows: Rows, numbers: Ints, tag: int) -> tuple[
 
 def _put_handle(out: Output, plan: _Plan, values: list[Values], numbers: Ints) -> None:
     if plan.key:
-        place, read = plan.key
-        if values[place].null is not None:
+        index, read = plan.key
+        if values[index].null is not None:
             raise CutShort("a key is NULL")
-        numbers = read(out.rows.words, values[place].at)
+        numbers = read(out.rows.words, values[index].at)
     out.sink.put_number(b"\x08", b"\x00", zigzag(numbers), None)
     out.offset += NUMBER_ROOM
     if not plan.images[0]:
@@ -109,13 +109,13 @@ def _values(shape: Shape, rows: Rows) -> list[list[Values]]:
         for column, null in zip(image.columns, nulls, strict=True):
             layout, size = column.layout, None
             step: Any = layout.size
-            place = at
+            value_at = at
             if layout.prefix:
                 size = (rows.words[at] & np.uint64((1 << 8 * layout.prefix) - 1)).view(np.int64)
                 size = size if null is None else np.where(null, 0, size)
-                place = at + layout.prefix if null is None else np.where(null, at, at + layout.prefix)
+                value_at = at + layout.prefix if null is None else np.where(null, at, at + layout.prefix)
                 step = size + layout.prefix
-            column_values.append(Values(place, size, null))
+            column_values.append(Values(value_at, size, null))
             at = at + (step if null is None else np.where(null, 0, step))
         images.append(column_values)
     if not np.array_equal(at, rows.ends):
@@ -138,34 +138,34 @@ def _plan_of(shape: Shape) -> _Plan:
     images = []
     for image in shape.images:
         columns = []
-        for place, column in enumerate(image.columns):
+        for index, column in enumerate(image.columns):
             if column.info is shape.handle:
                 reader = lane_reader_of(column.layout, column.info.unsigned)
                 assert reader is not None
-                key = (place, reader)
+                key = (index, reader)
                 if shape.kind is RowKind.INSERT:
                     continue
             if column.is_written:
-                columns.append(_column(place, column))
+                columns.append(_column(index, column))
         images.append(tuple(columns))
     stride = FRAME + 2 * NUMBER_ROOM + sum(column.room for columns in images for column in columns)
     return _Plan(tuple(images), key, stride + TEXT_ROOM)
 
 
-def _column(place: int, column: LoggedColumn) -> _Column:
+def _column(index: int, column: LoggedColumn) -> _Column:
     info, layout = column.info, column.layout
     head = d.write_int(info.id)
     if info.tp == t.NEWDECIMAL:
-        return _Column(place, _decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
+        return _Column(index, _decimal_writer(head, column), len(head) + 3 + layout.size + 8, False)
     if info.tp in (t.FLOAT, t.DOUBLE):
-        return _Column(place, _float_writer(head, layout.size), NUMBER_ROOM, False)
+        return _Column(index, _float_writer(head, layout.size), NUMBER_ROOM, False)
     if info.tp in t.STRINGS or info.tp == t.JSON:
-        return _Column(place, _text_writer(head, column), TEXT_ROOM, True)
+        return _Column(index, _text_writer(head, column), TEXT_ROOM, True)
     signed = info.tp in SIGNED or (info.tp in t.INTEGERS and not info.unsigned)
     read = lane_reader_of(layout, info.unsigned)
     if read is None:
-        return _Column(place, _plain_value_writer(head, column), TEXT_ROOM, True)
-    return _Column(place, _number_writer(head, read, signed), NUMBER_ROOM, False)
+        return _Column(index, _plain_value_writer(head, column), TEXT_ROOM, True)
+    return _Column(index, _number_writer(head, read, signed), NUMBER_ROOM, False)
 
 
 def _number_writer(head: bytes, read: LaneReader, signed: bool) -> _Writer:

@@ -93,12 +93,12 @@ def _encode_events(
     shaped: list[tuple[RowsEvent, Shape]], bounds: list[int], on_rows: Callable[[int], None]
 ) -> list[Entries]:
     """The encoded rows of each event; `bounds`: of the transactions."""
-    places: dict[Shape, list[int]] = {}
-    for place, (_, shape) in enumerate(shaped):
-        places.setdefault(shape, []).append(place)
-    groups = {shape: Group(shape, [shaped[place][0] for place in own]) for shape, own in places.items()}
+    indexes: dict[Shape, list[int]] = {}
+    for index, (_, shape) in enumerate(shaped):
+        indexes.setdefault(shape, []).append(index)
+    groups = {shape: Group(shape, [shaped[index][0] for index in own]) for shape, own in indexes.items()}
     rows = np.zeros(len(shaped) + 1, np.int64)
-    for shape, own in places.items():
+    for shape, own in indexes.items():
         rows[1:][own] = groups[shape].rows
     on_rows(int(rows.sum()))
     # The number of an event's first row in its transaction makes handles of rows without a key unique.
@@ -106,9 +106,9 @@ def _encode_events(
     firsts = np.repeat(np.asarray(bounds[:-1], np.int64), np.diff(bounds))
     numbers = before - before[firsts] + 1
     encoded: dict[int, Entries] = {}
-    for shape, own in places.items():
+    for shape, own in indexes.items():
         encoded.update(zip(own, groups[shape].encode(numbers[own]), strict=True))
-    return [encoded[place] for place in range(len(shaped))]
+    return [encoded[index] for index in range(len(shaped))]
 
 
 def _value(version: bytes, parts: list[Entries]) -> bytes:

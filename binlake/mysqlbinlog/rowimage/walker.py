@@ -39,10 +39,10 @@ def _image_lines(image: Image) -> Iterator[str]:
     yield "  if not b:"
     yield from (f"   {line}" for line in _whole_lines(image))
     yield "  else:"
-    for place, column in enumerate(image.columns):
+    for index, column in enumerate(image.columns):
         layout = column.layout
         step = f"{layout.prefix} + {_LENGTHS[layout.prefix]}" if layout.prefix else str(layout.size)
-        yield f"   if not b & {1 << place}: i += {step}"
+        yield f"   if not b & {1 << index}: i += {step}"
 
 
 def _whole_lines(image: Image) -> Iterator[str]:

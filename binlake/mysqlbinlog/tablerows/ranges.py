@@ -46,15 +46,15 @@ class Ranges:
         """Claim `of` up to `high` for reading; the part above it stays unread. Returns the claimed range."""
         part, rest = Range(of.low, high, _BEING_READ), Range(high, of.high)
         with self._lock:
-            place = self._all.index(of)
-            self._all[place : place + 1] = [part] if high == of.high else [part, rest]
+            index = self._all.index(of)
+            self._all[index : index + 1] = [part] if high == of.high else [part, rest]
         return part
 
     def finish(self, low: str, high: str, snapshot: int) -> None:
         """Mark the claimed range with these bounds as read."""
         with self._lock:
-            place = self._all.index(Range(low, high, _BEING_READ))
-            self._all[place] = replace(self._all[place], snapshot=snapshot)
+            index = self._all.index(Range(low, high, _BEING_READ))
+            self._all[index] = replace(self._all[index], snapshot=snapshot)
             self._all = _join_neighbours(self._all)
 
     def store(self) -> Stored:

@@ -151,14 +151,14 @@ def text_values(words: Words, starts: Ints, ends: Ints, columns: int) -> list[Va
         lead = word & np.uint64(0xFF)
         if int(lead.max()) < _NULL:
             size: Ints = lead.view(np.int64)
-            place, null = at + 1, None
+            value_at, null = at + 1, None
         else:
             is_null: Bools = lead == _NULL
             prefix, size = _PREFIX[lead], (word >> np.uint64(8) & _MASK[lead]).view(np.int64)
             size = np.where(lead < _NULL, lead.view(np.int64), size)
-            place, null = at + prefix, is_null if is_null.any() else None
-        column_texts.append(Values(place, size, null))
-        at = place + size
+            value_at, null = at + prefix, is_null if is_null.any() else None
+        column_texts.append(Values(value_at, size, null))
+        at = value_at + size
     if not np.array_equal(at, ends):
         raise CutShort("rows do not end where their columns do")
     return column_texts

@@ -108,10 +108,10 @@ class _Reader:
         data = open_dataset(DeltaTable(self._paths.table(MUTATION.name)))
         for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
-            for place in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
-                own = rows.filter(_rows_of_table(rows, place))
+            for table in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
+                own = rows.filter(_rows_of_table(rows, table))
                 texts = {*own.column(Mutation.KEY).to_pylist(), *own.column(Mutation.NEW_KEY).to_pylist()} - {None}
-                name = (place[Mutation.DB], place[Mutation.TABLE], place[Mutation.TABLE_ID])
+                name = (table[Mutation.DB], table[Mutation.TABLE], table[Mutation.TABLE_ID])
                 keys[name] = self._choose(keys.get(name, set()) | texts)
         for name, chosen in sorted(keys.items()):
             yield name, {tuple(json.loads(text)) for text in chosen}
@@ -133,8 +133,8 @@ def pseudo_random(text: str, seed: int) -> int:
     return zlib.crc32(f"{seed} {text}".encode())
 
 
-def _rows_of_table(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
-    masks = [pc.equal(rows.column(name), value) for name, value in place.items()]
+def _rows_of_table(rows: pa.Table, table: dict[str, object]) -> pa.ChunkedArray:
+    masks = [pc.equal(rows.column(name), value) for name, value in table.items()]
     return pc.and_(pc.and_(masks[0], masks[1]), masks[2])
 
 

@@ -23,7 +23,7 @@ class Reading:
     """A row at the target's checkpoint `ts` and at the source, now: are they `equal`?
 
     `digest`: of the source's row. `changed_ts`: of its last known change in the lake, 0 = none. `is_fresh`: the source
-    had done everything below `ts` when its row was read. `places`: the source's positions after that.
+    had done everything below `ts` when its row was read. `positions`: those of the source after that.
     """
 
     ts: int
@@ -31,7 +31,7 @@ class Reading:
     digest: str
     changed_ts: int
     is_fresh: bool
-    places: Positions
+    positions: Positions
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def judge(proof: Proof | None, reading: Reading, published: Published) -> Judgem
     if proof is None or not _continues(proof, reading):
         return Judgement(Proof(reading.ts, reading.digest, reading.is_fresh))
     # Positions of a second reading: a commit is visible to others shortly before its GTID is.
-    places = proof.places or reading.places
+    positions = proof.places or reading.positions
     needed = proof.needed_ts
     if not needed:
-        needed = published(places) or 0
+        needed = published(positions) or 0
     if needed and needed <= reading.ts:
         return Judgement(is_error=True)
-    return Judgement(replace(proof, places=places, needed_ts=needed))
+    return Judgement(replace(proof, places=positions, needed_ts=needed))
 
 
 def _continues(proof: Proof, reading: Reading) -> bool:

@@ -315,7 +315,7 @@ class _Run:
         for difference in differences:
             reading = Reading(
                 self._done.hi, False, digest_of(digests, difference.key), lake.changed.get(difference.key, 0),
-                source_rows.is_fresh, source_rows.places,
+                source_rows.is_fresh, source_rows.positions,
             )  # fmt: skip
             entry = self._ledger.get(("source", *work.table.name, difference.key))
             if entry is not None and entry.status in ("new", "ignored"):

@@ -37,11 +37,11 @@ _ABSENT = "-"
 
 @dataclass(frozen=True)
 class SourceRows:
-    """`rows` of the source with one of the keys; `is_fresh`, `places`: as in a `Reading`."""
+    """`rows` of the source with one of the keys; `is_fresh`, `positions`: as in a `Reading`."""
 
     rows: list[Row]
     is_fresh: bool = True
-    places: Positions = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
 
 
 class SourceReader(Protocol):
@@ -52,7 +52,7 @@ class SourceReader(Protocol):
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         """The rows with one of `keys`. Raises BinlakeError."""
 
-    def published(self, places: Positions) -> int | None:
+    def published(self, positions: Positions) -> int | None:
         """See `proof.Published`. Raises BinlakeError."""
 
 
@@ -90,8 +90,8 @@ class _TidbAtCheckpoint:
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         return SourceRows(rows_of_keys(self._session, verified.expected, verified.sources, keys, self._dialect))
 
-    def published(self, places: Positions) -> int | None:
-        raise TypeError(f"rows of the checkpoint need no proof by {sorted(places)}")
+    def published(self, positions: Positions) -> int | None:
+        raise TypeError(f"rows of the checkpoint need no proof by {sorted(positions)}")
 
 
 class _FeederServers:
@@ -108,25 +108,25 @@ class _FeederServers:
 
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         rows: list[Row] = []
-        is_fresh, places = True, dict[str, str]()
+        is_fresh, positions = True, dict[str, str]()
         for server, names in self._servers_of(verified).items():
             session = self._session(server)
             is_fresh &= self._has_all_of_feeder(server, read_log_position(session))
             rows += rows_of_keys(session, verified.expected, names, keys, self._dialect)
-            places[server.name] = read_log_position(session).to_json()
-        return SourceRows(rows, is_fresh, places)
+            positions[server.name] = read_log_position(session).to_json()
+        return SourceRows(rows, is_fresh, positions)
 
-    def published(self, places: Positions) -> int | None:
+    def published(self, positions: Positions) -> int | None:
         """What the feeder reports now; None if it no longer answers: the row waits for the next run."""
         try:
-            return find_published_ts(read_feeder_positions(self._source), places)
+            return find_published_ts(read_feeder_positions(self._source), positions)
         except BinlakeError as error:
             log.warning("feeder_not_asked", error=str(error))
             return None
 
-    def _has_all_of_feeder(self, server: ValidatedSource, place: LogPosition) -> bool:
+    def _has_all_of_feeder(self, server: ValidatedSource, position: LogPosition) -> bool:
         fed = self._before.get(server.name)
-        return fed is not None and place.has_done(fed.at(place.flavor))
+        return fed is not None and position.has_done(fed.at(position.flavor))
 
     def _servers_of(self, verified: VerifiedTable) -> dict[ValidatedSource, list[Name]]:
         by_server: dict[ValidatedSource, list[Name]] = {}

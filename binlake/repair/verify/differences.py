@@ -41,18 +41,18 @@ class Difference:
     copies: int = 1
 
     def __str__(self) -> str:
-        place = f"{self.db}.{self.table} {self.key}"
+        subject = f"{self.db}.{self.table} {self.key}"
         if self.kind != "different" or self.expected is None or self.found is None:
             count = f" ({self.copies} rows)" if self.copies > 1 else ""
-            return f"{place}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
+            return f"{subject}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
         values = (f"{c}: {_shorten(self.found[c])} instead of {_shorten(self.expected[c])}" for c in self.columns)
-        return f"{place}: {', '.join(values)}"
+        return f"{subject}: {', '.join(values)}"
 
     def without_values(self) -> str:
         """The difference as text for a log."""
-        place, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
+        subject, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
         what = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
-        return f"{place}: {what}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
+        return f"{subject}: {what}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; the rows' values are in the fix file."""

@@ -178,7 +178,7 @@ def _filter_batch(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:
     if mask.all():
         return batch
     chosen = np.flatnonzero(mask).tolist()
-    texts = {name: [values[place] for place in chosen] for name, values in batch.texts.items()}
+    texts = {name: [values[index] for index in chosen] for name, values in batch.texts.items()}
     return _Batch(texts, batch.weights[mask])
 
 

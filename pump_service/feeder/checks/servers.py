@@ -194,8 +194,8 @@ def describe_hidden(grants: Iterable[str]) -> str:
     """What a user with `grants` does not see, "" = nothing: a server does not even list a database on which the user
     has no privilege."""
     reads = [found.groups() for grant in grants if (found := _READ_GRANT.match(grant))]
-    seen = {place.replace("`", "") for word, place in reads if word == "GRANT"}
-    hidden = {place.replace("`", "") for word, place in reads if word == "REVOKE"}
+    seen = {scope.replace("`", "") for word, scope in reads if word == "GRANT"}
+    hidden = {scope.replace("`", "") for word, scope in reads if word == "REVOKE"}
     if seen and "*.*" not in seen:
         return f"only {', '.join(sorted(seen))} can be seen"
     return f"cannot be seen: {', '.join(sorted(hidden))}" if hidden else ""

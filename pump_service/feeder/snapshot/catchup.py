@@ -53,31 +53,31 @@ class CannotCombineSnapshots(Transient):
 
 
 def check_next_snapshot(
-    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPosition], place: SnapshotPosition, identity: Identity
+    link: Link, flavor: Flavor, snapshots: Sequence[SnapshotPosition], current: SnapshotPosition, identity: Identity
 ) -> None:
-    """Check that a snapshot at `place` of the server behind `link` can follow `snapshots`: it includes them.
+    """Check that a snapshot at `current` of the server behind `link` can follow `snapshots`: it includes them.
 
     If it did not, the log would bring rows again that have been read. Raises CannotCombineSnapshots, or
     SourceUnavailable if another server may soon include them.
     """
     if any(
-        snapshot.server != place.server and not (snapshot.position.gtids and place.position.gtids)
+        snapshot.server != current.server and not (snapshot.position.gtids and current.position.gtids)
         for snapshot in snapshots
     ):
         raise CannotCombineSnapshots(
-            f"the load began at server {snapshots[0].server}, this is {place.server}, and there are no GTIDs"
+            f"the load began at server {snapshots[0].server}, this is {current.server}, and there are no GTIDs"
         )
     for snapshot in snapshots:
         try:
             find_start(link, flavor, snapshot.position, identity, snapshot.server)
         except (Permanent, ValueError) as error:
             raise CannotCombineSnapshots(f"the log of an earlier snapshot cannot be read: {error}") from error
-        if _SnapshotBoundary(flavor, place.position).is_at_or_after(snapshot.position):
+        if _SnapshotBoundary(flavor, current.position).is_at_or_after(snapshot.position):
             continue
-        if snapshot.server == place.server:
+        if snapshot.server == current.server:
             raise CannotCombineSnapshots("since rows were read, the server's log was reset or the server was restored")
         raise missing_transactions_error(
-            f"its snapshot is at {place.position.gtids}, rows were read at {snapshot.position.gtids}"
+            f"its snapshot is at {current.position.gtids}, rows were read at {snapshot.position.gtids}"
         )
 
 

@@ -96,9 +96,9 @@ class LoadState:
         for name in names:
             self.tables.pop(name, None)
 
-    def start_snapshot(self, place: SnapshotPosition, from_ts: int) -> Facts:
-        """Add the snapshot at `place`, which is read next; returns the facts that record it."""
-        self.snapshots.append(place)
+    def start_snapshot(self, position: SnapshotPosition, from_ts: int) -> Facts:
+        """Add the snapshot at `position`, which is read next; returns the facts that record it."""
+        self.snapshots.append(position)
         self.from_ts = from_ts
         snapshots = [
             {"position": list(asdict(snapshot.position).values()), "server": snapshot.server}
