@@ -58,7 +58,7 @@ def table_info(
             primary=row.name in primary,
             generated=expressions.get(row.name, ""),
         )
-        columns.append(column if before is None else {**column, **_kept_origin(former, before)})
+        columns.append(column if before is None else {**column, **_preserve_origin(former, before)})
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
     charset = _charset_of(described.collate)
@@ -96,7 +96,7 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
     return {**column, "origin_default": default, "origin_default_bit": column["default_bit"]}
 
 
-def _kept_origin(former: TableDef | None, before: ColumnInfo) -> Json:
+def _preserve_origin(former: TableDef | None, before: ColumnInfo) -> Json:
     raw = next(c for c in (former.raw["cols"] if former is not None else ()) if c["id"] == before.id)
     return {key: raw.get(key) for key in ("origin_default", "origin_default_bit") if raw.get(key) is not None}
 

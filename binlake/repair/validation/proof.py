@@ -66,7 +66,7 @@ class Judgement:
     is_error: bool = False
 
 
-def judge(proof: Proof | None, reading: Reading, published: Published) -> Judgement:
+def judge(proof: Proof | None, reading: Reading, published_ts: Published) -> Judgement:
     """Judge a row by `reading` and the proof from earlier readings."""
     if reading.equal:
         return Judgement()
@@ -76,7 +76,7 @@ def judge(proof: Proof | None, reading: Reading, published: Published) -> Judgem
     positions = proof.places or reading.positions
     needed = proof.needed_ts
     if not needed:
-        needed = published(positions) or 0
+        needed = published_ts(positions) or 0
     if needed and needed <= reading.ts:
         return Judgement(is_error=True)
     return Judgement(replace(proof, places=positions, needed_ts=needed))

@@ -321,7 +321,7 @@ class _Run:
             if entry is not None and entry.status in ("new", "ignored"):
                 self._record_error("source", difference, work)
                 continue
-            judged = judge(_proof_of(entry), reading, source.published)
+            judged = judge(_proof_of(entry), reading, source.published_ts)
             self._record_judged(judged, difference, work)
 
     def _record_judged(self, judged: Judgement, difference: Difference, work: _TableWork) -> None:

@@ -52,7 +52,7 @@ class SourceReader(Protocol):
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         """The rows with one of `keys`. Raises BinlakeError."""
 
-    def published(self, positions: Positions) -> int | None:
+    def published_ts(self, positions: Positions) -> int | None:
         """See `proof.Published`. Raises BinlakeError."""
 
 
@@ -90,7 +90,7 @@ class _TidbAtCheckpoint:
     def rows_of_keys(self, verified: VerifiedTable, keys: Sequence[AnyKey]) -> SourceRows:
         return SourceRows(rows_of_keys(self._session, verified.expected, verified.sources, keys, self._dialect))
 
-    def published(self, positions: Positions) -> int | None:
+    def published_ts(self, positions: Positions) -> int | None:
         raise TypeError(f"rows of the checkpoint need no proof by {sorted(positions)}")
 
 
@@ -116,7 +116,7 @@ class _FeederServers:
             positions[server.name] = read_log_position(session).to_json()
         return SourceRows(rows, is_fresh, positions)
 
-    def published(self, positions: Positions) -> int | None:
+    def published_ts(self, positions: Positions) -> int | None:
         """What the feeder reports now; None if it no longer answers: the row waits for the next run."""
         try:
             return find_published_ts(read_feeder_positions(self._source), positions)

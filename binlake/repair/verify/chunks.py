@@ -78,8 +78,8 @@ class ChunkPlan:
         if self.cuts.buckets:
             return f"{self.key_sql} % {self.cuts.buckets} = {number}" if self.cuts.buckets > 1 else "TRUE"
         uppers = self.cuts.uppers
-        below = [beyond(self.key, uppers[number - 1])] if number else []
-        upto = [f"NOT {beyond(self.key, uppers[number])}"] if number < len(uppers) else []
+        below = [after_key_sql(self.key, uppers[number - 1])] if number else []
+        upto = [f"NOT {after_key_sql(self.key, uppers[number])}"] if number < len(uppers) else []
         head = self._first_column(number)
         return " AND ".join([*head, *below, *upto]) or "TRUE"
 
@@ -131,7 +131,7 @@ class ChunkPlan:
         return least + ([f"{name} <= {_literal(column, uppers[number][0])}"] if number < len(uppers) else [])
 
 
-def beyond(columns: Sequence[ColumnInfo], key: Key) -> str:
+def after_key_sql(columns: Sequence[ColumnInfo], key: Key) -> str:
     """The condition `(columns) > key`, spelled out: servers use an index for it, but may not for row values."""
     terms, equal = [], ""
     for column, text in zip(columns, key, strict=True):

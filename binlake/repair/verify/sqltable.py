@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from binlake.repair.verify.chunks import ChunkPlan, Cuts, beyond
+from binlake.repair.verify.chunks import ChunkPlan, Cuts, after_key_sql
 from binlake.repair.verify.differences import Row
 from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
 from binlake.repair.verify.texts import read_text, shown_sql
@@ -112,7 +112,7 @@ class SqlTable:
                 return
             upper = tuple(str(read(value)) for read, value in zip(readers, rows[0], strict=True))
             yield upper
-            where = beyond(key, upper)
+            where = after_key_sql(key, upper)
 
     def _count(self) -> int:
         return sum(int(self._session.rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)

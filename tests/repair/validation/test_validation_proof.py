@@ -63,7 +63,7 @@ class History:
             self.applied, value == self.target(), str(value), changed, index >= fed_before, {"a": str(index)}
         )
 
-    def published(self, positions: Positions) -> int | None:
+    def published_ts(self, positions: Positions) -> int | None:
         return self.fed if int(positions["a"]) <= self.fed else None
 
     def _is_in_lake(self, at: int) -> bool:
@@ -83,7 +83,7 @@ def follow(history: History, steps: int, *, writes: float, lagging: bool) -> tup
             history.step(writes=writes)
             history.applied = min(history.applied, fed_before)
         position = history.replica if lagging else len(history.values) - 1
-        judgement = judge(proof, history.read(fed_before, position), history.published)
+        judgement = judge(proof, history.read(fed_before, position), history.published_ts)
         if judgement.is_error:
             return judgement.proof, True
         proof = judgement.proof
@@ -109,7 +109,7 @@ def test_a_change_that_the_lake_lost_is_found_once_the_row_rests(lagging: bool) 
         for _ in range(3):
             if is_error:
                 break
-            judged = judge(proof, history.read(history.fed, len(history.values) - 1), history.published)
+            judged = judge(proof, history.read(history.fed, len(history.values) - 1), history.published_ts)
             proof, is_error = judged.proof, judged.is_error
         # It may have been detected while it differed, and be resolved by now.
         assert is_error or not differs, f"seed {seed}"
