@@ -32,7 +32,7 @@ class FeederCommand:
     """The command; needs PD, at least one pump, and the servers named in feeder.toml."""
 
     name = "feeder"
-    help = "read MySQL and MariaDB servers and give their transactions to the pumps"
+    help = "read MySQL and MariaDB servers and send their transactions to the pumps"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The actions `run`, `check` and `status`."""

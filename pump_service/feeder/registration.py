@@ -135,7 +135,7 @@ class Registration:
         if known.starts > int(journal.fact(_STARTS) or 0) or int(known.last_commit_ts) > journal.last_commit_ts():
             where["journal"] = str(journal.last_commit_ts())
             raise Permanent(
-                "the folder is an old copy: it does not know what was published since", where=where, hint=_RECOVERY_HINT
+                "the folder is an old copy: it lacks what was published since", where=where, hint=_RECOVERY_HINT
             )
 
     def _read(self) -> Entry | None:
@@ -143,7 +143,7 @@ class Registration:
         return Entry.from_json(stored.value) if stored else None
 
     def _put(self, entry: Entry, over: Entry | None) -> bool:
-        """Whether `entry` is there now, in the place of `over`; a put whose answer was lost is found again."""
+        """Put `entry` in place of `over`; returns whether it is there now, also if only the answer was lost."""
         stored = self._etcd.get(self._key)
         known = Entry.from_json(stored.value) if stored else None
         if known == entry:

@@ -38,7 +38,7 @@ class Identity:
 
 
 def read_identity(link: Link, flavor: Flavor) -> Identity:
-    """Of the server behind `link`. Raises pymysql's errors."""
+    """Read the identity of the server behind `link`. Raises pymysql's errors."""
     server_id = int(ask(link, "SELECT @@GLOBAL.server_id")[0][0])
     uuid = str(ask(link, "SELECT @@GLOBAL.server_uuid")[0][0]) if flavor is Flavor.MYSQL else str(server_id)
     return Identity(uuid, server_id)

@@ -64,5 +64,5 @@ def uncompress_mariadb(data: bytes) -> bytes:
     except zlib.error as error:
         raise WireError(f"a compressed event cannot be read: {error}") from None
     if len(plain) != size:
-        raise WireError(f"a compressed event has {len(plain)} bytes, it says {size}")
+        raise WireError(f"a compressed event has {len(plain)} bytes, but states {size}")
     return plain

@@ -88,7 +88,7 @@ def read_header(event: bytes) -> Header:
     header = Header._make(_HEADER.unpack_from(event))
     if header.size != len(event):
         raise WireError(
-            f"an event says {header.size} bytes and has {len(event)}", where={"type": event_type_name(header.type)}
+            f"an event states {header.size} bytes but has {len(event)}", where={"type": event_type_name(header.type)}
         )
     return header
 
