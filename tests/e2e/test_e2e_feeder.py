@@ -241,8 +241,8 @@ def _make_base(server: MariaDb, target: MariaDb) -> None:
 
 
 LOAD_STEPS = [
-    ("after kept", 1),
-    ("before kept", 2),
+    ("after chunks", 1),
+    ("before chunks", 2),
     ("after prewrites", 3),
     ("before outcome", 2),
     ("after outcome", 1),
@@ -269,7 +269,7 @@ def test_killed_again_and_again_under_load_every_transaction_comes_once(
         draw = random.Random(49)
         with Killer("feeder_killer", cluster.write_settings()) as killer, Load(server):
             for step in (STEPS * kills)[:kills]:
-                killer.kill_at(step, 1 if step.split()[1] in ("resume", "register") else draw.randint(1, 4))
+                killer.kill_at(step, 1 if step.split()[1] in ("resend", "register") else draw.randint(1, 4))
         cluster.start_feeder()
         cluster.follow(server)
         times = Counter(tail for _, tail, _ in cluster.published())

@@ -33,11 +33,11 @@ CALLS: dict[str, tuple[type, str]] = {
     "stored": (Publisher, "on_stored"),
     "follow": (Catalog, "follow"),
     "read": (SourceLog, "read"),
-    "resume": (Publisher, "resume"),
+    "resend": (Publisher, "resend_commits"),
     "register": (Registration, "begin"),
 }
 STEPS = [f"{when} {call}" for call in CALLS for when in ("before", "after")]
-_CALLS = CALLS | {"kept": (Journal, "store_chunks")}
+_CALLS = CALLS | {"chunks": (Journal, "store_chunks")}
 _REQUEST = "pump_service.feeder.snapshot.chunkwriter._PREWRITE_BYTES"
 """Small here, so that a load of few rows has many."""
 

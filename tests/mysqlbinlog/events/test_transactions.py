@@ -247,7 +247,7 @@ def test_a_damaged_event_is_detected() -> None:
     events[4] = events[4][:-6] + b"\xff" + events[4][-5:]
     with pytest.raises(WireError, match="checksum is wrong"):
         read_all(reader_of(), events)
-    with pytest.raises(WireError, match="says"):
+    with pytest.raises(WireError, match="states"):
         reader_of().feed(events[1][:-1])
 
 
