@@ -29,6 +29,7 @@ from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
 from spark_jobs.compact.shaping import may_differ, read_shapes
+from spark_jobs.job.ahead import CannotDeriveAhead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear_rows, overwrite
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
@@ -51,9 +52,29 @@ log = structlog.get_logger(__name__)
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
-    began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or do not run compact")
     position = target_position(ctx, bounds)
+    ahead: StageResult | None = ctx.handover.take_ahead("compact", bounds, position)
+    return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)
+
+
+def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> StageResult:
+    """Derive `change` of a window for a target that will be at `position`, without asking it; `run` takes the result.
+
+    Raises CannotDeriveAhead, and as `run`.
+    """
+    target = ctx.replication.sql_target()
+    if may_differ(target):
+        raise CannotDeriveAhead("its tables may differ from the source's")
+    result = _derive_window(ctx, bounds, target, position, is_ahead=True)
+    ctx.handover.put_ahead("compact", bounds, position, result)
+    return result
+
+
+def _derive_window(
+    ctx: StageContext, bounds: Bounds, target: Target, position: Position, *, is_ahead: bool = False
+) -> StageResult:
+    began = time.monotonic()
     wanted = _window(ctx, bounds, position, target)
     if wanted is None:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
@@ -80,7 +101,11 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         strict = merged.whole and target.impossible_changes == "fail"
         # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
         applied = [place for place in derived if not is_aside(position.aside, place.name)]
-        unknown = _require_own_keys(ctx, window, applied, mutated, position, strict=strict)
+        shared = shared_tables(ctx, window, {place.name for place in applied})
+        if shared and is_ahead:
+            raise CannotDeriveAhead("the target says which keys of a shared table it has")
+        shared_places = [place for place in applied if place.name in shared]
+        unknown = _require_own_keys(ctx, window, shared_places, mutated, position, strict=strict)
         rows = _write(ctx, window, _TouchedTables(mutated, derived, applied if strict else []), pinned)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
@@ -141,12 +166,10 @@ def _require_own_keys(
     *,
     strict: bool,
 ) -> int:
-    """As `require_own_keys`, of those `places` whose table several of the source share."""
-    shared = shared_tables(ctx, window, {place.name for place in places})
-    if not shared or mutated is None:
+    """As `require_own_keys`, of `places` whose table several of the source share."""
+    if not places or mutated is None:
         return 0
-    cells = _cells(window, [place for place in places if place.name in shared])
-    arrivals = key_arrivals(mutated.rows, cells, mutated.count)
+    arrivals = key_arrivals(mutated.rows, _cells(window, places), mutated.count)
     return require_own_keys(ctx, window, arrivals, position, strict=strict)
 
 

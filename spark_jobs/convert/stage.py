@@ -21,7 +21,8 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.lock import lake_lock
-from binlake.lake.tables import STATEMENT
+from binlake.lake.opentable import open_table
+from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.statements import BatchLimits, StatementBatch
@@ -53,21 +54,38 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     target = ctx.replication.sql_target(hint="add a section [target], or do not run convert")
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, BY_NAME["convert"].lock):
-        pinned = open_manifest(ctx, bounds, position)
-        compacted = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
-        window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
-        if pinned is None:
-            _require_compacted(compacted, window, target)
-        else:
-            require_pinned_cuts(pinned, window.segments.starts)
-        ddls, skipped = _ddl_batches(window, target, position.aside)
-        statements, sealed = _statements(ctx, _Given(window, target, compacted, pinned, position), ddls)
-    seconds = time.monotonic() - began
-    state = "done" if sealed else "already"
-    detail = {"batches": statements.count, "ddl": len(ddls), "ddl_skipped": skipped}
+        derived = _take_ahead(ctx, bounds, position) or _derive(ctx, bounds, target, position)
+        sealed = _seal(ctx, derived) if derived.given.pinned is None else None
+    seconds = time.monotonic() - began + derived.seconds_ahead
+    state, statements = "done" if sealed else "already", derived.statements
+    detail = {"batches": statements.count, "ddl": derived.ddls, "ddl_skipped": derived.skipped}
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=sealed.to_json() if sealed else ""))
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail)
+
+
+def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> None:
+    """Derive `statement` of a window for a target that will be at `position`; `run` takes and seals it.
+
+    compact has derived the window ahead, too. Raises as `run`.
+    """
+    began = time.monotonic()
+    with lake_lock(ctx.paths, BY_NAME["convert"].lock):
+        derived = _derive(ctx, bounds, ctx.replication.sql_target(), position)
+        versions = _versions(ctx)
+    ahead = replace(derived, versions=versions, seconds_ahead=time.monotonic() - began)
+    ctx.handover.put_ahead("convert", bounds, position, ahead)
+
+
+def _take_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> _Derived | None:
+    """What was derived ahead, unless another process has written to its tables since. Caller holds the lock."""
+    derived: _Derived | None = ctx.handover.take_ahead("convert", bounds, position)
+    return derived if derived is not None and derived.versions == _versions(ctx) else None
+
+
+def _versions(ctx: StageContext) -> tuple[int, ...]:
+    """The newest versions of the tables that compact and convert write."""
+    return tuple(open_table(ctx.paths.table(table.name)).version() for table in (CHANGE, STATEMENT))
 
 
 @dataclass(frozen=True)
@@ -83,27 +101,41 @@ class _Given:
 
 @dataclass(frozen=True)
 class _Derived:
-    """What a window came to: the digest of its `change`, its statements, and their form."""
+    """What a window came to: the digest of its `change` (empty: as it was pinned), its statements, and their form.
 
+    `ddls`, `skipped`: how many DDL there are and how many were left out. `versions`, `seconds_ahead`: of what was
+    derived ahead.
+    """
+
+    given: _Given
     change: str
     statements: LakeStatements
     forms: str
+    ddls: int
+    skipped: int
+    versions: tuple[int, ...] = ()
+    seconds_ahead: float = 0.0
 
 
-def _statements(
-    ctx: StageContext, given: _Given, ddls: list[StatementBatch]
-) -> tuple[LakeStatements, ApplyManifest | None]:
-    """The statements in the lake, and their manifest when there is one to write."""
-    window, target, pinned = given.window, given.target, given.pinned
+def _derive(ctx: StageContext, bounds: Bounds, target: Target, position: Position) -> _Derived:
+    """The statements in the lake; those of an open window are there already, or come out the same."""
+    pinned = open_manifest(ctx, bounds, position)
+    compacted = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
+    window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
+    if pinned is None:
+        _require_compacted(compacted, window, target)
+    else:
+        require_pinned_cuts(pinned, window.segments.starts)
+    ddls, skipped = _ddl_batches(window, target, position.aside)
+    given = _Given(window, target, compacted, pinned, position)
     if pinned is not None:
         statements = read_statements(ctx, window, target)
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
-            return statements, None
-    forms = _forms(ctx, window, given.position, pinned)
+            return _Derived(given, "", statements, pinned.safe_mode, len(ddls), skipped)
+    forms = _forms(ctx, window, position, pinned)
     change, rows = _write(ctx, given, ddls, plain=forms == "plain")
-    statements = read_statements(ctx, window, target, rows)
-    return statements, _seal(ctx, given, _Derived(change, statements, forms)) if pinned is None else None
+    return _Derived(given, change, read_statements(ctx, window, target, rows), forms, len(ddls), skipped)
 
 
 def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
@@ -182,8 +214,9 @@ def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
     return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
-def _seal(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest | None:
+def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
+    given = derived.given
     bounds, position = given.window.bounds, given.position
     opened = position.window
     start = next_start(ctx, position)
@@ -198,7 +231,7 @@ def _seal(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest 
         )
     if position.commit_ts is None:
         check_before_first(ctx, given.target, bounds, position.aside)
-    manifest = _manifest(ctx, given, derived)
+    manifest = _manifest(ctx, derived)
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
@@ -226,8 +259,9 @@ def _require_rows(compacted: CompactManifest, rows: int) -> None:
         )
 
 
-def _manifest(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest:
-    window, statements = given.window, derived.statements
+def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
+    given, statements = derived.given, derived.statements
+    window = given.window
     bounds = window.bounds
     return ApplyManifest(
         replication=ctx.replication.name,

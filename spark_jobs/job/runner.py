@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -13,6 +14,7 @@ from binlake.errors import LeaseHeld
 from binlake.feed.state import read_progress, read_state, record_feed_error, record_resume, stops_feed
 from binlake.lake.failures import describe, record_failure
 from binlake.pipeline import STOPPED, Stage, feed_sink
+from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
@@ -73,33 +75,78 @@ def _skipped(name: str, ctx: StageContext, bounds: Bounds, feed: str) -> StageRe
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
     """The next window through all its stages in one session (the `fused` layout); results in order of completion.
 
-    A window that land cuts at `window.max-bytes` continues in pieces up to the hi that plan proposed; a piece lands
-    while the one before is in the sinks. Sinks run side by side and one that fails stops no other; the first failure is
-    raised once all that had begun has ended. That of a feed is a result with state `failed`, and its feed is left out
-    of later pieces; it is raised where no sink is left.
+    A window that land cuts at `window.max-bytes` continues in pieces up to the hi that plan proposed. While a piece is
+    in the sinks, the next one lands and is derived for the SQL sink, and the one after that lands. Sinks run side by
+    side and one that fails stops no other; the first failure is raised once all that had begun has ended. That of a
+    feed is a result with state `failed`, and its feed is left out of later pieces; it is raised where no sink is left.
     """
     planned = run_stage("plan", ctx, start_ts=start_ts)
     results = Gathered([planned])
     if planned.state in STOPPED:
         return results.results()
-    sinks = _Sinks(ctx)
-    with ThreadPoolExecutor(1, thread_name_prefix="land") as pool:
-        landing: Future[list[StageResult]] | None = pool.submit(_land, ctx, Bounds(planned.lo, planned.hi))
-        while landing is not None:
-            landed = landing.result()
-            bounds = Bounds(landed[-1].lo, landed[-1].hi)
-            is_cut = any(result.detail.get(CUT) for result in landed)
-            landing = pool.submit(_land, ctx, Bounds(bounds.hi, planned.hi)) if is_cut else None
-            for result in landed + sinks.run(bounds):
+    with _Landing(ctx, planned.hi) as landing, Ahead(ctx) as ahead:
+        sinks = _Sinks(ctx, ahead)
+        piece = landing.start(planned.lo)
+        while piece is not None:
+            landed = piece.result()
+            following = landing.start_after(landed)
+            next_bounds = partial(_wait_for, landing, following) if following is not None else None
+            for result in landed + sinks.run(_bounds_of(landed), next_bounds):
                 results.add(result)
+            piece = following
     return results.results()
+
+
+_Landed = list[StageResult]
+"""The results of land and of what follows it in the lake itself."""
+
+
+class _Landing:
+    """Lands the pieces of one window, one at a time, in a thread of its own; each of them once."""
+
+    def __init__(self, ctx: StageContext, hi: int) -> None:
+        self._ctx = ctx
+        self._hi = hi
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
+        self._lock = threading.Lock()
+        self._pieces: dict[int, Future[_Landed]] = {}
+
+    def __enter__(self) -> _Landing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def start(self, lo: int) -> Future[_Landed]:
+        """Land the piece that begins at `lo`, if that has not been started."""
+        with self._lock:
+            if lo not in self._pieces:
+                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi))}
+            return self._pieces[lo]
+
+    def start_after(self, landed: _Landed) -> Future[_Landed] | None:
+        """As `start`, of the piece that follows; None after the last one."""
+        is_cut = any(result.detail.get(CUT) for result in landed)
+        return self.start(landed[-1].hi) if is_cut else None
+
+
+def _bounds_of(landed: _Landed) -> Bounds:
+    return Bounds(landed[-1].lo, landed[-1].hi)
+
+
+def _wait_for(landing: _Landing, piece: Future[_Landed]) -> Bounds:
+    """The bounds of `piece` once it has landed; the one after it lands from now on."""
+    landed = piece.result()
+    landing.start_after(landed)
+    return _bounds_of(landed)
 
 
 def run_landed(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
     """A window that something else has sealed, through merge and all sinks; errors as `run_window`."""
     results = Gathered([run_stage("merge", ctx, bounds)])
-    for result in _Sinks(ctx).run(bounds):
-        results.add(result)
+    with Ahead(ctx) as ahead:
+        for result in _Sinks(ctx, ahead).run(bounds):
+            results.add(result)
     return results.results()
 
 
@@ -116,21 +163,31 @@ def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
 class _Sinks:
     """The sinks of one run, side by side; a feed that failed rests until the next run."""
 
-    def __init__(self, ctx: StageContext) -> None:
+    def __init__(self, ctx: StageContext, ahead: Ahead) -> None:
         self._ctx = ctx
+        self._ahead = ahead
         stages = ctx.replication.stages()
         sinks = dict.fromkeys(stage.sink for stage in stages if stage.sink)
         self._chains = {sink: [stage for stage in stages if stage.sink == sink] for sink in sinks}
 
-    def run(self, bounds: Bounds) -> list[StageResult]:
-        """All that is left of them. Raises the first failure of the SQL sink or the mirrors, or of the last feed."""
+    def run(self, bounds: Bounds, next_bounds: Callable[[], Bounds] | None = None) -> list[StageResult]:
+        """All that is left of them. Raises the first failure of the SQL sink or the mirrors, or of the last feed.
+
+        `next_bounds` waits for the piece that follows, which is derived while this one is applied.
+        """
         try:
-            return _side_by_side([partial(self._run, chain, bounds) for chain in self._chains.values()])
+            return _side_by_side([partial(self._run, chain, bounds, next_bounds) for chain in self._chains.values()])
         finally:
             self._ctx.handover.drop(bounds.hi)
 
-    def _run(self, chain: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
+    def _run(
+        self, chain: Sequence[Stage], bounds: Bounds, next_bounds: Callable[[], Bounds] | None
+    ) -> list[StageResult]:
         names, feed = [stage.name for stage in chain], chain[0].feed
+        if chain[0].sink == "sql":
+            self._ahead.wait()
+            start = partial(self._start_ahead, bounds, next_bounds) if next_bounds is not None else None
+            return Gathered(_run_stages(self._ctx, names, bounds, feed, start)).results()
         if not feed:
             return run_sink(self._ctx, names, bounds)
         results: list[StageResult] = []
@@ -145,6 +202,11 @@ class _Sinks:
                 raise
             results.append(_failed(names[len(results) % len(names)], bounds, feed, error))
         return results
+
+    def _start_ahead(self, bounds: Bounds, next_bounds: Callable[[], Bounds], window: Bounds) -> None:
+        # A sink's window that ends before the piece is followed by another one of the same piece.
+        if window.hi >= bounds.hi:
+            self._ahead.start(window, next_bounds)
 
 
 def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageResult:
@@ -161,11 +223,19 @@ def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds, *, feed: 
     return Gathered(_run_stages(ctx, stages, bounds, feed)).results()
 
 
-def _run_stages(ctx: StageContext, stages: Sequence[str], bounds: Bounds, feed: str) -> Iterator[StageResult]:
+def _run_stages(
+    ctx: StageContext,
+    stages: Sequence[str],
+    bounds: Bounds,
+    feed: str,
+    before_apply: Callable[[Bounds], None] | None = None,
+) -> Iterator[StageResult]:
     reached = bounds.lo
     while True:
         window = bounds
         for stage in stages:
+            if stage == "finalize" and before_apply is not None:
+                before_apply(window)
             result = run_stage(stage, ctx, window, feed=feed)
             yield result
             if result.state in STOPPED:

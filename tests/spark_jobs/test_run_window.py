@@ -15,6 +15,7 @@ from binlake.config import Replication
 from binlake.errors import BinlakeError, LeaseHeld, Permanent, Transient
 from binlake.pipeline import stages_for
 from spark_jobs.job import runner
+from spark_jobs.job.ahead import Ahead
 from spark_jobs.job.context import PIECE_BYTES, StageContext
 from spark_jobs.job.handover import Handover
 from spark_jobs.job.opening import session_factory
@@ -36,6 +37,7 @@ class Stages:
 
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
+        self.on_end: Callable[[str, int], object] = lambda *_: None
         self.done: list[tuple[str, int, int]] = []
 
     def __call__(self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", **__: Any) -> StageResult:
@@ -46,6 +48,7 @@ class Stages:
         detail: dict[str, Any] = {CUT: True} if hi < own.hi else {}
         detail |= {"feed": feed} if feed else {}
         self.done.append((name, own.lo, hi))
+        self.on_end(name, own.lo)
         return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail)
 
     def of(self, name: str) -> list[tuple[int, int]]:
@@ -53,7 +56,19 @@ class Stages:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool = True) -> list[StageResult]:
+    class Derived(Ahead):
+        """Derives by `stages`, too, without a target."""
+
+        def _position_after(self, window: Bounds) -> Any:
+            return window.hi
+
+        def _derive(self, position: Any, next_bounds: Callable[[], Bounds]) -> None:
+            bounds = next_bounds()
+            assert position == bounds.lo
+            stages("ahead", None, bounds)
+
     monkeypatch.setattr(runner, "run_stage", stages)
+    monkeypatch.setattr(runner, "Ahead", Derived)
     return runner.run_window(context(*feeds, sql=sql))
 
 
@@ -96,13 +111,53 @@ def test_the_next_piece_lands_while_the_one_before_is_applied(monkeypatch: pytes
     assert stages.of("finalize") == [(0, 15), (15, 30)]
 
 
-def test_no_more_than_one_piece_lands_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_two_pieces_land_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
     stages = Stages(5)
     stages.act = lambda *_: ahead.append(len(stages.of("land")) - len(stages.of("finalize")))
     run(monkeypatch, stages)
     assert len(stages.of("land")) == 6
-    assert max(ahead) <= 2
+    assert max(ahead) <= 3
+
+
+def test_while_a_piece_is_applied_the_next_is_derived_and_the_one_after_it_lands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derived, landed = threading.Event(), threading.Event()
+
+    def act(name: str, bounds: Bounds) -> None:
+        if (name, bounds.lo) == ("finalize", 0):
+            assert derived.wait(WAIT_S)
+            assert landed.wait(WAIT_S)
+        if (name, bounds.lo) == ("ahead", 10):
+            derived.set()
+        if (name, bounds.lo) == ("merge", 20):
+            landed.set()
+
+    stages = Stages(10, act)
+    run(monkeypatch, stages)
+    assert stages.of("ahead") == stages.of("finalize")[1:] == [(10, 20), (20, 30)]
+
+
+def test_a_piece_is_derived_ahead_before_its_stages_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_applied = threading.Event()
+
+    def act(name: str, bounds: Bounds) -> None:
+        if (name, bounds.lo) == ("ahead", 10):
+            assert is_applied.wait(WAIT_S)
+
+    stages = Stages(10, act)
+    stages.on_end = lambda name, lo: is_applied.set() if (name, lo) == ("finalize", 0) else None
+    run(monkeypatch, stages)
+    order = [(name, lo) for name, lo, _ in stages.done if name in ("ahead", "compact")]
+    assert order == [("compact", 0), ("ahead", 10), ("compact", 10), ("ahead", 20), ("compact", 20)]
+
+
+def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(10)
+    run(monkeypatch, stages, "a", sql=False)
+    assert len(stages.of("publish-a")) == 3
+    assert stages.of("ahead") == []
 
 
 @pytest.mark.parametrize(("where", "error"), [("land", Transient), ("finalize", Permanent)])

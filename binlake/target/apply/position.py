@@ -9,7 +9,7 @@ batch.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake import tso
@@ -60,6 +60,12 @@ class Position:
     def window(self) -> tuple[int, int] | None:
         """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
         return None if self.opened is None else self.opened.window
+
+    def after_window(self, target: Target, hi: int) -> Position:
+        """The position of `target` once the next window, up to `hi`, is applied and nothing else has happened there."""
+        exit_ts = max(self.exit_ts, hi)
+        forms = choose_forms(target, Checkpoint(hi, consistent=True), exit_ts)
+        return replace(self, commit_ts=hi, opened=None, forms=forms, exit_ts=exit_ts)
 
 
 def read_position(target: Target, replication: str, cluster_id: int) -> Position:

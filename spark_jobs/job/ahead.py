@@ -1,0 +1,86 @@
+"""The SQL sink's next window is derived while the one before is applied: the target works, and so do we.
+
+Rule: compact and convert suppose where the target will be and write to the lake alone; nothing is sealed. Their stages
+take what was derived only if the target is just there then, and else derive the window as if nothing had been done.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import structlog
+
+from binlake.errors import BinlakeError
+from spark_jobs.job.failures import translate_errors
+from spark_jobs.job.results import Bounds
+
+if TYPE_CHECKING:
+    from binlake.target import Position
+    from spark_jobs.job.context import StageContext
+
+log = structlog.get_logger(__name__)
+
+
+class CannotDeriveAhead(Exception):
+    """A window must wait for the one before: a stage asks the target itself, or Spark."""
+
+
+class Ahead:
+    """Derives one window at a time, in a thread of its own; a context that ends after the last one."""
+
+    def __init__(self, ctx: StageContext) -> None:
+        self._ctx = ctx
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ahead")
+        self._future: Future[None] | None = None
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+    def start(self, window: Bounds, next_bounds: Callable[[], Bounds]) -> None:
+        """`window` is about to be applied: derive what `next_bounds` returns; it may wait for that to land."""
+        position = self._position_after(window)
+        if position is not None:
+            self._future = self._pool.submit(self._derive, position, next_bounds)
+
+    def wait(self) -> None:
+        """Return once what was started has ended. Raises what is not an error of a stage."""
+        future, self._future = self._future, None
+        if future is not None:
+            future.result()
+
+    def _position_after(self, window: Bounds) -> Position | None:
+        from spark_jobs.tables.pinned import target_position
+
+        try:
+            position = target_position(self._ctx, window)
+        except BinlakeError as error:
+            _log_reason(error)
+            return None
+        is_next = position.commit_ts in (None, window.lo)
+        return position.after_window(self._ctx.replication.sql_target(), window.hi) if is_next else None
+
+    def _derive(self, position: Position, next_bounds: Callable[[], Bounds]) -> None:
+        compact, convert = (importlib.import_module(f"spark_jobs.{name}.stage") for name in ("compact", "convert"))
+        try:
+            with translate_errors():
+                bounds = next_bounds()
+                if not self._ctx.is_small(bounds):
+                    raise CannotDeriveAhead("the window is one for Spark")
+                compacted = compact.derive_ahead(self._ctx, bounds, position)
+                convert.derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
+        except (BinlakeError, CannotDeriveAhead) as error:
+            _log_reason(error)
+
+
+def _log_reason(error: Exception) -> None:
+    """The stage itself meets an error again, and raises it there."""
+    log.info("window_not_derived_ahead", error=type(error).__name__, reason=str(error))

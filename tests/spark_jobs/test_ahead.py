@@ -1,0 +1,187 @@
+"""A window that is derived while the one before is applied: the same rows, and only where the target is as supposed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from lakehouse import rows_of
+from sqlsink import Sink
+from structlog.testing import capture_logs
+from support.mariadb import MariaDb, execute
+
+from binlake.errors import Permanent
+from spark_jobs.compact import stage as compact
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.ahead import Ahead
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.runner import run_stage
+
+pytestmark = pytest.mark.mariadb
+
+
+class Pieces:
+    """A history of three windows, of which the first is derived and not yet applied; the others have landed."""
+
+    def __init__(self, root: Path, server: MariaDb, **target: Any) -> None:
+        self.sink = Sink(None, root, server, **target)
+        self.ctx = self.sink.ctx
+        for bounds in self.sink.windows:
+            self.sink.lakehouse.land(bounds.lo, bounds.hi)
+        self.first, self.second, self.third = self.sink.windows
+        self.sink.derive(self.first)
+
+    def derive_ahead(self, window: Bounds, following: Bounds) -> list[Any]:
+        """`following`, before `window` is applied; the reasons why not."""
+        with capture_logs() as logs, Ahead(self.ctx) as ahead:
+            ahead.start(window, lambda: following)
+            ahead.wait()
+        return [log["reason"] for log in logs if log["event"] == "window_not_derived_ahead"]
+
+    def versions(self) -> list[int]:
+        return [DeltaTable(self.ctx.paths.table(name)).version() for name in ("change", "statement")]
+
+    def rows(self) -> list[Any]:
+        found = (rows_of(self.ctx.paths.table(name)) for name in ("change", "statement"))
+        return [sorted(({k: str(v) for k, v in row.items()} for row in table), key=str) for table in found]
+
+    def require_equal(self, bounds: Bounds) -> None:
+        assert self.sink.target() == self.sink.model(bounds.hi)
+
+
+@pytest.fixture
+def pieces(mariadb: MariaDb, tmp_path: Path) -> Pieces:
+    return Pieces(tmp_path, mariadb)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [{}, {"mode": "parallel", "safe-mode": "auto"}, {"mode": "ordered"}],
+    ids=["atomic", "parallel", "ordered"],
+)
+def test_windows_derived_ahead_are_applied_as_they_are(
+    mariadb: MariaDb, tmp_path: Path, target: dict[str, Any]
+) -> None:
+    # 18, DESIGN 3.7: six DDL on four tables in the second window
+    pieces = Pieces(tmp_path / "ahead", mariadb, **target)
+    for window, following in ((pieces.first, pieces.second), (pieces.second, pieces.third)):
+        assert pieces.derive_ahead(window, following) == []
+        written = pieces.versions()
+        finalize.run(pieces.ctx, window)
+        pieces.require_equal(window)
+        states = [run_stage(stage, pieces.ctx, following).state for stage in ("compact", "convert")]
+        assert states == ["done", "done"]
+        assert pieces.versions() == written
+    finalize.run(pieces.ctx, pieces.third)
+    pieces.require_equal(pieces.third)
+
+    in_turn = Pieces(tmp_path / "turn", mariadb, **target)
+    finalize.run(in_turn.ctx, in_turn.first)
+    for window in (in_turn.second, in_turn.third):
+        in_turn.sink.apply(window)
+    assert pieces.rows() == in_turn.rows()
+
+
+def test_nothing_is_sealed_before_the_window_before_is_applied(pieces: Pieces) -> None:  # R-16, R-62
+    assert pieces.derive_ahead(pieces.first, pieces.second) == []
+    assert pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi) == []
+    finalize.run(pieces.ctx, pieces.first)
+    run_stage("convert", pieces.ctx, pieces.second)
+    assert len(pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
+
+
+def set_table_aside(pieces: Pieces) -> None:
+    execute(
+        pieces.sink.server,
+        "INSERT INTO tidb_binlog.binlake_aside (clusterID, db, tbl, task, since, by_whom, reason)"
+        f" SELECT clusterID, 'shop', 'log', 'x', {pieces.first.hi}, 'command', '' FROM tidb_binlog.checkpoint",
+    )
+
+
+def shrink_packets(pieces: Pieces) -> None:
+    execute(pieces.sink.server, "SET GLOBAL max_allowed_packet = 1048576")
+
+
+def rewrite_statements(pieces: Pieces) -> None:
+    """As another process does that derives the window with another configuration."""
+    place = pieces.ctx.paths.table("statement")
+    rows = DeltaTable(place).to_pyarrow_table()
+    other = rows.set_column(rows.schema.get_field_index("digest"), "digest", [["0"] * rows.num_rows])
+    write_deltalake(place, other, mode="overwrite")
+
+
+@pytest.mark.parametrize("happens", [set_table_aside, shrink_packets, rewrite_statements])
+def test_a_window_is_derived_again_where_something_else_happened(pieces: Pieces, happens: Any) -> None:
+    with pieces.sink.server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.max_allowed_packet")
+        [packet] = cursor.fetchone() or ()
+    try:
+        assert pieces.derive_ahead(pieces.first, pieces.second) == []
+        finalize.run(pieces.ctx, pieces.first)
+        happens(pieces)
+        before = pieces.versions()
+        for stage in ("compact", "convert"):
+            run_stage(stage, pieces.ctx, pieces.second)
+        assert pieces.versions()[1] > before[1]
+        finalize.run(pieces.ctx, pieces.second)
+        target, model = pieces.sink.target(), pieces.sink.model(pieces.second.hi)
+        if happens is set_table_aside:
+            assert target.pop(("shop", "log")) != model.pop(("shop", "log"))
+        assert target == model
+    finally:
+        execute(pieces.sink.server, f"SET GLOBAL max_allowed_packet = {packet}")
+
+
+def test_a_window_that_fails_leaves_what_was_derived_ahead_to_nobody(pieces: Pieces) -> None:
+    # The next run takes both windows as one: the target is where it was.
+    assert pieces.derive_ahead(pieces.first, pieces.second) == []
+    both = pieces.sink.apply(Bounds(pieces.first.lo, pieces.second.hi))
+    assert (both[-1].lo, both[-1].hi) == (pieces.first.lo, pieces.second.hi)
+    pieces.require_equal(pieces.second)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"target": {"sync-mode": 2}}, "its tables may differ from the source's"),
+        ({"window": {"driver-bytes": 0}}, "the window is one for Spark"),
+    ],
+    ids=["shapes", "spark"],
+)
+def test_what_asks_the_target_or_spark_waits_for_its_turn(pieces: Pieces, config: dict[str, Any], reason: str) -> None:
+    own = pieces.sink.lakehouse.config
+    pieces.sink.lakehouse.config = {**own, **config, "target": {**own["target"], **config.get("target", {})}}
+    pieces.ctx = pieces.sink.lakehouse.context()
+    assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
+
+
+def test_keys_of_a_shared_table_are_asked_for_in_turn(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S4-03: the target must have the rows of the window before when it is asked.
+    monkeypatch.setattr(compact, "shared_tables", lambda *_: {("shop", "item")})
+    reason = "the target says which keys of a shared table it has"
+    assert pieces.derive_ahead(pieces.first, pieces.second) == [reason]
+
+
+def test_an_error_is_left_to_the_stage_itself(pieces: Pieces) -> None:
+    def fail() -> Bounds:
+        raise Permanent("the piece cannot be landed")
+
+    with capture_logs() as logs, Ahead(pieces.ctx) as ahead:
+        ahead.start(pieces.first, fail)
+        ahead.wait()
+    assert [log["error"] for log in logs if log["event"] == "window_not_derived_ahead"] == ["Permanent"]
+    finalize.run(pieces.ctx, pieces.first)
+    pieces.sink.apply(pieces.second)
+    pieces.require_equal(pieces.second)
+
+
+def test_a_fault_of_ours_is_raised(pieces: Pieces) -> None:
+    def fail() -> Bounds:
+        raise KeyError("a bug")
+
+    with Ahead(pieces.ctx) as ahead:
+        ahead.start(pieces.first, fail)
+        with pytest.raises(KeyError):
+            ahead.wait()
