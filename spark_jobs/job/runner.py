@@ -86,14 +86,13 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
         return results.results()
     with _Landing(ctx, planned.hi) as landing, Ahead(ctx) as ahead:
         sinks = _Sinks(ctx, ahead)
-        piece = landing.start(planned.lo)
-        while piece is not None:
-            landed = piece.result()
+        following: Future[_Landed] | None = landing.start(planned.lo)
+        while following is not None:
+            landed = following.result()
             following = landing.start_after(landed)
             next_bounds = partial(_wait_for, landing, following) if following is not None else None
             for result in landed + sinks.run(_bounds_of(landed), next_bounds):
                 results.add(result)
-            piece = following
     return results.results()
 
 
