@@ -8,16 +8,17 @@ the history: small files are joined up to `FILE_BYTES` and then left alone, with
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from binlake.lake.dataset import open_dataset
+from binlake.lake.controlrows import ControlRows, rows_of
 from binlake.lake.opentable import open_table
 from binlake.lake.tables import LakeTable
 
@@ -43,7 +44,6 @@ class ControlTable:
         self.schema = definition.arrow_schema()
         self._definition = definition
         self._lock = threading.RLock()
-        self._read: tuple[DeltaTable, int, ds.Dataset] | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit; durable when it returns."""
@@ -61,34 +61,38 @@ class ControlTable:
 
     def arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
         """As `rows`, in columns. Files and groups of rows that `where` excludes by their statistics are not read."""
-        table = self._open()
         names = list(columns) if columns else self.schema.names
-        if table is None:
-            return pa.schema([self.schema.field(name) for name in names]).empty_table()
-        return self._dataset(table).to_table(columns=names, filter=where)
+        stored = self._stored()
+        return self._empty(names) if stored is None else stored.read(names, where)
 
     def greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
         """The greatest value of a BIGINT `column` in rows that match `where`, from the newest files backwards."""
-        best: int | None = None
-        for most, fragment in self._newest_first(column, where):
+        stored = self._stored()
+        if stored is None:
+            return None
+        best: int | None = pc.max(stored.read_small([column], where).column(column)).as_py()
+        for most, fragment in stored.newest_first(column, where):
             if best is not None and most <= best:
                 break
             values = fragment.to_table(self.schema, columns=[column], filter=where).column(column)
-            best = max((value for value in (best, *values.to_pylist()) if value is not None), default=None)
+            best = max((value for value in (best, pc.max(values).as_py()) if value is not None), default=None)
         return best
 
     def newest(
         self, columns: Sequence[str], by: str, count: int, where: ds.Expression | None = None
     ) -> list[dict[str, Any]]:
         """The `count` rows with the greatest BIGINT `by` (one of `columns`), greatest first."""
-        held = pa.schema([self.schema.field(name) for name in columns]).empty_table()
-        for most, fragment in self._newest_first(by, where):
-            if held.num_rows >= count and most < held.column(by)[-1].as_py():
+        stored = self._stored()
+        if stored is None:
+            return []
+        newest = _first_rows(stored.read_small(columns, where), by, count)
+        for most, fragment in stored.newest_first(by, where):
+            if newest.num_rows >= count and most < newest.column(by)[-1].as_py():
                 break
-            found = fragment.to_table(self.schema, columns=list(columns), filter=where)
-            held = pa.concat_tables([held, found.select(list(columns))]).sort_by([(by, "descending")]).slice(0, count)
-        rows: list[dict[str, Any]] = held.to_pylist()
-        return rows
+            rows = fragment.to_table(self.schema, columns=list(columns), filter=where)
+            newest = _first_rows(pa.concat_tables([newest, rows.select(list(columns))]), by, count)
+        rows_of_newest: list[dict[str, Any]] = newest.to_pylist()
+        return rows_of_newest
 
     def clear(self) -> None:
         """Remove all rows; an absent table has none."""
@@ -118,26 +122,13 @@ class ControlTable:
         table.cleanup_metadata()
         return {"joined": joined, "dropped": len(dropped)}
 
-    def _newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
-        """Files that `where` does not exclude with their greatest `column`, greatest first."""
+    def _stored(self) -> ControlRows | None:
+        """All rows at the newest version; None for an absent table."""
         table = self._open()
-        if table is None:
-            return
-        adds = pa.table(table.get_add_actions(flatten=True))
-        most: dict[str, int | None] = {}
-        if f"max.{column}" in adds.column_names:
-            most = dict(zip(adds["path"].to_pylist(), adds[f"max.{column}"].to_pylist(), strict=True))
-        found = [(most.get(fragment.path), fragment) for fragment in self._dataset(table).get_fragments(filter=where)]
-        # A file without statistics could hold anything: it goes first.
-        known = [(2**63 - 1 if value is None else value, fragment) for value, fragment in found]
-        yield from sorted(known, key=lambda pair: -pair[0])
+        return None if table is None else rows_of(self.path, table, self.schema)
 
-    def _dataset(self, table: DeltaTable) -> ds.Dataset:
-        """The files of `table`; one version is asked several questions, and Arrow keeps the ends of files it read."""
-        with self._lock:
-            if self._read is None or self._read[0] is not table or self._read[1] != table.version():
-                self._read = (table, table.version(), open_dataset(table))
-            return self._read[2]
+    def _empty(self, names: Sequence[str]) -> pa.Table:
+        return pa.schema([self.schema.field(name) for name in names]).empty_table()
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
@@ -171,6 +162,11 @@ class ControlTable:
             return open_table(self.path)
         except TableNotFoundError:
             return None
+
+
+def _first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:
+    """The `count` rows with the greatest `by`, greatest first."""
+    return rows.sort_by([(by, "descending")]).slice(0, count)
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

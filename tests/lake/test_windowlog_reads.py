@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from binlake.lake import control
+from binlake.lake import control, controlrows
 from binlake.lake.control import ControlTable
+from binlake.lake.controlrows import ControlRows
 from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -70,20 +71,21 @@ def test_old_windows_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     # S0-60: cost is flat in history. Files that are full stay as they are, and their statistics exclude them.
     monkeypatch.setattr(control, "FILE_BYTES", 2_000)
     monkeypatch.setattr(control, "COMPACT_EVERY", 8)
+    monkeypatch.setattr(controlrows, "SMALL_BYTES", 0)
     log, paths = a_lake(tmp_path, list(range(20, 420, 10)), 40), LakePaths(str(tmp_path))
     table = DeltaTable(paths.table("window"))
     where = (ds.field("stage") == "land") & (ds.field("lo") < 100) & (ds.field("hi") > 90)
     everything = list(open_dataset(table).get_fragments(filter=ds.field("stage") == "land"))
     assert len(list(open_dataset(table).get_fragments(filter=where))) < len(everything) / 3
     read: list[object] = []
-    newest = ControlTable._newest_first
+    newest = ControlRows.newest_first
 
     def counted(*args: object) -> object:
         for pair in newest(*args):  # type: ignore[arg-type]
             read.append(pair)
             yield pair
 
-    monkeypatch.setattr(ControlTable, "_newest_first", counted)
+    monkeypatch.setattr(ControlRows, "newest_first", counted)
     assert log.landed_ts() == 410
     assert len(read) <= 2
     before = log.landed()
