@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fed import Fed, Make
     from mirrored import Mirrored
     from pyspark.sql import SparkSession
+    from sqlsink import LandedShop
     from support.workload import Workload
 
     from deploy.local.apicurio import Apicurio
@@ -27,6 +28,21 @@ def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> M
     from mirrored import Mirrored
 
     return Mirrored(spark, tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture(scope="session")
+def landed_shop(tmp_path_factory: pytest.TempPathFactory) -> LandedShop:
+    """Each number of windows is landed once."""
+    from sqlsink import land_shop
+
+    root = tmp_path_factory.mktemp("landed")
+
+    def landed(windows: int) -> Path:
+        if not (root / str(windows)).exists():
+            land_shop(root / str(windows), windows)
+        return root / str(windows)
+
+    return landed
 
 
 @pytest.fixture

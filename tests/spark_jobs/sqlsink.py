@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,26 @@ from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 
+LandedShop = Callable[[int], Path]
+"""A lake with the first windows of the history, landed and merged; to be copied."""
+
+
+def land_shop(root: Path, windows: int) -> None:
+    """Land and merge that many windows of the history."""
+    history = shop()
+    lakehouse = Lakehouse(None, root, Source.of_workload(history.workload))
+    for lo, hi in list(zip([0, *history.cuts], history.cuts, strict=False))[:windows]:
+        lakehouse.land(lo, hi)
+
 
 class Sink:
-    """The history in a lake with a server behind it; databases are dropped before."""
+    """The history in a lake with a server behind it; databases are dropped before. `landed`: a lake to begin with."""
 
-    def __init__(self, spark: SparkSession | None, root: Path, server: MariaDb, **target: Any) -> None:
+    def __init__(
+        self, spark: SparkSession | None, root: Path, server: MariaDb, *, landed: Path | None = None, **target: Any
+    ) -> None:
+        if landed is not None:
+            shutil.copytree(landed, root, dirs_exist_ok=True)
         execute(server, "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS tidb_binlog")
         self.server = server
         self.history: History = shop()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from lakehouse import rows_of
-from sqlsink import Sink
+from sqlsink import LandedShop, Sink
 from structlog.testing import capture_logs
 from support.mariadb import MariaDb, execute
 
@@ -25,11 +25,9 @@ pytestmark = pytest.mark.mariadb
 class Pieces:
     """A history of three windows, of which the first is derived and not yet applied; the others have landed."""
 
-    def __init__(self, root: Path, server: MariaDb, **target: Any) -> None:
-        self.sink = Sink(None, root, server, **target)
+    def __init__(self, root: Path, server: MariaDb, landed: Path, **target: Any) -> None:
+        self.sink = Sink(None, root, server, landed=landed, **target)
         self.ctx = self.sink.ctx
-        for bounds in self.sink.windows:
-            self.sink.lakehouse.land(bounds.lo, bounds.hi)
         self.first, self.second, self.third = self.sink.windows
         self.sink.derive(self.first)
 
@@ -52,8 +50,8 @@ class Pieces:
 
 
 @pytest.fixture
-def pieces(mariadb: MariaDb, tmp_path: Path) -> Pieces:
-    return Pieces(tmp_path, mariadb)
+def pieces(mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop) -> Pieces:
+    return Pieces(tmp_path, mariadb, landed_shop(3))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +60,10 @@ def pieces(mariadb: MariaDb, tmp_path: Path) -> Pieces:
     ids=["atomic", "parallel", "ordered"],
 )
 def test_windows_derived_ahead_are_applied_as_they_are(
-    mariadb: MariaDb, tmp_path: Path, target: dict[str, Any]
+    mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop, target: dict[str, Any]
 ) -> None:
     # 18, DESIGN 3.7: six DDL on four tables in the second window
-    pieces = Pieces(tmp_path / "ahead", mariadb, **target)
+    pieces = Pieces(tmp_path / "ahead", mariadb, landed_shop(3), **target)
     for window, following in ((pieces.first, pieces.second), (pieces.second, pieces.third)):
         assert pieces.derive_ahead(window, following) == []
         written = pieces.versions()
@@ -77,7 +75,7 @@ def test_windows_derived_ahead_are_applied_as_they_are(
     finalize.run(pieces.ctx, pieces.third)
     pieces.require_equal(pieces.third)
 
-    in_turn = Pieces(tmp_path / "turn", mariadb, **target)
+    in_turn = Pieces(tmp_path / "turn", mariadb, landed_shop(3), **target)
     finalize.run(in_turn.ctx, in_turn.first)
     for window in (in_turn.second, in_turn.third):
         in_turn.sink.apply(window)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlsink import Sink
+from sqlsink import LandedShop, Sink
 from support.mariadb import MariaDb
 
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
@@ -35,11 +35,9 @@ Row = dict[str, Any]
 
 
 @pytest.fixture
-def sink(mariadb: MariaDb, tmp_path: Path) -> Sink:
+def sink(mariadb: MariaDb, tmp_path: Path, landed_shop: LandedShop) -> Sink:
     """The second window, which has six DDL, is next; the first is at the target."""
-    found = Sink(None, tmp_path, mariadb)
-    for bounds in found.windows[:2]:
-        found.lakehouse.land(bounds.lo, bounds.hi)
+    found = Sink(None, tmp_path, mariadb, landed=landed_shop(2))
     found.apply(found.windows[0])
     return found
 

@@ -44,7 +44,7 @@ def _lanes_for_few_rows() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seeds)
 def test_random_tables_give_the_same_rows(draw: Random) -> None:
     one, two = random_table(draw), random_table(draw, 46)
@@ -59,7 +59,7 @@ def test_random_tables_give_the_same_rows(draw: Random) -> None:
     assert in_lanes(payloads, tables, rows=draw.randint(1, 5), size=draw.choice([1, 60, 10**6])) == expected
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seeds)
 def test_a_reader_of_another_definition_too(draw: Random) -> None:
     table = random_table(draw)
@@ -68,7 +68,7 @@ def test_a_reader_of_another_definition_too(draw: Random) -> None:  # R-19
     assert in_lanes(payloads, tables) == plainly(payloads, tables)
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seeds)
 def test_damaged_rows_give_the_same_rows_or_the_same_error(draw: Random) -> None:
     table = random_table(draw)
@@ -77,7 +77,7 @@ def test_damaged_rows_give_the_same_rows_or_the_same_error(draw: Random) -> None
     assert in_lanes(payloads, tables) == plainly(payloads, tables)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seeds)
 def test_a_damaged_row_alone(draw: Random) -> None:
     table = random_table(draw)
@@ -86,7 +86,7 @@ def test_a_damaged_row_alone(draw: Random) -> None:
         assert in_lanes(payloads, Tables(table.definition)) == plainly(payloads, Tables(table.definition))
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 @given(seeds)
 def test_damaged_payloads_give_the_same_rows_or_the_same_error(draw: Random) -> None:
     table = random_table(draw)
