@@ -30,7 +30,7 @@ def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
 def _sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
     events = windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
     last = {(event["lo"], event["hi"]): event["manifest"] for event in events}
-    return Locks.joined(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
+    return Locks.join(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
 
 
 def read_locks_at(windows: WindowLog, rules: Rules, ts: int) -> Locks:
@@ -69,7 +69,7 @@ def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
 
 def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
     """The definitions with which tables of the source count at `ts`, where their own ones wait for others."""
-    return read_locks(windows, rules, ts - 1, ts).shown(ts)
+    return read_locks(windows, rules, ts - 1, ts).definitions_at(ts)
 
 
 def target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:

@@ -30,7 +30,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.target import Session, read_checkpoint_ts
-from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
+from binlake.target.apply.preflight import TableReport, find_stopping_reports, preflight, require_fit
 from binlake.target.definitions.forms import Name
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import open_cluster
@@ -76,7 +76,7 @@ def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside:
     for report in reports:
         for warning in report.warnings:
             log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
-    require_fit(stopping(target, reports, aside), {"window": bounds.window})
+    require_fit(find_stopping_reports(target, reports, aside), {"window": bounds.window})
 
 
 def tables_of(replication: Replication, there: TargetTables) -> list[TableDef]:
