@@ -16,7 +16,7 @@ from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, RpcServer, Status
-from binlake.rpc.fair import place_to_free
+from binlake.rpc.fair import slot_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
 from pump_service.pump.chunks import split_into_frames
@@ -256,7 +256,7 @@ class Pulls:
     def _make_room(self, call: Call) -> bool:
         """End the newest puller of the address that has the most, for one from another address."""
         places = {one: one.call.connection.address for one in self._pullers}
-        loser = place_to_free(places, call.connection.address)
+        loser = slot_to_free(places, call.connection.address)
         if loser is not None and loser.unsent:
             loser.call.connection.reset(loser.call.id, Code.ENHANCE_YOUR_CALM)
         elif loser is not None:

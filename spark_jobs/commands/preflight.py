@@ -22,7 +22,7 @@ from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
 from binlake.dialect import bytewise_table
-from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, landed_tables
+from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import target_tables_at
@@ -98,7 +98,7 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     """What can be said of each feed before it runs: its tables, and whether its servers let it in."""
     if not replication.feed:
         return []
-    tables = landed_tables(replication)
+    tables = read_landed_tables(replication)
     if tables is None:
         tables = tables_of(replication.model_copy(update={"target": None}), _read_source_tables(replication))
     return [

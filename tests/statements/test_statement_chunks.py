@@ -67,7 +67,7 @@ def test_chunks_are_the_same_however_the_rows_are_shared(
     for number, part in enumerate(
         split_by_chunk(add_chunk_keys(rows), number_chunks(add_chunk_keys(rows), whole), len(whole))
     ):
-        assert [_place(row) for row in part.to_pylist()] == [whole[number].place] * part.num_rows
+        assert [_chunk_key(row) for row in part.to_pylist()] == [whole[number].key] * part.num_rows
         assert set(part["bucket"].to_pylist()) == set(whole[number].buckets)
 
 
@@ -75,7 +75,7 @@ def _numbers_by_row(rows: pa.Table, cut: list[chunks.Chunk]) -> list[tuple[int, 
     return list(zip(rows["last_commit_ts"].to_pylist(), number_chunks(add_chunk_keys(rows), cut).tolist(), strict=True))
 
 
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+def _chunk_key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in chunks.CHUNK_KEY)
 
 
@@ -83,7 +83,7 @@ def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     found = cut_chunks(chunks.sum_sizes(measure_sizes(add_chunk_keys(changes(Random(1), 400)))), LIMITS)
     for before, chunk in itertools.pairwise(found):
-        follows = before.place[:2] == chunk.key[:2]
+        follows = before.key[:2] == chunk.key[:2]
         assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
 
 

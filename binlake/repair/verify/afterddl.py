@@ -143,7 +143,7 @@ class _Checker:
             return Outcome(name, ts, "not-comparable", why=why)
         why = "the lake keeps no mirrors"
         if self._replication.mirror.enabled:
-            if (self._windows.reached("mirror") or 0) < ts:
+            if (self._windows.greatest_hi("mirror") or 0) < ts:
                 return None
             found = self._compared(name, ts, "lake")
             if found is None or found.state != "not-comparable":

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from binlake.config import Replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import mask_sink_uri
-from binlake.feed.state import FeedProgress, FeedState, reached_by_feed, read_state, record_pause, record_resume
+from binlake.feed.state import FeedProgress, FeedState, greatest_hi_of_feed, read_state, record_pause, record_resume
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, FEED, feed_sink, names_of_sink
@@ -94,7 +94,7 @@ class _Passages:
         if found is not None or not self._log.exists():
             return None if found is None else found["hi"]
         # One that stands far behind the others.
-        return reached_by_feed(self._log, stage, feed, state)
+        return greatest_hi_of_feed(self._log, stage, feed, state)
 
 
 def _feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> dict[str, Any]:

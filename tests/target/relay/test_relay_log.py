@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def relay(folder: Path, limit: int = 10 * MIB) -> RelayLog:
-    return RelayLog(files.Folder(folder, folder / "relay"), limit)
+    return RelayLog(files.FolderStorage(folder, folder / "relay"), limit)
 
 
 def write(log: RelayLog, window: Window) -> None:
@@ -372,7 +372,7 @@ def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
     write(first, sized(10, 20, 5))
     write(second, sized(20, 30, 5))
     second.delete_applied(1 << 60)
-    assert [file.index for file in list_files(first.place.folder)] == [1, 2]
+    assert [file.index for file in list_files(first.storage.folder)] == [1, 2]
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])

@@ -14,7 +14,7 @@ from binlake.base.filestore import LocalStore, Store
 from binlake.config import Replication
 from binlake.errors import LostRange, Transient
 from binlake.target.relay import RelayLog
-from binlake.target.relay.stored import Bucket
+from binlake.target.relay.bucket import BucketStorage
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
@@ -24,7 +24,7 @@ FOLDER = PurePosixPath("orders/target")
 
 def relay(store: Store, limit: int = 1000) -> RelayLog:
     """As each process opens it."""
-    return RelayLog(Bucket(store, FOLDER), limit)
+    return RelayLog(BucketStorage(store, FOLDER), limit)
 
 
 def window(lo: int = 10, hi: int = 20, size: int = 1000) -> Window:
@@ -155,10 +155,10 @@ def test_relay_files_of_a_replication_may_be_in_a_bucket(s3: S3) -> None:
     written = window()
     for log in logs:
         assert log is not None
-        assert log.storage.shown == f"s3://relay/logs/{NAME}/127.0.0.1-3306-tidb_binlog"
+        assert log.storage.label == f"s3://relay/logs/{NAME}/127.0.0.1-3306-tidb_binlog"
     assert logs[0] is not None
     assert logs[1] is not None
     write(logs[0], written)
     assert read(logs[1], written) == written.written
     logs[1].delete_applied(1 << 60)
-    assert len(logs[0].place.files()) == 1
+    assert len(logs[0].storage.files()) == 1
