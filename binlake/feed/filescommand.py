@@ -15,7 +15,7 @@ from binlake.binlogfile.index import read_index
 from binlake.config import load_replication
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
-from binlake.config.storage import BINLOG_FILES, parse_place
+from binlake.config.storage import BINLOG_FILES, parse_store_address
 from binlake.errors import ConfigError
 from binlake.feed.files.comparing import LakeComparison
 from binlake.lake.paths import LakePaths
@@ -45,7 +45,7 @@ class FilesCommand:
     def run(self, args: argparse.Namespace) -> int:
         """0: no problems, or only listed; 1: there are problems. Raises ConfigError, Permanent, Transient."""
         replication, feed = _feed_of(args)
-        store = open_store(parse_place(args.place) if feed is None else _storage_of(feed))
+        store = open_store(parse_store_address(args.place) if feed is None else _storage_of(feed))
         if args.action == "list":
             report = _only_at(list_files(store), args.at)
         else:

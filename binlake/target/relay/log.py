@@ -16,7 +16,7 @@ import structlog
 
 from binlake.base.filestore import StoreAddress, open_store
 from binlake.config.model import Replication, Target
-from binlake.config.storage import parse_place
+from binlake.config.storage import parse_store_address
 from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
 from binlake.target.relay.bucket import BucketStorage
@@ -50,7 +50,7 @@ class RelayLog:
         if not location or replication.target is None:
             return None
         own = PurePosixPath(replication.name, _folder_name(replication.target))
-        return cls(_open_storage(parse_place(location), own), replication.relay.max_file_size)
+        return cls(_open_storage(parse_store_address(location), own), replication.relay.max_file_size)
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
         """Make the whole window durable, unless it is already. Raises Transient (it cannot be written), LeaseHeld."""
