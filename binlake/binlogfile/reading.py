@@ -271,7 +271,7 @@ class _LimitedStream(io.RawIOBase):
     def __init__(self, stream: BinaryIO, indexed: IndexedFile) -> None:
         self._stream, self._indexed, self._left = stream, indexed, indexed.size
 
-    def decode_value(self) -> bool:
+    def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
