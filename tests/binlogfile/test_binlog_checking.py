@@ -79,7 +79,7 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     """No checksum of a record tells that it stands elsewhere, nor would one of the file by the same polynomial."""
     store = folder(tmp_path)
     (tmp_path / NAMES[2]).write_bytes(content([30, 34, 32]))
-    assert problems(store) == ["2: its bytes are not those that the index has the checksum of"]
+    assert problems(store) == ["2: its bytes do not have the checksum of the index"]
     data = content([11, 9])
     file = IndexedFile(NAMES[1], 11, 11, len(data), 3, zlib.crc32(data))
     index = Index("demo.backup", 5, 40, (list_index(store).files[0], file))
