@@ -70,7 +70,7 @@ def test_what_cannot_be_followed_is_said_at_once() -> None:
         read_loads(page(source(state="failed")))
     with pytest.raises(ConfigError, match="no source of the feeder had a full load"):
         read_loads(page(source()))
-    with pytest.raises(ConfigError, match="no feeder"):
+    with pytest.raises(ConfigError, match="is not a feeder"):
         read_loads(None)
     with pytest.raises(WireError, match="cannot be read"):
         read_loads("{}")
