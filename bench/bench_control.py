@@ -90,11 +90,11 @@ def list_questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]
         "open": lambda: DeltaTable(paths.table("window")),
         "landed_ts": lambda: WindowLog(paths).landed_ts(),
         "landed": lambda: WindowLog(paths).landed((hi - STEP, hi)),
-        "not_merged": lambda: WindowLog(paths).not_merged(hi),
+        "not_merged": lambda: WindowLog(paths).list_unmerged(hi),
         "manifest": lambda: WindowLog(paths).manifest(hi - STEP, hi),
         "events(merge)": lambda: WindowLog(paths).events(stage="merge", within=(hi - STEP, hi)),
         "mirror latest": lambda: MirrorVersions(paths).latest(),
-        "members": lambda: MemberTable(paths).known(),
+        "members": lambda: MemberTable(paths).read_all(),
     }
 
 

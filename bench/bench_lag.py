@@ -135,7 +135,7 @@ def wait_for_all(source: WorkloadSource, windows: WindowLog, seconds: float) -> 
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         told = source.fed()
-        if told is not None and (windows.reached("finalize") or 0) >= int(told["last_commit_ts"]):
+        if told is not None and (windows.greatest_hi("finalize") or 0) >= int(told["last_commit_ts"]):
             return True
         time.sleep(1)
     return False

@@ -40,7 +40,7 @@ from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.rules import Rules
 from binlake.rules.topics import Dispatcher, Topics
 from binlake.statements import BatchLimits, TableStatements, images_from_maps
-from binlake.statements.chunks import add_places, cut_chunks, sum_sizes
+from binlake.statements.chunks import add_chunk_keys, cut_chunks, sum_sizes
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.wire.binlog_pb2 import Binlog
@@ -139,7 +139,7 @@ def _encode(schema: SchemaState, batches: list[pa.RecordBatch]) -> None:
 
 def _convert(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Rows of `statement`, as convert makes them of rows that compact hands over."""
-    rows, limits = add_places(changes), BatchLimits(1000)
+    rows, limits = add_chunk_keys(changes), BatchLimits(1000)
     cut = cut_chunks(sum_sizes(count_and_fold(rows)), limits)
     return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 

@@ -225,7 +225,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
     def context() -> StageContext:
         return StageContext(replication, "bench", session, in_pieces=True)
 
-    return runner.run_window, context, lambda: context().windows.reached("finalize") or 0
+    return runner.run_window, context, lambda: context().windows.greatest_hi("finalize") or 0
 
 
 def _session(job: Job) -> Any:

@@ -68,7 +68,7 @@ class Audit:
     def merged_range(self) -> tuple[int, int]:
         """(lo, hi] whose row changes the lake has: landed and merged. Raises LostRange for an empty lake."""
         lo, hi = self.landed_range()
-        merged = self._log.reached("merge")
+        merged = self._log.greatest_hi("merge")
         return lo, min(hi, lo if merged is None else merged)
 
     def landed_range(self) -> tuple[int, int]:
@@ -219,7 +219,7 @@ class Audit:
 
     @cached_property
     def _mirrored(self) -> int:
-        return self._log.reached("mirror") or 0
+        return self._log.greatest_hi("mirror") or 0
 
     def base_end_ts(self, base: MirrorVersion) -> int:
         """The commit_ts after which row changes are not in `base`.

@@ -1,6 +1,6 @@
-"""What a folder of binlog files holds, and all that is wrong in it: every byte is read, nothing is changed.
+"""Lists and verifies a folder of binlog files: every byte is read, nothing is changed.
 
-Rule: one fault hides no other: a damaged file is reported with its first fault, and the files behind it are read.
+Rule: no fault hides another: a damaged file is reported with its first fault, and the following files are read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from binlake.base.filestore import Store
 from binlake.binlogfile.framing import DamagedFile
 from binlake.binlogfile.index import Index, IndexedFile, checksum, read_index
-from binlake.binlogfile.names import BinlogFile, files_among
+from binlake.binlogfile.names import BinlogFile, select_binlog_files
 from binlake.binlogfile.reading import Item, file_records, first_commit_ts, parse_item, require_files
 from binlake.errors import Permanent
 
@@ -23,7 +23,7 @@ _PIECE = 4 << 20
 
 @dataclass
 class FileReport:
-    """A file: `first`, `last` commit_ts and `records` (None: not known), its size, what is wrong with it."""
+    """A file: `first`, `last` commit_ts and `records` (None: unknown), its size, its problems."""
 
     name: str
     first: int | None = None
@@ -35,45 +35,45 @@ class FileReport:
 
 @dataclass
 class FolderReport:
-    """`index`: Binlake's own; None for files of a drainer. `problems`: of the folder as a whole."""
+    """`index`: Binlake's own; None for files of a drainer. `problems`: those of the folder as a whole."""
 
     index: Index | None
     files: list[FileReport]
     problems: list[str] = field(default_factory=list)
 
     @property
-    def is_whole(self) -> bool:
-        """Nothing is wrong."""
+    def is_intact(self) -> bool:
+        """True when there are no problems."""
         return not self.problems and not any(file.problems for file in self.files)
 
 
 def list_files(store: Store) -> FolderReport:
-    """What names and index say; without an index the first record of each file is read. Raises Permanent, Transient."""
+    """List by names and index; without an index the first record of each file is read. Raises Permanent, Transient."""
     index = read_index(store)
     if index is not None:
-        return FolderReport(index, [_indexed(file) for file in index.files])
-    files = files_among(store.list(""))
+        return FolderReport(index, [_report_of_index(file) for file in index.files])
+    files = select_binlog_files(store.list(""))
     require_files(store, index, files)
     reports = [FileReport(file.name, first_commit_ts(store, file)) for file in files]
-    return FolderReport(None, reports, _gaps(files))
+    return FolderReport(None, reports, _find_gaps(files))
 
 
 def verify_files(store: Store, see: See | None = None) -> FolderReport:
     """Read all files, checksums included, and compare with the index. Raises Permanent for its damage, Transient."""
     index = read_index(store)
-    there = files_among(store.list(""))
-    require_files(store, index, there)
+    files_found = select_binlog_files(store.list(""))
+    require_files(store, index, files_found)
     expected = {file.name: file for file in index.files} if index is not None else {}
-    files = sorted({*there, *(file.file for file in expected.values())})
-    own = [file for file in files if index is None or file.name in expected]
-    report = FolderReport(index, [], [*_gaps(own), *_find_unlisted_files(there, expected, index)])
+    files = sorted({*files_found, *(file.file for file in expected.values())})
+    wanted = [file for file in files if index is None or file.name in expected]
+    report = FolderReport(index, [], [*_find_gaps(wanted), *_find_unlisted_files(files_found, expected, index)])
     reached: int | None = None
-    for file in own:
-        one = _verify_file(store, file, expected.get(file.name), see)
-        if index is not None and reached is not None and one.first is not None and one.first < reached:
-            one.problems.append(f"it begins at {one.first}, the file before it ends at {reached}")
-        reached = reached if one.last is None else one.last
-        report.files.append(one)
+    for file in wanted:
+        checked = _verify_file(store, file, expected.get(file.name), see)
+        if index is not None and reached is not None and checked.first is not None and checked.first < reached:
+            checked.problems.append(f"it begins at {checked.first}, the file before it ends at {reached}")
+        reached = reached if checked.last is None else checked.last
+        report.files.append(checked)
     return report
 
 
@@ -84,36 +84,36 @@ def _verify_file(store: Store, file: BinlogFile, indexed: IndexedFile | None, se
             _require_crc(store, indexed)
         for record in file_records(store, file, indexed=indexed):
             item = parse_item(record, file.name)
-            _add(report, item, indexed is not None)
+            _add_item(report, item, indexed is not None)
             if see is not None:
                 see(item)
     except (DamagedFile, Permanent) as error:
         offset = error.where.get("offset")
         report.problems.append(error.message + (f" at byte {offset}" if offset is not None else ""))
         return report
-    report.problems += [] if indexed is None else _differences(report, indexed)
+    report.problems += [] if indexed is None else _list_differences(report, indexed)
     report.size = None if indexed is None else indexed.size
     return report
 
 
-def _add(report: FileReport, item: Item, in_order: bool) -> None:
+def _add_item(report: FileReport, item: Item, in_order: bool) -> None:
     if in_order and report.last is not None and item.commit_ts < report.last:
         report.problems.append(f"commit_ts {item.commit_ts} comes after {report.last} at byte {item.place.offset}")
     report.first = item.commit_ts if report.first is None else report.first
-    # A drainer that was killed writes again what it had written.
+    # A drainer that was killed repeats what it had written.
     report.last = max(item.commit_ts, report.last or 0)
     report.records = (report.records or 0) + 1
 
 
-def _differences(report: FileReport, indexed: IndexedFile) -> list[str]:
+def _list_differences(report: FileReport, indexed: IndexedFile) -> list[str]:
     return [
-        f"{what} is {found}, the index says {said}"
-        for what, found, said in (
+        f"{what} is {actual}, the index says {expected}"
+        for what, actual, expected in (
             ("its first commit_ts", report.first, indexed.first),
             ("its last commit_ts", report.last, indexed.last),
             ("the number of its records", report.records, indexed.records),
         )
-        if found != said
+        if actual != expected
     ]
 
 
@@ -126,17 +126,17 @@ def _require_crc(store: Store, indexed: IndexedFile) -> None:
     if left:
         raise Permanent(f"it has {indexed.size - left} bytes, the index says {indexed.size}")
     if crc != indexed.crc:
-        # Which record it is, if it is in one, its own checksum tells.
+        # If the damage is in a record, the record's own checksum shows which.
         for _ in file_records(store, indexed.file, indexed=indexed):
             pass
-        raise Permanent("its bytes are not those that the index has the checksum of")
+        raise Permanent("its bytes do not have the checksum of the index")
 
 
-def _indexed(file: IndexedFile) -> FileReport:
+def _report_of_index(file: IndexedFile) -> FileReport:
     return FileReport(file.name, file.first, file.last, file.records, file.size)
 
 
-def _gaps(files: Sequence[BinlogFile]) -> list[str]:
+def _find_gaps(files: Sequence[BinlogFile]) -> list[str]:
     problems = []
     for before, file in pairwise(files):
         if file.index == before.index:
@@ -147,14 +147,14 @@ def _gaps(files: Sequence[BinlogFile]) -> list[str]:
 
 
 def _find_unlisted_files(
-    there: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None
+    files: Iterable[BinlogFile], expected: dict[str, IndexedFile], index: Index | None
 ) -> list[str]:
-    """Files that claim a place of the index. What lies behind its end is a window that is being written."""
+    """Files that conflict with the index. Files after its end belong to a window that is being written."""
     if index is None:
         return []
-    own = {file.file.index: name for name, file in expected.items()}
+    names_by_index = {file.file.index: name for name, file in expected.items()}
     return [
-        f"{file.name} has the index of {own[file.index]}, which is the one that Binlake wrote"
-        for file in there
-        if file.index in own and file.name not in expected
+        f"{file.name} has the index of {names_by_index[file.index]}, which is the one that Binlake wrote"
+        for file in files
+        if file.index in names_by_index and file.name not in expected
     ]

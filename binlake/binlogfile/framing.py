@@ -1,7 +1,7 @@
 """Records of a binlog file: magic, length, payload, checksum (CRC-32C), little endian (tidb-binlog 1.9).
 
-Rule: a record is whole or it is damage that is named with its file and offset. The original seeks to the next magic
-behind damage, and so loses transactions without a word; here nothing behind damage is read.
+Rule: a record is complete, or damage that is reported with its file and offset. The original seeks to the next magic
+after damage, and so silently loses transactions; here nothing after damage is read.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ MAGIC = 471532804
 HEAD = struct.Struct("<IQ")
 CRC = struct.Struct("<I")
 FRAME_BYTES = HEAD.size + CRC.size
-"""What a record takes beside its payload."""
+"""Bytes of a record besides its payload."""
 MOST_PAYLOAD = (1 << 31) - 1
-"""Of protobuf; a damaged length may be any number."""
+"""Protobuf's limit; a damaged length may be any number."""
 _PIECE = 16 << 20
 _BUFFER = 1 << 20
 
 
 class DamagedFile(Permanent):
-    """What is at an offset of a binlog file is not what was written there, or is not there any more."""
+    """The content at an offset of a binlog file is not what was written there, or is missing."""
 
 
 class Record(NamedTuple):
-    """`payload` lies at `offset` (bytes, of a compressed file those behind decompression)."""
+    """A `payload` at `offset` (bytes, after decompression for a compressed file)."""
 
     offset: int
     payload: bytes
@@ -46,7 +46,7 @@ def damage(what: str, name: str, offset: int) -> DamagedFile:
     return DamagedFile(
         f"a binlog file is damaged: {what}",
         where={"file": name, "offset": offset},
-        hint="bring the file back from a copy; `binlake files verify` shows all that is wrong in a folder",
+        hint="restore the file from a copy; `binlake files verify` shows all problems of a folder",
     )
 
 
@@ -56,11 +56,11 @@ def pack_record(payload: bytes) -> bytes:
 
 
 def compress(content: bytes, compression: Compression) -> bytes:
-    """`content` as a member of a compressed file, always the same; members one behind the other are a file again."""
+    """`content` as a member of a compressed file, deterministic; concatenated members are a file again."""
     if compression == "gzip":
         return gzip.compress(content, mtime=0)
     if compression == "zstd":
-        # Imported late: relay files, which have this framing, need no Arrow.
+        # Imported late: relay files use this framing, but need no Arrow.
         import pyarrow as pa
 
         return bytes(pa.Codec("zstd").compress(content, asbytes=True))
@@ -72,17 +72,17 @@ def read_records(
 ) -> Iterator[Record]:
     """All records of the file `name` in order.
 
-    `torn_end`: a record that is cut short at the file's end is the end, as the original sees its last file, which a
-    drainer may be writing. Raises DamagedFile, Transient.
+    `torn_end`: an incomplete record at the file's end is the end, as for the original's last file, which a drainer may
+    be writing. Raises DamagedFile, Transient.
     """
-    with _errors(name, compression):
-        plain = _decompressed(stream, compression)
+    with _translate_errors(name, compression):
+        plain = _decompress(stream, compression)
         offset = 0
-        while head := _read(plain, HEAD.size):
+        while head := _read_up_to(plain, HEAD.size):
             cut = "a record is cut short"
             payload = b""
             if len(head) == HEAD.size:
-                payload, cut = _payload(plain, head, name, offset)
+                payload, cut = _read_payload(plain, head, name, offset)
             if cut:
                 if torn_end:
                     return
@@ -91,14 +91,14 @@ def read_records(
             offset += FRAME_BYTES + len(payload)
 
 
-def _payload(plain: BinaryIO, head: bytes, name: str, offset: int) -> tuple[bytes, str]:
-    """The payload behind `head`, and what is wrong with its end ("" = nothing)."""
+def _read_payload(plain: BinaryIO, head: bytes, name: str, offset: int) -> tuple[bytes, str]:
+    """The payload after `head`, and the problem with its end ("" = none)."""
     magic, length = HEAD.unpack(head)
     if magic != MAGIC:
         raise damage("no record begins here", name, offset)
     if length > MOST_PAYLOAD:
         raise damage(f"a record of {length} bytes", name, offset)
-    body = _read(plain, length + CRC.size)
+    body = _read_up_to(plain, length + CRC.size)
     if len(body) < length + CRC.size:
         return b"", "a record is cut short"
     payload = body[:length]
@@ -107,8 +107,8 @@ def _payload(plain: BinaryIO, head: bytes, name: str, offset: int) -> tuple[byte
     return payload, ""
 
 
-def _read(plain: BinaryIO, size: int) -> bytes:
-    """`size` bytes, or those up to the end. Not more is asked for at once than there may be."""
+def _read_up_to(plain: BinaryIO, size: int) -> bytes:
+    """Read `size` bytes, or up to the end, in requests of limited size."""
     if size <= _PIECE:
         data = plain.read(size)
         if len(data) == size or not data:
@@ -123,19 +123,19 @@ def _read(plain: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _decompressed(stream: BinaryIO, compression: Compression) -> BinaryIO:
+def _decompress(stream: BinaryIO, compression: Compression) -> BinaryIO:
     if compression == "gzip":
         return io.BufferedReader(gzip.GzipFile(fileobj=stream), _BUFFER)
     if compression == "zstd":
         import pyarrow as pa
 
-        # Unbuffered, it would be asked for a few bytes at a time.
+        # Without a buffer it would be read a few bytes at a time.
         return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"), _BUFFER)
     return stream
 
 
 @contextmanager
-def _errors(name: str, compression: Compression) -> Iterator[None]:
+def _translate_errors(name: str, compression: Compression) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -1,7 +1,7 @@
-"""What Binlake writes beside its binlog files: which file holds which commit_ts, and up to where all is there.
+"""The index that Binlake writes next to its binlog files: each file's range of commit_ts, and the complete range.
 
-Rule: a reader sees what the index names and nothing else, so half a window is never read; what is missing at the end,
-which names alone cannot show, is seen. A folder without an index is one of the original.
+Rule: a reader only reads files of the index, so half a window is never read, and files missing at the end, which names
+alone cannot show, are noticed. A folder without an index is the original's.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class IndexedFile:
 
     @property
     def file(self) -> BinlogFile:
-        """What the name says. Raises Permanent."""
+        """The file of its name. Raises Permanent."""
         file = parse_name(self.name)
         if file is None:
-            raise _damaged(f"{self.name!r} is not a binlog file")
+            raise _damaged_error(f"{self.name!r} is not a binlog file")
         return file
 
 
 @dataclass(frozen=True)
 class Index:
-    """The files of `feed` that hold all of (lo, hi], in their order.
+    """The files of `feed` with all of (lo, hi], in order.
 
-    `time_zone`: of the texts of TIMESTAMPs in them; "" of an index that was written before it was said.
+    `time_zone`: of the texts of TIMESTAMPs in them; "" in an old index without it.
     """
 
     feed: str
@@ -54,7 +54,7 @@ class Index:
     time_zone: str = ""
 
     def to_json(self) -> bytes:
-        """As its file has it: timestamps are text (DESIGN 3.12), a line a file."""
+        """The content of the index: timestamps are text (DESIGN 3.12), one line per file."""
         head = {"format": FORMAT, "feed": self.feed, "lo": str(self.lo), "hi": str(self.hi)}
         head |= {"time-zone": self.time_zone} if self.time_zone else {}
         lines = [
@@ -65,21 +65,21 @@ class Index:
 
     @classmethod
     def from_json(cls, content: bytes) -> Index:
-        """What `to_json` gave. Raises Permanent."""
+        """The reverse of `to_json`. Raises Permanent."""
         try:
             head, *rest = (json.loads(line) for line in content.decode().splitlines())
             if head["format"] != FORMAT:
                 raise ValueError(f"its format is {head['format']}")
             zone = head.get("time-zone", "")
-            return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_file, rest)), zone)
+            return cls(head["feed"], int(head["lo"]), int(head["hi"]), tuple(map(_parse_file, rest)), zone)
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(str(error)) from error
+            raise _damaged_error(str(error)) from error
 
 
 def checksum(data: bytes, before: int = 0) -> int:
-    """The CRC-32 (IEEE) of `data` behind bytes that have `before`.
+    """The CRC-32 (IEEE) of `data` after bytes with the checksum `before`.
 
-    Not the CRC-32C of the records: what stands in front of its own checksum adds nothing to one of the same polynomial.
+    Not the CRC-32C of the records: data followed by its own checksum adds nothing to a checksum of the same polynomial.
     """
     return zlib.crc32(data, before)
 
@@ -90,10 +90,10 @@ def read_index(store: Store) -> Index | None:
     return None if content is None else Index.from_json(content)
 
 
-def _file(raw: Mapping[str, Any]) -> IndexedFile:
+def _parse_file(raw: Mapping[str, Any]) -> IndexedFile:
     return IndexedFile(raw["name"], int(raw["first"]), int(raw["last"]), raw["size"], raw["records"], raw["crc"])
 
 
-def _damaged(what: str) -> Permanent:
+def _damaged_error(what: str) -> Permanent:
     return Permanent(f"the index of binlog files is damaged: {what}", where={"path": PATH},
-                     hint="bring it back from a copy; without one the files are read as the original's")  # fmt: skip
+                     hint="restore it from a copy; without an index the files are read as the original's")  # fmt: skip

@@ -1,7 +1,7 @@
 """Names of binlog files: `binlog-INDEX-YYYYMMDDhhmmss`, numbered without a gap.
 
-Rule: a file's index orders it; the moment is for people. Read are also the names of older drainers (with a version, or
-without a moment) and of compressed files, whose ending is `.tar.gz` in the original although no tar is in them.
+Rule: files are ordered by index; the moment is for people. Names of older drainers (with a version, or without a
+moment) and of compressed files are read too; the original's suffix of these is `.tar.gz`, although they are not tar.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ def file_name(index: int, commit_ts: int, compression: Compression = "none") -> 
 
 
 def parse_name(name: str) -> BinlogFile | None:
-    """The file that `name` is of; None for files of other kinds, such as `.lock` and `checkpoint`."""
-    found = _NAME.fullmatch(name)
-    if found is None:
+    """The binlog file called `name`; None for other files, such as `.lock` and `checkpoint`."""
+    match = _NAME.fullmatch(name)
+    if match is None:
         return None
-    return BinlogFile(int(found["index"]), name, found["moment"] or "", _COMPRESSION_OF[found["ending"]])
+    return BinlogFile(int(match["index"]), name, match["moment"] or "", _COMPRESSION_OF[match["ending"]])
 
 
-def files_among(names: Iterable[str]) -> list[BinlogFile]:
+def select_binlog_files(names: Iterable[str]) -> list[BinlogFile]:
     """The binlog files among the names in a folder, by index."""
     return sorted(file for name in names if (file := parse_name(name)) is not None)
 
 
 def require_sequence(files: Sequence[BinlogFile], folder: str) -> None:
-    """Each index is there once, from the first to the last. Raises Permanent, which names the files at fault."""
+    """Each index exists once, from the first to the last. Raises Permanent, naming the files at fault."""
     for before, file in pairwise(files):
         if file.index == before.index:
             raise Permanent(
                 "two binlog files have one index",
                 where={"folder": folder, "files": f"{before.name}, {file.name}"},
-                hint="keep the one that is whole (`binlake files verify` reads both) and move the other away",
+                hint="keep the intact one (`binlake files verify` reads both) and move the other away",
             )
         if file.index != before.index + 1:
             gap = f"{before.index + 1}" if file.index == before.index + 2 else f"{before.index + 1}-{file.index - 1}"
             raise Permanent(
                 "binlog files are missing",
                 where={"folder": folder, "missing": gap, "after": before.name, "before": file.name},
-                hint="bring them back from a copy, or take a range on one side of the gap",
+                hint="restore them from a copy, or use a range on one side of the gap",
             )

@@ -1,8 +1,8 @@
 """Transactions and DDL of binlog files, in commit order, from a commit_ts on.
 
-Rule: what is read is proven on the way: no index missing or doubled, every checksum, commit order, and, where Binlake
-wrote an index, that the files hold as much as it says. Files of the original may repeat what a drainer wrote before it
-was restarted: there a transaction at or before the last one is passed over.
+Rule: everything is verified while it is read: no index missing or doubled, every checksum, commit order, and, with an
+index of Binlake, that the files have as much as it says. The original's files may repeat what a drainer wrote before
+its restart: there a transaction at or before the last one is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from binlake.base.filestore import Store
 from binlake.binlogfile.framing import Record, damage, read_records
 from binlake.binlogfile.index import Index, IndexedFile, read_index
-from binlake.binlogfile.names import BinlogFile, files_among, require_sequence
+from binlake.binlogfile.names import BinlogFile, require_sequence, select_binlog_files
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.codec.decimals import read_decimal
@@ -38,8 +38,8 @@ _DATUM_ERRORS = (IndexError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record is: its file, and the bytes before it."""
+class FilePosition:
+    """The position of a record: its file, and the bytes before it."""
 
     file: str
     offset: int
@@ -49,9 +49,9 @@ class Place:
 class Column:
     """A value of a row. `tp`: MySQL's number of the type; `value`, `changed`: datums of TiDB's codec.
 
-    Temporal types, DECIMAL and JSON are texts (flag 2), ENUM and SET their numbers, BIT bytes (of some drainers a
-    number). A TIMESTAMP is in the zone of the drainer's machine, which a file does not tell; of Binlake in the feed's.
-    `changed`: of an update the value behind it; None for other kinds.
+    Temporal types, DECIMAL and JSON are texts (flag 2), ENUM and SET their numbers, BIT bytes (a number for some
+    drainers). A TIMESTAMP is in the zone of the drainer's machine, which is not in the file; Binlake uses the feed's.
+    `changed`: for an update the value after it; None for other kinds.
     """
 
     name: str
@@ -76,24 +76,24 @@ class Transaction:
     """A transaction; `message` is its protobuf."""
 
     commit_ts: int
-    place: Place
+    place: FilePosition
     message: pb.Binlog
 
     @cached_property
     def events(self) -> tuple[RowEvent, ...]:
-        """Its row changes in their order. Raises DamagedFile."""
+        """Its row changes in order. Raises DamagedFile."""
         try:
-            return tuple(_event(event) for event in self.message.dml_data.events)
+            return tuple(_parse_event(event) for event in self.message.dml_data.events)
         except (DecodeError, KeyError, IndexError) as error:
             raise damage(f"a row cannot be read: {error!r}", self.place.file, self.place.offset) from error
 
 
 @dataclass(frozen=True)
 class Ddl:
-    """A DDL: `sql` without the `use` in front, which names `db` (empty where there is none: CREATE DATABASE)."""
+    """A DDL: `sql` without the leading `use`, whose database is `db` (empty without one: CREATE DATABASE)."""
 
     commit_ts: int
-    place: Place
+    place: FilePosition
     db: str
     sql: str
 
@@ -104,11 +104,11 @@ Item = Transaction | Ddl
 def read_items(
     store: Store, first: int = 0, last: int | None = None, *, torn_end: bool = False, whole_range: bool = False
 ) -> Iterator[Item]:
-    """What was committed at `first` to `last`, both included (None: to the end), in the folder.
+    """Everything in the folder committed from `first` to `last`, both included (None: to the end).
 
-    `torn_end`: see `read_records`; for the last file of a folder without an index. `whole_range`: the folder must hold
-    all of the range, as far as it can be known. Raises DamagedFile and Permanent for what is damaged, cut, missing or
-    there twice, Transient.
+    `torn_end`: see `read_records`; for the last file of a folder without an index. `whole_range`: the folder must have
+    all of the range, as far as that can be known. Raises DamagedFile and Permanent for damaged, cut, missing or
+    duplicate files, Transient.
     """
     reader = _Reader(store, torn_end)
     if whole_range:
@@ -116,35 +116,35 @@ def read_items(
     return reader.items(first, last)
 
 
-def value_of(datum: bytes) -> int | float | bytes | str | None:
+def decode_datum(datum: bytes) -> int | float | bytes | str | None:
     """The value of a datum; text for DECIMAL and JSON (flags 6 and 10). Raises ValueError for a damaged one."""
     try:
         if datum[0] == d.DECIMAL:
-            # Of a file it has the digits that were written, whatever its column's scale.
+            # A file has the digits that were written, whatever the column's scale.
             return read_decimal(datum, 1, datum[2])[0]
         return json_text(datum, 1)[0] if datum[0] == d.JSON else plain_value(datum, 0)[0]
     except _DATUM_ERRORS as error:
         raise ValueError(f"a datum of {len(datum)} bytes cannot be read: {error}") from error
 
 
-def readable(column: Column, datum: bytes) -> int | float | bytes | str | None:
-    """The value of one of the column's datums: text but for binary types. Raises ValueError for a damaged one."""
-    value = value_of(datum)
+def decode_value(column: Column, datum: bytes) -> int | float | bytes | str | None:
+    """The value of one of the column's datums: text except for binary types. Raises ValueError for a damaged one."""
+    value = decode_datum(datum)
     if not isinstance(value, bytes) or column.mysql_type in _BINARY:
         return value
     try:
         return value.decode()
     except UnicodeDecodeError:
-        # As TiDB lets latin1 columns hold.
+        # TiDB allows this in latin1 columns.
         return value
 
 
 def file_records(
     store: Store, file: BinlogFile, *, indexed: IndexedFile | None = None, torn_end: bool = False
 ) -> Iterator[Record]:
-    """The records of one file, as far as `indexed` says. Raises DamagedFile, Permanent, Transient."""
+    """The records of one file, up to the size in `indexed`. Raises DamagedFile, Permanent, Transient."""
     with store.open(file.name) as stream:
-        source = stream if indexed is None else _up_to(stream, indexed)
+        source = stream if indexed is None else _limit_stream(stream, indexed)
         yield from read_records(source, file.name, file.compression, torn_end=torn_end)
 
 
@@ -155,9 +155,9 @@ def first_commit_ts(store: Store, file: BinlogFile) -> int | None:
     return None
 
 
-def require_files(store: Store, index: Index | None, there: Sequence[BinlogFile]) -> None:
+def require_files(store: Store, index: Index | None, files: Sequence[BinlogFile]) -> None:
     """Raises Permanent for a folder that no writer of binlog files has used."""
-    if index is None and not there:
+    if index is None and not files:
         raise Permanent(
             "there are no binlog files", where={"folder": store.shown}, hint="check that it is the right folder"
         )
@@ -165,7 +165,7 @@ def require_files(store: Store, index: Index | None, there: Sequence[BinlogFile]
 
 def parse_item(record: Record, name: str) -> Item:
     """The item of a record of the file `name`. Raises DamagedFile."""
-    place = Place(name, record.offset)
+    place = FilePosition(name, record.offset)
     try:
         message = pb.Binlog.FromString(record.payload)
     except DecodeError as error:
@@ -175,26 +175,26 @@ def parse_item(record: Record, name: str) -> Item:
     text = message.ddl_query.decode("utf-8", "surrogateescape")
     use = _USE.match(text)
     sql = (text[use.end() :] if use else text).strip().rstrip(";").rstrip()
-    return Ddl(message.commit_ts, place, _unquoted(use[1]) if use else "", sql)
+    return Ddl(message.commit_ts, place, _unquote(use[1]) if use else "", sql)
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 class _Reader:
     def __init__(self, store: Store, torn_end: bool) -> None:
-        index, there = read_index(store), files_among(store.list(""))
+        index, files = read_index(store), select_binlog_files(store.list(""))
         self._store, self._torn_end = store, torn_end
         self._indexed = {} if index is None else {file.name: file for file in index.files}
         self._index, self._ours = index, index is not None
-        self._files = there if index is None else _indexed_files(index, there)
-        require_files(store, index, there)
+        self._files = files if index is None else _indexed_files(index, files)
+        require_files(store, index, files)
 
     def require_range(self, first: int, last: int | None) -> None:
-        """The folder holds all of `first` (0: what it begins with) to `last`. Raises Permanent.
+        """The folder has all of `first` (0: its begin) to `last`. Raises Permanent.
 
-        Without an index only the numbers of the files tell: in front of number 0 there was no file.
+        Without an index only the numbers of the files show it: before number 0 there was no file.
         """
         if self._index is not None:
             lo, hi = self._index.lo, self._index.hi
@@ -207,7 +207,7 @@ class _Reader:
 
     def items(self, first: int, last: int | None) -> Iterator[Item]:
         """See `read_items`."""
-        files = self._from(first)
+        files = self._files_from(first)
         require_sequence(files, self._store.shown)
         before: tuple[int, bytes] | None = None
         for file in files:
@@ -226,20 +226,20 @@ class _Reader:
         return file_records(self._store, file, indexed=indexed, torn_end=torn)
 
     def _is_repeated(self, item: Item, record: Record, before: tuple[int, bytes]) -> bool:
-        """The original writes again what it had written when it was killed."""
-        behind = item.commit_ts < before[0]
-        if behind and self._ours:
+        """Whether the original repeated what it had written before it was killed."""
+        is_earlier = item.commit_ts < before[0]
+        if is_earlier and self._ours:
             raise damage(f"commit_ts {item.commit_ts} comes after {before[0]}", item.place.file, record.offset)
-        if behind or (item.commit_ts == before[0] and record.payload == before[1]):
+        if is_earlier or (item.commit_ts == before[0] and record.payload == before[1]):
             log.debug("binlog_repeated", file=item.place.file, offset=record.offset, commit_ts=str(item.commit_ts))
             return True
         return False
 
-    def _from(self, first: int) -> list[BinlogFile]:
-        """The files that may hold commits from `first` on: a file in front of one that begins before it does not."""
-        for place in range(len(self._files) - 1, 0, -1):
-            if (begin := self._first_ts(self._files[place])) is not None and begin < first:
-                return self._files[place:]
+    def _files_from(self, first: int) -> list[BinlogFile]:
+        """The files with possible commits from `first` on: all from the last one that begins before it."""
+        for number in range(len(self._files) - 1, 0, -1):
+            if (begin := self._first_ts(self._files[number])) is not None and begin < first:
+                return self._files[number:]
         return self._files
 
     def _first_ts(self, file: BinlogFile) -> int | None:
@@ -248,24 +248,24 @@ class _Reader:
         return first_commit_ts(self._store, file)
 
 
-def _indexed_files(index: Index, there: Sequence[BinlogFile]) -> list[BinlogFile]:
-    """The files of the index, and those beside them that claim the place of one: a copy, or another's."""
-    own = [file.file for file in index.files]
-    numbers, names = {file.index for file in own}, {file.name for file in own}
-    return sorted([*own, *(file for file in there if file.index in numbers and file.name not in names)])
+def _indexed_files(index: Index, files: Sequence[BinlogFile]) -> list[BinlogFile]:
+    """The files of the index, and others with an index number of one of them: a copy, or another writer's."""
+    indexed = [file.file for file in index.files]
+    numbers, names = {file.index for file in indexed}, {file.name for file in indexed}
+    return sorted([*indexed, *(file for file in files if file.index in numbers and file.name not in names)])
 
 
-def _event(event: pb.Event) -> RowEvent:
-    columns = tuple(_column(pb.Column.FromString(raw), event.tp) for raw in event.row)
+def _parse_event(event: pb.Event) -> RowEvent:
+    columns = tuple(_parse_column(pb.Column.FromString(raw), event.tp) for raw in event.row)
     return RowEvent(event.schema_name, event.table_name, _KINDS[event.tp], columns)
 
 
-def _column(raw: pb.Column, kind: Any) -> Column:
+def _parse_column(raw: pb.Column, kind: Any) -> Column:
     changed = raw.changed_value if kind == pb.Update else None
     return Column(raw.name, raw.tp[0], raw.mysql_type, raw.value, changed)
 
 
-class _Limited(io.RawIOBase):
+class _LimitedStream(io.RawIOBase):
     """The first bytes of a stream, as many as its index says."""
 
     def __init__(self, stream: BinaryIO, indexed: IndexedFile) -> None:
@@ -284,8 +284,8 @@ class _Limited(io.RawIOBase):
         return len(data)
 
 
-def _up_to(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
-    return io.BufferedReader(_Limited(stream, indexed), 1 << 20)
+def _limit_stream(stream: BinaryIO, indexed: IndexedFile) -> BinaryIO:
+    return io.BufferedReader(_LimitedStream(stream, indexed), 1 << 20)
 
 
 def _lacking_range_error(store: Store, wanted: tuple[int, int | None], held: str) -> Permanent:

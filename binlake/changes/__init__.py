@@ -1,1 +1,1 @@
-"""What a run of row changes comes to: the net change of each key, or every change in commit order."""
+"""Reduces row changes to the net change of each key, or orders every change by commit."""

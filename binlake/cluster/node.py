@@ -1,4 +1,4 @@
-"""What the registry says of a pump or a consumer, in the original's JSON (docs/reference/formats.md 3.1)."""
+"""The registry's entry of a pump or a consumer, in the original's JSON (docs/reference/formats.md 3.1)."""
 
 from __future__ import annotations
 

@@ -29,18 +29,18 @@ class ConfigCommand:
             print(reference_text())
             return 0
         if not args.file:
-            raise ConfigError("check what?", hint="binlake config check FILE, the replication's TOML")
-        shown = check_replication(args.file).model_dump(mode="json", by_alias=True)
-        print(json.dumps(_without_secrets(shown), indent=2, ensure_ascii=False))
+            raise ConfigError("no file to check", hint="binlake config check FILE, the replication's TOML")
+        settings = check_replication(args.file).model_dump(mode="json", by_alias=True)
+        print(json.dumps(_mask_secrets(settings), indent=2, ensure_ascii=False))
         return 0
 
 
-def _without_secrets(value: Any, *, secret: bool = False) -> Any:
-    """Passwords and arguments of notifiers as ***; what names a variable of the environment stays."""
+def _mask_secrets(value: Any, *, secret: bool = False) -> Any:
+    """Replace passwords and arguments of notifiers by ***; names of environment variables stay."""
     if isinstance(value, dict):
-        return {key: _without_secrets(one, secret=secret or key in _SECRET) for key, one in value.items()}
+        return {key: _mask_secrets(item, secret=secret or key in _SECRET) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_secrets(one, secret=secret) for one in value]
+        return [_mask_secrets(item, secret=secret) for item in value]
     if not isinstance(value, str):
         return "***" if secret and value is not None else value
     if secret and value and not re.fullmatch(r"env:\w+", value):

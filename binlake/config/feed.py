@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from binlake.rules.topics import Topics
 
 
-def _known_zone(text: str) -> str:
+def _check_zone(text: str) -> str:
     if read_zone(text) is None:
         raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
     return text
 
 
-def _readable_uri(text: str) -> str:
+def _check_uri(text: str) -> str:
     try:
         parse_sink_uri(text)
     except ConfigError as error:
@@ -35,7 +35,7 @@ def _readable_uri(text: str) -> str:
     return text
 
 
-def _topic_names(text: str) -> str:
+def _check_subject_strategy(text: str) -> str:
     # The registry's clients name them by class.
     if text.rpartition(".")[2] == "TopicNameStrategy":
         return "TopicNameStrategy"
@@ -72,7 +72,7 @@ class Csv(Section):
     binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="form of BINARY and BLOB")
 
     @model_validator(mode="after")
-    def _can_be_read_again(self) -> Csv:
+    def _require_readable(self) -> Csv:
         signs = self.delimiter + self.quote
         bad = any(sign in "\r\n\\" or ord(sign) > _ASCII for sign in signs)
         if bad or (self.quote and self.quote in self.delimiter):
@@ -82,7 +82,7 @@ class Csv(Section):
         return self
 
     def options(self, terminator: str) -> CsvOptions:
-        """What decides the bytes."""
+        """The options that decide the bytes."""
         return CsvOptions(
             self.delimiter, self.quote, self.null, self.include_commit_ts, self.output_old_value,
             self.binary_encoding_method, terminator,
@@ -93,7 +93,7 @@ class Feed(Section):
     """Row changes as messages, in commit order."""
 
     name: str = Field(pattern=r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$", max_length=128, description="the changefeed's id")
-    sink_uri: Annotated[str, AfterValidator(_readable_uri)] = Field(
+    sink_uri: Annotated[str, AfterValidator(_check_uri)] = Field(
         repr=False, description="`kafka://host:port/topic?protocol=avro&...` or `file:///folder?protocol=avro`"
     )
     schema_registry: str = Field(
@@ -105,7 +105,7 @@ class Feed(Section):
         (),
         description="topics; the first that fits decides; without one: the sink URI's, with avro `{schema}_{table}`",
     )
-    time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
+    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
         "UTC", description="time zone that TIMESTAMP values are shown in"
     )
     transactions: bool = Field(
@@ -117,24 +117,24 @@ class Feed(Section):
         "", description="commit_ts after which it begins (0: the beginning); empty = with the first window that it sees"
     )
     target_ts: CommitTs = Field("", description="last commit_ts that it sends, then it is finished; empty = no end")
-    subject_name_strategy: Annotated[str, AfterValidator(_topic_names)] = Field(
+    subject_name_strategy: Annotated[str, AfterValidator(_check_subject_strategy)] = Field(
         "TopicNameStrategy", description="names of the registry's subjects; `TopicNameStrategy` is the only one"
     )
 
     @model_validator(mode="after")
-    def _ends_after_it_begins(self) -> Feed:
+    def _require_end_after_start(self) -> Feed:
         if self.target_ts and int(self.target_ts) <= int(self.start_ts or 0):
             raise ValueError(f"target-ts {self.target_ts} is not above start-ts {self.start_ts}")
         return self
 
     @cached_property
     def sink(self) -> SinkUri:
-        """The sink URI, read."""
+        """The parsed sink URI."""
         return parse_sink_uri(self.sink_uri)
 
     @property
     def options(self) -> Options:
-        """What decides the bytes of its messages."""
+        """The options that decide the bytes of its messages."""
         own = replace(self.sink.options, time_zone=self.time_zone)
         if isinstance(own, CsvOptions):
             return replace(self.csv.options(self.terminator), time_zone=self.time_zone)
@@ -178,11 +178,11 @@ class Feed(Section):
         return min(ts, int(self.target_ts)) if self.target_ts else ts
 
     def data_hash(self) -> str:
-        """Hash of what decides its messages: windows that wait to be published are encoded again when it changes."""
-        shown = self.model_dump(
+        """Hash of everything that decides its messages: when it changes, unpublished windows are encoded again."""
+        values = self.model_dump(
             mode="json", exclude={"name", "schema_registry", "transactions", "start_ts", "target_ts"}
         )
-        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def require_rules(self) -> None:
         """Read its patterns and topics. Raises ConfigError with the feed's name."""

@@ -1,7 +1,7 @@
 """Feeds as files: `feeds/REPLICATION/ID.toml` beside the replication's file, one feed each, as a section `[[feed]]`.
 
-`binlake changefeed` writes them. Rule: a feed has one place; two of one name are an error that says where both are. The
-files may hold passwords, so only their owner reads them.
+`binlake changefeed` writes them. Rule: a feed is defined once; two of one name are an error that names both files. The
+files may contain passwords, so only their owner can read them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODE = 0o600
 
 
 def feed_file(replication_file: Path, replication: str, feed: str) -> Path:
-    """Where the file of `feed` is."""
+    """The path of the file of `feed`."""
     return replication_file.parent / FOLDER / replication / f"{feed}.toml"
 
 
@@ -33,19 +33,19 @@ def feed_files(replication_file: Path, replication: str) -> list[Path]:
 
 
 def merge_feed_files(replication: Replication, replication_file: Path) -> Replication:
-    """`replication` with the feeds of its folder behind those of its own file. Raises ConfigError."""
-    found = list(_read_feeds(replication_file, replication.name))
-    if not found:
+    """`replication` with the feeds of its folder after those of its own file. Raises ConfigError."""
+    feeds = list(_read_feeds(replication_file, replication.name))
+    if not feeds:
         return replication
-    own = {feed.name for feed in replication.feed}
-    for path, feed in found:
-        if feed.name in own:
+    names = {feed.name for feed in replication.feed}
+    for path, feed in feeds:
+        if feed.name in names:
             raise ConfigError(
                 "a feed is defined twice",
                 where={"feed": feed.name, "file": replication_file, "and": path},
                 hint="take it out of one of the two files",
             )
-    return replication.model_copy(update={"feed": (*replication.feed, *(feed for _, feed in found))})
+    return replication.model_copy(update={"feed": (*replication.feed, *(feed for _, feed in feeds))})
 
 
 def read_feed_file(path: Path) -> Feed:
@@ -58,28 +58,28 @@ def read_feed_file(path: Path) -> Feed:
         raise ConfigError(
             f"a feed's file cannot be read: {error.strerror}",
             where={"file": path},
-            hint="only its owner may read it: run as the user who created the feed, or give it to the one who runs",
+            hint="only its owner may read it: run as the user who created the feed, or change the file's owner",
         ) from None
     if feed.name != path.stem:
         raise ConfigError(
-            "a feed's file is called otherwise than the feed", where={"file": path, "name": feed.name},
+            "the name of a feed's file is not the feed's name", where={"file": path, "name": feed.name},
             hint=f"call it {feed.name}.toml",
         )  # fmt: skip
     return feed
 
 
 def write_feed_file(path: Path, feed: Feed) -> None:
-    """Write it whole or not at all, readable by its owner alone."""
+    """Write it atomically, readable only by its owner."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = path.with_suffix(f".{os.getpid()}")
-    shown = feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    with os.fdopen(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as out:
-        out.write(to_toml(shown))
+    temporary = path.with_suffix(f".{os.getpid()}")
+    values = feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _MODE), "w", encoding="utf-8") as out:
+        out.write(to_toml(values))
         out.flush()
         os.fsync(out.fileno())
-    # A umask takes rights away only; a file that was there keeps its own.
-    whole.chmod(_MODE)
-    whole.replace(path)
+    # A umask only removes permissions; an existing file keeps its own.
+    temporary.chmod(_MODE)
+    temporary.replace(path)
 
 
 def _read_feeds(replication_file: Path, replication: str) -> Iterator[tuple[Path, Feed]]:

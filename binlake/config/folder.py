@@ -17,7 +17,7 @@ DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "replications"
 
 @dataclass(frozen=True)
 class ReplicationFolder:
-    """The replications of a folder: `good` by file, and what is wrong with the others."""
+    """The replications of a folder: `good` by file, and the errors of the others."""
 
     good: Mapping[Path, Replication]
     broken: Mapping[Path, ConfigError]

@@ -1,4 +1,4 @@
-"""Reading a replication's TOML: one clear error names the file, the key and what is allowed."""
+"""Reads a replication's TOML: one clear error names the file, the key and what is allowed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """
     path = Path(path)
     replication = _read_model(path)
-    found = find_problems(replication)
-    if found:
-        raise _problems_error(found, path)
+    problems = find_problems(replication)
+    if problems:
+        raise _problems_error(problems, path)
     if not secrets:
         return replication
     show_row_values(replication.show_row_values)
@@ -42,16 +42,16 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
             log_dir=mask_sink_uri(replication.relay.log_dir),
             reason="no relay file is written",
         )
-    return _with_secrets(replication, path)
+    return _resolve_secrets(replication, path)
 
 
 def check_replication(path: str | Path) -> Replication:
-    """As `load_replication` without secrets, with all that can be judged on this machine. Raises ConfigError."""
+    """As `load_replication` without secrets, with all checks that are possible on this machine. Raises ConfigError."""
     path = Path(path)
     replication = _read_model(path)
-    found = [*find_problems(replication), *find_notifier_problems(replication)]
-    if found:
-        raise _problems_error(found, path)
+    problems = [*find_problems(replication), *find_notifier_problems(replication)]
+    if problems:
+        raise _problems_error(problems, path)
     _require_rules(replication, path)
     return replication
 
@@ -74,12 +74,12 @@ def _read_model(path: Path) -> Replication:
     return merge_feed_files(replication, path)
 
 
-def _problems_error(found: list[str], path: Path) -> ConfigError:
-    return ConfigError("; ".join(found), where={"file": path}, hint="see docs/reference/configuration.md")
+def _problems_error(problems: list[str], path: Path) -> ConfigError:
+    return ConfigError("; ".join(problems), where={"file": path}, hint="see docs/reference/configuration.md")
 
 
 def _require_rules(replication: Replication, path: Path) -> None:
-    """Patterns, events and expressions are read where they are written, not by the first window. Raises ConfigError."""
+    """Patterns, events and expressions are checked here, not by the first window. Raises ConfigError."""
     # Their parsers are heavy, and a DAG file (`secrets` False) is parsed every few seconds.
     from binlake.rules import Rules
 
@@ -91,7 +91,7 @@ def _require_rules(replication: Replication, path: Path) -> None:
         raise ConfigError(error.message, where={"file": path, **error.where}, hint=error.hint) from None
 
 
-def _with_secrets(replication: Replication, path: Path) -> Replication:
+def _resolve_secrets(replication: Replication, path: Path) -> Replication:
     target, sql = replication.target, replication.source.sql
     if target is not None:
         password = resolve_secret("target.password", target.password, path)
@@ -111,7 +111,7 @@ def _with_secrets(replication: Replication, path: Path) -> Replication:
 
 
 def resolve_secret(key: str, text: str, path: Path) -> str:
-    """`text`, or the environment's variable that it names. Raises ConfigError."""
+    """`text`, or the value of the environment variable that it names. Raises ConfigError."""
     if not text.startswith("env:"):
         return text
     name = text[4:]

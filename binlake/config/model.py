@@ -1,4 +1,4 @@
-"""What a replication's TOML may say; names and defaults are the originals' where an original exists.
+"""The settings of a replication's TOML; names and defaults are the originals' where an original exists.
 
 Every field's `description` goes into the generated configuration reference.
 """
@@ -54,7 +54,7 @@ class Security(Section):
         return self.ssl_ca, self.ssl_cert, self.ssl_key
 
 
-def _known_zone(text: str) -> str:
+def _check_zone(text: str) -> str:
     if text and read_zone(text) is None:
         raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
     return text
@@ -91,7 +91,7 @@ class Source(Section):
         description="false for a cluster created with new_collations_enabled_on_first_bootstrap = false, which compares"
         " all text bytewise, whatever its definitions name: the target's collations are then bytewise too",
     )
-    time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
+    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
         "",
         description="time zone of the sessions that send DDL, `+08:00` or `Europe/Berlin`, for DDL whose job does not "
         "contain it: TiDB uses it to convert TIMESTAMP values; empty = DDL that depends on it is refused",
@@ -165,7 +165,7 @@ class TargetTable(TableName):
 
 
 _BATCH, _ORDERED_BATCH = 1000, 100
-"""Rows of a batch: where any order inside a phase gives the same, and where each change has its place (DM's)."""
+"""Rows of a batch: where the order inside a phase does not matter, and where it does (DM's)."""
 
 
 class Target(Section):
@@ -317,7 +317,7 @@ class Replication(Section):
     airflow: Airflow = Field(Airflow())
 
     @model_validator(mode="after")
-    def _one_choice_of_tables(self) -> Replication:
+    def _require_one_table_filter(self) -> Replication:
         lists = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table"}
         both = sorted(lists & self.filter.model_fields_set)
         if self.block_allow_list is not None and both:
@@ -326,7 +326,7 @@ class Replication(Section):
         return self
 
     @model_validator(mode="after")
-    def _plain_rows_are_those_of_the_source(self) -> Replication:
+    def _require_safe_mode_with_filters(self) -> Replication:
         drops = [
             key for key, rules in (("filters", self.filters), ("expression-filter", self.expression_filter)) if rules
         ]
@@ -338,7 +338,7 @@ class Replication(Section):
         return self
 
     @model_validator(mode="after")
-    def _held_rows_need_net_changes(self) -> Replication:
+    def _require_net_changes_for_holds(self) -> Replication:
         if self.shard_mode != "pessimistic":
             return self
         if self.target is not None and self.target.mode == "ordered":
@@ -353,7 +353,7 @@ class Replication(Section):
         return self
 
     @model_validator(mode="after")
-    def _feeds_have_names_of_their_own(self) -> Replication:
+    def _require_distinct_feed_names(self) -> Replication:
         names = [feed.name for feed in self.feed]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -361,7 +361,7 @@ class Replication(Section):
         return self
 
     @model_validator(mode="after")
-    def _validation_has_a_target(self) -> Replication:
+    def _require_target_for_validation(self) -> Replication:
         if self.validation.mode != "off" and self.target is None:
             raise ValueError("`validation` compares the rows of a SQL target: add a section [target], or remove it")
         return self
@@ -385,7 +385,7 @@ class Replication(Section):
         )
 
     def sql_target(self, *, hint: str = "add a section [target]") -> Target:
-        """The SQL target, for whatever cannot do without. Raises ConfigError, with `hint`, when there is none."""
+        """The SQL target. Raises ConfigError, with `hint`, when there is none."""
         if self.target is None:
             raise ConfigError("this replication has no SQL target", where={"replication": self.name}, hint=hint)
         return self.target
@@ -398,10 +398,10 @@ class Replication(Section):
         """Hash of what decides the rows a window yields (filters and routes): pinned by the manifest (hazards R-40)."""
         rules = {"filter", "block_allow_list", "filters", "routes", "expression_filter", "ddl_replacement",
                  "ddl_injection", "loopback"}  # fmt: skip
-        # Absent where it is not set: a lake of before has the hash that it had.
+        # Left out where it is not set, so that an older lake keeps its hash.
         rules |= {"shard_mode"} if self.shard_mode else set()
-        shown = self.model_dump(mode="json", include=rules)
-        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+        values = self.model_dump(mode="json", include=rules)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 __all__ = [

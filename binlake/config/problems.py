@@ -1,6 +1,6 @@
-"""What a replication's TOML may say by type and still cannot mean: found where the file is read, all at once.
+"""Finds settings of the right type that make no sense, all at once, when a replication's TOML is read.
 
-Only what can be judged without a server, a secret or an import; what is imported later is checked by `config check`.
+Only checks without a server, a secret or an import; what is imported later is checked by `config check`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from croniter.croniter import CroniterBadDateError
 
 from binlake import tso
 from binlake.config.model import Replication, SourceSql, Target
-from binlake.config.storage import parse_place
+from binlake.config.storage import parse_store_address
 from binlake.config.validation import ValidatedSource
 from binlake.errors import ConfigError
 
@@ -28,26 +28,34 @@ _NAME = re.compile(r"[^\x00-\x1f`/\\. ][^\x00-\x1f`/\\]{0,63}")
 
 
 def find_problems(replication: Replication) -> list[str]:
-    """Each a line: the key, what it says, what it may say."""
-    parts = (_timestamps, _addresses, _secrets, _places, _patterns, _schedules, _seconds)
+    """One line per problem: the key, its value, what is allowed."""
+    parts = (
+        _check_timestamps,
+        _check_addresses,
+        _check_secrets,
+        _check_paths,
+        _check_patterns,
+        _check_schedules,
+        _check_seconds,
+    )
     return [line for part in parts for line in part(replication)]
 
 
 def find_notifier_problems(replication: Replication) -> list[str]:
-    """Notifiers that cannot be imported here, or are nothing to call."""
-    found = []
-    for key, rule in _notifiers(replication):
+    """Notifiers that cannot be imported here, or are not callable."""
+    problems = []
+    for key, rule in _list_notifiers(replication):
         try:
             named = resolve_name(rule)
         except (ImportError, AttributeError, ValueError) as error:
-            found.append(f"`{key}`: {rule} cannot be imported here: {error}")
+            problems.append(f"`{key}`: {rule} cannot be imported here: {error}")
             continue
         if not callable(named):
-            found.append(f"`{key}`: {rule} is not callable")
-    return found
+            problems.append(f"`{key}`: {rule} is not callable")
+    return problems
 
 
-def _notifiers(replication: Replication) -> Iterator[tuple[str, str]]:
+def _list_notifiers(replication: Replication) -> Iterator[tuple[str, str]]:
     airflow = replication.airflow
     rules = {"on-failure": airflow.on_failure, "on-lag": airflow.on_lag, "on-silence": airflow.on_silence}
     for key, rule in rules.items():
@@ -55,27 +63,27 @@ def _notifiers(replication: Replication) -> Iterator[tuple[str, str]]:
             yield f"airflow.{key}.notifier", rule.notifier
 
 
-def _timestamps(replication: Replication) -> Iterator[str]:
+def _check_timestamps(replication: Replication) -> Iterator[str]:
     stops = replication.window.stop_at
-    given = [("window.stop-at", text) for text in stops]
-    given += [("filter.ignore-txn-commit-ts", text) for text in replication.filter.ignore_txn_commit_ts]
-    given += [("ddl-replacement.commit-ts", one.commit_ts) for one in replication.ddl_replacement]
-    given += [("ddl-injection.commit-ts", one.commit_ts) for one in replication.ddl_injection]
-    given += [("feed.start-ts", feed.start_ts) for feed in replication.feed if int(feed.start_ts or 0)]
-    given += [("feed.target-ts", feed.target_ts) for feed in replication.feed if feed.target_ts]
+    texts = [("window.stop-at", text) for text in stops]
+    texts += [("filter.ignore-txn-commit-ts", text) for text in replication.filter.ignore_txn_commit_ts]
+    texts += [("ddl-replacement.commit-ts", entry.commit_ts) for entry in replication.ddl_replacement]
+    texts += [("ddl-injection.commit-ts", entry.commit_ts) for entry in replication.ddl_injection]
+    texts += [("feed.start-ts", feed.start_ts) for feed in replication.feed if int(feed.start_ts or 0)]
+    texts += [("feed.target-ts", feed.target_ts) for feed in replication.feed if feed.target_ts]
     if replication.initial_commit_ts not in ("-1", "0"):
-        given.append(("initial-commit-ts", replication.initial_commit_ts))
-    for key, text in given:
+        texts.append(("initial-commit-ts", replication.initial_commit_ts))
+    for key, text in texts:
         try:
             if not tso.parse_ts(text):
                 yield f"`{key}`: 0 is not the commit_ts of a transaction"
         except ValueError as error:
             yield f"`{key}`: {error}"
-    if any(int(one) >= int(other) for one, other in pairwise(stops)):
+    if any(int(entry) >= int(following) for entry, following in pairwise(stops)):
         yield "`window.stop-at`: the commit_ts do not ascend"
 
 
-def _addresses(replication: Replication) -> Iterator[str]:
+def _check_addresses(replication: Replication) -> Iterator[str]:
     source = replication.source
     if not source.pd_urls:
         yield "`source.pd-urls`: no address is given"
@@ -83,9 +91,9 @@ def _addresses(replication: Replication) -> Iterator[str]:
     urls += [("source.status-url", url.strip()) for url in source.status_url.split(",")]
     for key, url in urls:
         full = url if "://" in url or key.endswith("status-url") else f"http://{url}"
-        found = _URL.fullmatch(full)
-        port = 0 if found is None else int(found["port"] or (0 if key.endswith("pd-urls") else 80))
-        if found is None or found["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
+        match = _URL.fullmatch(full)
+        port = 0 if match is None else int(match["port"] or (0 if key.endswith("pd-urls") else 80))
+        if match is None or match["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
             # Without the text, which may hold a password.
             yield f"`{key}`: an address is not a URL like http://host:port or https://host:port, without user and path"
     security = source.security
@@ -93,28 +101,28 @@ def _addresses(replication: Replication) -> Iterator[str]:
         yield "`source.security`: a file's path begins with /"
     if bool(security.ssl_cert) != bool(security.ssl_key):
         yield "`source.security`: ssl-cert and ssl-key are given together"
-    for key, server in _servers(replication):
+    for key, server in _list_servers(replication):
         if server is not None and not _HOST.fullmatch(server.host):
             yield f"`{key}.host`: {server.host!r} is not a host name or address"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
 
 
-def _address_problem(uri: str) -> Iterator[str]:
+def _check_store_address(uri: str) -> Iterator[str]:
     try:
-        parse_place(uri)
+        parse_store_address(uri)
     except ConfigError as error:
         yield f"`relay.log-dir`: {error}"
 
 
-def _places(replication: Replication) -> Iterator[str]:
+def _check_paths(replication: Replication) -> Iterator[str]:
     path, folder = replication.lake.path, replication.relay.log_dir
     if not path.strip():
         yield "`lake.path`: empty"
     elif path != path.strip() or not (path.startswith("/") or "://" in path):
         yield f"`lake.path`: {path!r} is relative, so it depends on the working directory: begin it with / or a scheme"
     if "://" in folder:
-        yield from _address_problem(folder)
+        yield from _check_store_address(folder)
     elif folder and (folder != folder.strip() or not folder.startswith("/")):
         yield f"`relay.log-dir`: {folder!r} is relative, so it depends on the working directory: begin it with /"
     loopback, target = replication.loopback, replication.target
@@ -128,20 +136,20 @@ def _places(replication: Replication) -> Iterator[str]:
             yield f"`{key}`: {name!r} is not a name of a database or table"
 
 
-def _servers(replication: Replication) -> Iterator[tuple[str, SourceSql | Target | ValidatedSource | None]]:
+def _list_servers(replication: Replication) -> Iterator[tuple[str, SourceSql | Target | ValidatedSource | None]]:
     yield "source.sql", replication.source.sql
     yield "target", replication.target
     for server in replication.validation.source:
         yield "validation.source", server
 
 
-def _secrets(replication: Replication) -> Iterator[str]:
-    for key, server in _servers(replication):
+def _check_secrets(replication: Replication) -> Iterator[str]:
+    for key, server in _list_servers(replication):
         if server is not None and server.password == "env:":
             yield f"`{key}.password`: env: is not followed by the name of an environment variable"
 
 
-def _patterns(replication: Replication) -> Iterator[str]:
+def _check_patterns(replication: Replication) -> Iterator[str]:
     for rule in replication.routes:
         for key, regexp in (
             ("table", rule.extract_table and rule.extract_table.table_regexp),
@@ -153,11 +161,11 @@ def _patterns(replication: Replication) -> Iterator[str]:
     for event in replication.filters:
         if not all(text.strip() for text in event.sql_pattern):
             yield "`filters.sql-pattern`: an empty pattern matches every DDL"
-    for key, text in _names(replication):
-        yield from _pattern(key, text)
+    for key, text in _list_names(replication):
+        yield from _check_pattern(key, text)
 
 
-def _names(replication: Replication) -> Iterator[tuple[str, str]]:
+def _list_names(replication: Replication) -> Iterator[tuple[str, str]]:
     lists, choice, target = replication.block_allow_list, replication.filter, replication.target
     names = [*choice.ignore_schemas, *choice.replicate_do_db, *((*lists.do_dbs, *lists.ignore_dbs) if lists else ())]
     tables = [*choice.ignore_table, *choice.replicate_do_table, *(target.tables if target else ())]
@@ -174,7 +182,7 @@ def _names(replication: Replication) -> Iterator[tuple[str, str]]:
         yield "expression-filter.table", own.table
 
 
-def _seconds(replication: Replication) -> Iterator[str]:
+def _check_seconds(replication: Replication) -> Iterator[str]:
     for key, section in {"source": replication.source, "window": replication.window, "airflow": replication.airflow,
                          "target": replication.target}.items():  # fmt: skip
         for name, value in section or ():
@@ -185,7 +193,7 @@ def _seconds(replication: Replication) -> Iterator[str]:
 _YEAR_S = 366 * 86400
 
 
-def _pattern(key: str, text: str) -> Iterator[str]:
+def _check_pattern(key: str, text: str) -> Iterator[str]:
     if not text.removeprefix("~").strip() or text != text.strip():
         yield f"`{key}`: {text!r} is neither a name nor ~ and a regular expression"
     elif text.startswith("~"):
@@ -195,7 +203,7 @@ def _pattern(key: str, text: str) -> Iterator[str]:
             yield f"`{key}`: {text!r} is not a regular expression: {error}"
 
 
-def _schedules(replication: Replication) -> Iterator[str]:
+def _check_schedules(replication: Replication) -> Iterator[str]:
     airflow = replication.airflow
     for key, text in (
         ("airflow.schedule", airflow.schedule),

@@ -106,7 +106,7 @@ class PbOptions:
 Options = (
     AvroOptions | CanalJsonOptions | CsvOptions | OpenProtocolOptions | DebeziumOptions | SlaveBinlogOptions | PbOptions
 )
-"""What decides the bytes of a protocol's messages."""
+"""The options that decide the bytes of a protocol's messages."""
 
 
 def _avro(words: UriWords) -> AvroOptions:
@@ -167,7 +167,7 @@ _READERS: Mapping[str, Callable[[UriWords], Options]] = {
     "pb": _pb,
 }
 PROTOCOLS = tuple(_READERS)
-"""What a feed can write."""
+"""The protocols that a feed can write."""
 
 
 def read_options(protocol: str, words: UriWords) -> Options:

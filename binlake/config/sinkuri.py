@@ -1,6 +1,6 @@
 """A feed's sink URI, with TiCDC's parameters: `kafka://host:port/topic?protocol=avro&...` or `file:///folder?...`.
 
-Rule: a word that is not known is an error that lists the known ones; nothing is passed over (MISSION S2-01, S2-35).
+Rule: an unknown parameter is an error that lists the known ones; nothing is ignored (MISSION S2-01, S2-35).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from binlake.config.protocols import PROTOCOLS, Options, read_options
 from binlake.config.storage import SCHEMES as STORAGE_SCHEMES
 from binlake.config.storage import SECRETS as STORAGE_SECRETS
 from binlake.config.storage import Storage, read_storage, require_fits
-from binlake.config.uriwords import UriWords, listed
+from binlake.config.uriwords import UriWords, join_names
 from binlake.errors import ConfigError
 
 _SCHEMES = ("kafka", "kafka+ssl", *STORAGE_SCHEMES)
@@ -26,7 +26,7 @@ _MOST_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class Kafka:
-    """How the producer reaches the brokers; files are PEM. `password` is never shown."""
+    """The producer's connection to the brokers; files are PEM. `password` is never shown."""
 
     brokers: tuple[str, ...]
     tls: bool = False
@@ -60,7 +60,9 @@ def parse_sink_uri(text: str) -> SinkUri:
     parts = urlsplit(text)
     if parts.scheme not in _SCHEMES:
         raise ConfigError(
-            "a sink URI has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {listed(_SCHEMES)}"
+            "a sink URI has an unknown scheme",
+            where={"scheme": parts.scheme},
+            hint=f"use one of {join_names(_SCHEMES)}",
         )
     words = UriWords(parts)
     protocol = words.one_of("protocol", PROTOCOLS, "")
@@ -106,7 +108,7 @@ def _broker(text: str) -> str:
 
 
 def mask_sink_uri(text: str) -> str:
-    """The URI as pages and logs show it: without passwords."""
+    """The URI for pages and logs: without passwords."""
     parts = urlsplit(text)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     words = [f"{name}={'***' if name in _SECRETS else value}" for name, value in pairs]
@@ -115,5 +117,5 @@ def mask_sink_uri(text: str) -> str:
 
 
 def mask_credentials(text: str) -> str:
-    """A URL, or a text with some, as pages and logs show it: without user and password."""
+    """A URL, or a text with URLs, for pages and logs: without user and password."""
     return re.sub(r"://[^/]*@", "://***@", text)

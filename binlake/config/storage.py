@@ -1,4 +1,4 @@
-"""Where a feed's files go: a folder or a bucket, with the parameters of TiCDC's storage sink in the sink URI.
+"""The storage of a feed's files: a folder or a bucket, with the parameters of TiCDC's storage sink in the sink URI.
 
 `file:///folder`, `s3://bucket/prefix`, `gs://` or `gcs://`, `azure://` or `azblob://container/prefix`. Without
 credentials in the URI the store's client looks where it always looks: environment, files, the machine's role.
@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from binlake.base.filestore import StoreAddress
-from binlake.config.uriwords import UriWords, listed
+from binlake.config.uriwords import UriWords, join_names
 from binlake.errors import ConfigError
 
 _GOOGLE = ("endpoint",)
@@ -26,17 +26,17 @@ _ACCESS: Mapping[str, tuple[str, ...]] = {
     "azblob": _AZURE,
 }
 SCHEMES = tuple(_ACCESS)
-"""What a sink of files can be reached by."""
+"""Schemes of file sinks."""
 FILES_ALONE = ("csv", "pb")
-"""Protocols that no Kafka topic has."""
+"""Protocols that are for files only."""
 PROTOCOLS = ("avro", "canal-json", *FILES_ALONE)
-"""What files can be written in."""
+"""Protocols of files."""
 BINLOG_FILES = "pb"
 """The protocol of TiDB's drainer: one sequence of binlog files, not a folder a table."""
 COMPRESSIONS = ("none", "gzip", "zstd")
-"""Of binlog files."""
+"""The compression of binlog files."""
 SECRETS = ("secret-access-key", "session-token", "account-key", "sas-token")
-"""Parameters that pages and logs do not show."""
+"""Parameters that are hidden in pages and logs."""
 DATE_SEPARATORS = ("none", "year", "month", "day")
 # TiCDC's defaults and limits.
 _FILE_SIZE, _LEAST_FILE_SIZE, _MOST_FILE_SIZE = 64 << 20, 1 << 20, 512 << 20
@@ -47,9 +47,9 @@ _BINLOG_FILE_SIZE = 512 << 20
 
 @dataclass(frozen=True)
 class Storage(StoreAddress):
-    """A place for a feed's files.
+    """The storage of a feed's files.
 
-    A file ends behind the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
+    A file ends after the transaction with which it reaches `file_size`. `index_width`: digits of a file's number.
     `compression`, `retention_days` (0 = for ever): of binlog files.
     """
 
@@ -66,12 +66,12 @@ def require_fits(protocol: str, scheme: str) -> None:
         raise ConfigError(
             "a feed cannot write files in this protocol",
             where={"protocol": protocol},
-            hint=f"use one of {listed(PROTOCOLS)}",
+            hint=f"use one of {join_names(PROTOCOLS)}",
         )
     if scheme not in _ACCESS and protocol in FILES_ALONE:
-        other = "canal-json" if protocol == "csv" else "slave-binlog"
+        alternative = "canal-json" if protocol == "csv" else "slave-binlog"
         raise ConfigError(
-            f"{protocol} is for files alone", hint=f"write file:///folder?protocol={protocol}, or take {other}"
+            f"{protocol} is for files only", hint=f"write file:///folder?protocol={protocol}, or take {alternative}"
         )
 
 
@@ -94,14 +94,16 @@ def read_storage(parts: SplitResult, words: UriWords, protocol: str = "") -> Sto
     )
 
 
-def parse_place(text: str) -> StoreAddress:
-    """A folder, or a URI of one or of a bucket with nothing but how it is reached. Raises ConfigError."""
+def parse_store_address(text: str) -> StoreAddress:
+    """A folder, or the URI of a folder or bucket without other parameters than for access. Raises ConfigError."""
     if "://" not in text:
         return StoreAddress("file", str(Path(text).expanduser().absolute()))
     parts = urlsplit(text)
     if parts.scheme not in SCHEMES:
         raise ConfigError(
-            "a URI of files has an unknown scheme", where={"scheme": parts.scheme}, hint=f"use one of {listed(SCHEMES)}"
+            "a URI of files has an unknown scheme",
+            where={"scheme": parts.scheme},
+            hint=f"use one of {join_names(SCHEMES)}",
         )
     words = UriWords(parts)
     address = read_address(parts, words)
@@ -110,10 +112,10 @@ def parse_place(text: str) -> StoreAddress:
 
 
 def read_address(parts: SplitResult, words: UriWords) -> StoreAddress:
-    """Where a URI points to. Raises ConfigError."""
-    given = {name: words.text(name) for name in _ACCESS[parts.scheme]}
+    """The address in a URI. Raises ConfigError."""
+    words_of_uri = {name: words.text(name) for name in _ACCESS[parts.scheme]}
     root = _folder(parts) if parts.scheme == "file" else _bucket(parts)
-    return StoreAddress(parts.scheme, root, {name: value for name, value in given.items() if value})
+    return StoreAddress(parts.scheme, root, {name: value for name, value in words_of_uri.items() if value})
 
 
 def _folder(parts: SplitResult) -> str:

@@ -1,6 +1,6 @@
 """The parameters of a feed's sink URI, each read once.
 
-Rule: a word that is not known is an error that lists the known ones; nothing is passed over (MISSION S2-01, S2-35).
+Rule: an unknown parameter is an error that lists the known ones; nothing is ignored (MISSION S2-01, S2-35).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class UriWords:
         self._read: list[str] = []
         if len(pairs) != len(self._left):
             raise ConfigError(
-                "a parameter of a sink URI is given twice", where={"parameters": listed(n for n, _ in pairs)}
+                "a parameter of a sink URI is given twice", where={"parameters": join_names(n for n, _ in pairs)}
             )
 
     def text(self, name: str, default: str = "") -> str:
-        """The parameter `name` as it is written."""
+        """The parameter `name` as text."""
         self._read.append(name)
         return self._left.pop(name, default)
 
@@ -32,14 +32,14 @@ class UriWords:
         """One of the words `allowed`. Raises ConfigError."""
         value = self.text(name, default)
         if value not in allowed:
-            raise self._bad(name, value, f"use one of {listed(allowed)}")
+            raise self._wrong_value_error(name, value, f"use one of {join_names(allowed)}")
         return value
 
     def truth(self, name: str, default: bool) -> bool:
         """`true` or `false`. Raises ConfigError."""
         value = self.text(name, "true" if default else "false")
         if value not in ("true", "false"):
-            raise self._bad(name, value, "use true or false")
+            raise self._wrong_value_error(name, value, "use true or false")
         return value == "true"
 
     def number(self, name: str, default: int, *, least: int, most: int | None = None) -> int:
@@ -47,7 +47,7 @@ class UriWords:
         value = self.text(name, str(default))
         if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
             upto = "" if most is None else f" and at most {most}"
-            raise self._bad(name, value, f"use a whole number of at least {least}{upto}")
+            raise self._wrong_value_error(name, value, f"use a whole number of at least {least}{upto}")
         return int(value)
 
     def require_all_read(self) -> None:
@@ -55,14 +55,14 @@ class UriWords:
         if self._left:
             raise ConfigError(
                 "a sink URI has unknown parameters",
-                where={"parameters": listed(self._left)},
-                hint=f"known here: {listed(sorted(self._read))}",
+                where={"parameters": join_names(self._left)},
+                hint=f"known here: {join_names(sorted(self._read))}",
             )
 
-    def _bad(self, name: str, value: str, hint: str) -> ConfigError:
+    def _wrong_value_error(self, name: str, value: str, hint: str) -> ConfigError:
         return ConfigError("a parameter of a sink URI has a wrong value", where={name: value}, hint=hint)
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """The names with commas."""
     return ", ".join(names)

@@ -21,7 +21,7 @@ class ValidatedSource(Section):
     rename_schema: str = Field("", description="`rename-schema` of this source in feeder.toml")
 
     @model_validator(mode="after")
-    def _has_a_place_for_the_schema(self) -> ValidatedSource:
+    def _require_schema_placeholder(self) -> ValidatedSource:
         if self.rename_schema and "{schema}" not in self.rename_schema:
             raise ValueError("`rename-schema` has no `{schema}` in it")
         return self
@@ -29,10 +29,10 @@ class ValidatedSource(Section):
     def schema_of(self, database: str) -> str | None:
         """The source's own name of what is `database` behind the feeder; None: it is not this source's."""
         template = (self.rename_schema or "{schema}").replace("{source}", self.name)
-        before, _, behind = template.partition("{schema}")
-        if len(database) <= len(before) + len(behind) or not database.startswith(before):
+        prefix, _, suffix = template.partition("{schema}")
+        if len(database) <= len(prefix) + len(suffix) or not database.startswith(prefix):
             return None
-        return database[len(before) : len(database) - len(behind)] if database.endswith(behind) else None
+        return database[len(prefix) : len(database) - len(suffix)] if database.endswith(suffix) else None
 
 
 class Validation(Section):

@@ -1,6 +1,6 @@
-"""Binary columns whole: bytes from bounds, hex as bytes, varints, each byte by a table, the parts of each row joined.
+"""Operations on whole binary columns: bytes from bounds, hex to bytes, varints, byte tables, joining parts of rows.
 
-Rule: no Python object a value. Every function takes and gives whole columns.
+Rule: no Python object per value. Every function takes and returns whole columns.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ def varints(unsigned: npt.NDArray[np.uint64]) -> Array:
 
 @dataclass(frozen=True)
 class ByteTable:
-    """What stands for each byte; those that are not in `others` stand for themselves."""
+    """The replacement of each byte; bytes that are not in `others` stay."""
 
     others: Mapping[int, bytes]
 
     @cached_property
     def lengths(self) -> Ints:
-        """How many bytes stand for each."""
+        """The length of each replacement."""
         return np.array([len(self.others.get(byte, b" ")) for byte in range(256)], np.int64)
 
     @cached_property
     def changed(self) -> npt.NDArray[np.bool_]:
-        """Which do not stand for themselves."""
+        """Which bytes are replaced."""
         return np.array([byte in self.others for byte in range(256)])
 
     @cached_property
     def texts(self) -> Bytes:
-        """They, one row a byte, filled up with zeros."""
+        """The replacements, one row per byte, padded with zeros."""
         width = int(self.lengths.max())
         rows = [self.others.get(byte, bytes([byte])).ljust(width, bytes(1)) for byte in range(256)]
         return np.frombuffer(b"".join(rows), np.uint8).reshape(256, width)
@@ -94,15 +94,15 @@ class ByteTable:
         return binary_array(starts[offsets], out, values)
 
 
-def each_distinct(values: Array, make: Callable[[Any], Any], kind: Any) -> Array:
-    """`make` of each value, called once for each that occurs; of NULL it is NULL. `kind`: the type of the result."""
+def map_distinct(values: Array, make: Callable[[Any], Any], kind: Any) -> Array:
+    """`make` of each value, called once per distinct value; NULL stays NULL. `kind`: the type of the result."""
     coded = pc.dictionary_encode(values)
     made = pa.array([make(value) for value in coded.dictionary.to_pylist()], kind)
     return made.take(coded.indices)
 
 
 def join_parts(parts: Sequence[Part]) -> Array:
-    """The parts of each row one behind the other, one of them an Array at least; NULL where a part is NULL."""
+    """The parts of each row concatenated, at least one of them an Array; NULL where a part is NULL."""
     merged: list[Part] = []
     for part in parts:
         if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
@@ -115,8 +115,8 @@ def join_parts(parts: Sequence[Part]) -> Array:
     return pc.binary_join_element_wise(*columns, b"")
 
 
-def spread(values: Array, valid: Any) -> Array:
-    """`values` (none NULL) at the rows that are `valid` (numpy), nothing at the others; no byte is copied."""
+def scatter(values: Array, valid: Any) -> Array:
+    """`values` (none NULL) at the rows that are `valid` (numpy), empty elsewhere; no byte is copied."""
     bounds, data = parts_of(values)
     lengths = np.zeros(len(valid), np.int64)
     lengths[valid] = np.diff(bounds)

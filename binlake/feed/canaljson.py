@@ -17,8 +17,8 @@ from binlake.feed.bytecolumns import Part, bytes_of_hex, join_parts
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, Images, RowFormat, columns_to_send
 from binlake.feed.jsontext import (
     as_binary,
-    escaped,
-    escaped_latin1,
+    escape_latin1,
+    escape_texts,
     json_bytes,
     null_parts,
     number_parts,
@@ -69,14 +69,14 @@ class CanalJsonFormat(RowFormat):
         table, op = changes.table, changes.op
         columns = columns_to_send(changes, delete_keys_only=self._options.delete_keys_only)
         zone = self._options.time_zone
-        shown = images_in_zone(columns, changes.last(columns), zone)
+        texts = images_in_zone(columns, changes.last(columns), zone)
         old = images_in_zone(columns, changes.before(columns), zone) if op == UPDATE else None
         parts: list[Part] = [
             b'{"id":0,"database":', json_bytes(table.db), b',"table":', json_bytes(table.name),
             b',"pkNames":', json_bytes(list(table.primary_key) or None), b',"isDdl":false,"type":"', _TYPES[op],
-            b'","es":', *self._times(changes), b',"sql":"","sqlType":', *_java_types(columns, shown),
+            b'","es":', *self._times(changes), b',"sql":"","sqlType":', *_java_types(columns, texts),
             b',"mysqlType":', json_bytes({column.name: mysql_type(column) for column in columns}),
-            b',"data":[', *_row(columns, shown), b'],"old":',
+            b',"data":[', *_row(columns, texts), b'],"old":',
         ]  # fmt: skip
         parts += [b"null"] if old is None else [b"[", *_row(columns, old), b"]"]
         if self._options.extension:
@@ -85,8 +85,8 @@ class CanalJsonFormat(RowFormat):
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """To the first partition, as TiCDC sends it."""
-        own = {"database": ddl.db, "table": ddl.table, "isDdl": True, "type": _ddl_type(ddl.action), "sql": ddl.sql}
-        return self._event(own, ddl.commit_ts, "commitTs", everywhere=False)
+        fields = {"database": ddl.db, "table": ddl.table, "isDdl": True, "type": _ddl_type(ddl.action), "sql": ddl.sql}
+        return self._event(fields, ddl.commit_ts, "commitTs", everywhere=False)
 
     def watermark(self, ts: int, /) -> Event | None:
         """To all partitions; with the extension only."""
@@ -94,12 +94,12 @@ class CanalJsonFormat(RowFormat):
             return None
         return self._event({"type": WATERMARK}, ts, "watermarkTs", everywhere=True)
 
-    def _event(self, own: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
+    def _event(self, fields: dict[str, Any], ts: int, name: str, *, everywhere: bool) -> Event:
         message: dict[str, Any] = {
             "id": 0, "database": "", "table": "", "pkNames": None, "isDdl": False, "type": "",
             "es": tso.physical(ts), "ts": tso.physical(ts), "sql": "", "sqlType": None, "mysqlType": None,
             "data": None, "old": None,
-        } | own  # fmt: skip
+        } | fields  # fmt: skip
         if self._options.extension:
             message["_tidb"] = {name: ts}
         return Event(None, json_bytes(message), everywhere)
@@ -152,20 +152,20 @@ def _value(column: ColumnInfo, texts: Any) -> list[Part]:
     """A value is a text, whatever its type."""
     match column.tp:
         case t.ENUM | t.SET:
-            return _quoted_number(member_numbers(column, texts))
+            return _quote_numbers(member_numbers(column, texts))
         case t.BIT:
-            return _quoted_number(bit_numbers(texts))
+            return _quote_numbers(bit_numbers(texts))
         case t.FLOAT | t.DOUBLE:
             return string_parts(as_binary(plain_numbers(texts)))
         case _ if column.is_binary:
-            return string_parts(escaped_latin1(bytes_of_hex(texts)))
+            return string_parts(escape_latin1(bytes_of_hex(texts)))
         case _ if column.tp in t.STRINGS or column.tp == t.JSON:
-            return string_parts(escaped(texts))
+            return string_parts(escape_texts(texts))
         case _:
             return string_parts(as_binary(texts))
 
 
-def _quoted_number(numbers: Any) -> list[Part]:
+def _quote_numbers(numbers: Any) -> list[Part]:
     texts = as_binary(pc.cast(numbers, pa.string()))
     return null_parts([b'"', texts, b'"'], texts)
 

@@ -1,4 +1,4 @@
-"""What can be said of a feed before it runs: tables that it cannot send, shared topics, values that overflow."""
+"""Checks a feed before it runs: tables that it cannot send, shared topics, values that overflow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from binlake.window.targets import Naming
 
 @dataclass(frozen=True)
 class FeedReport:
-    """A feed and its tables: `refused`, why it cannot run; `warnings`, what may surprise; `topics` by table."""
+    """A feed and its tables: `refused`, why it cannot run; `warnings`; `topics` by table."""
 
     feed: str
     refused: tuple[BinlakeError, ...] = ()
@@ -37,29 +37,29 @@ class FeedReport:
 
 
 def check_tables(feed: Feed, tables: Iterable[TableDef], beside: Iterable[Feed] = ()) -> FeedReport:
-    """The feed with `tables` (names of the target) as they are now: S2-15, S2-32, S2-42, S2-46.
+    """Check the feed with the present `tables` (names of the target): S2-15, S2-32, S2-42, S2-46.
 
-    `beside`: the replication's feeds; a topic that two of them write is a warning.
+    `beside`: the replication's feeds; a topic that two of them write to is a warning.
     """
-    own = [table for table in tables if table.kind == "table" and feed.tables.matches(table.db, table.name)]
+    own_tables = [table for table in tables if table.kind == "table" and feed.tables.matches(table.db, table.name)]
     form, refused, warnings, topics = format_of(feed.options), [], [], {}
-    for table in own:
+    for table in own_tables:
         try:
             form.schemas(table)
             topics[f"{table.db}.{table.name}"] = feed.topics.topic(table.db, table.name)
         except ConfigError as error:
             refused.append(error)
-        warnings += _overflows(feed, table)
+        warnings += _list_overflows(feed, table)
     if not refused:
         try:
-            feed.topics.require_own_topics((table.db, table.name) for table in own)
+            feed.topics.require_own_topics((table.db, table.name) for table in own_tables)
         except ConfigError as error:
             refused.append(error)
-    warnings += _written_twice(feed, own, topics, beside)
+    warnings += _list_double_topics(feed, own_tables, topics, beside)
     return FeedReport(feed.name, tuple(refused), tuple(warnings), topics)
 
 
-def landed_tables(replication: Replication) -> list[TableDef] | None:
+def read_landed_tables(replication: Replication) -> list[TableDef] | None:
     """The tables under the target's names at the end of the lake; None where nothing has landed."""
     paths = LakePaths.of(replication)
     windows = WindowLog(paths)
@@ -77,14 +77,14 @@ def require_servers_answer(feed: Feed) -> None:
 
 
 def find_connection_problems(feed: Feed) -> list[BinlakeError]:
-    """What brokers and registry say when they do not let the feed in, or why they cannot be asked."""
-    found: list[BinlakeError] = []
+    """The errors of brokers and registry when they refuse the feed or cannot be reached."""
+    problems: list[BinlakeError] = []
     for ask in (_ask_brokers, _ask_registry):
         try:
             ask(feed)
         except BinlakeError as error:
-            found.append(error)
-    return found
+            problems.append(error)
+    return problems
 
 
 def _ask_brokers(feed: Feed) -> None:
@@ -101,14 +101,16 @@ def _ask_registry(feed: Feed) -> None:
             registry.require_answer()
 
 
-def _written_twice(feed: Feed, own: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[Feed]) -> list[str]:
-    """Consumers of such a topic get each change twice, and not in one order."""
+def _list_double_topics(
+    feed: Feed, own_tables: Iterable[TableDef], topics: Mapping[str, str], beside: Iterable[Feed]
+) -> list[str]:
+    """Warnings for topics of two feeds: their consumers get each change twice, in no common order."""
     others = [other for other in beside if other.name != feed.name and _share_brokers(feed, other)]
     return [
         f"the feed {other.name} writes {table.db}.{table.name} to the topic {topic}, too: its consumers get each change"
         " twice, in no common order; give one of the feeds other topics"
         for other in others
-        for table in own
+        for table in own_tables
         if (topic := topics.get(f"{table.db}.{table.name}")) is not None and topic == _topic_of(other, table)
     ]
 
@@ -118,7 +120,7 @@ def _topic_of(feed: Feed, table: TableDef) -> str | None:
     try:
         return feed.topics.topic(table.db, table.name) if feed.tables.matches(table.db, table.name) else None
     except ConfigError:
-        # A report of its own says so.
+        # Reported separately.
         return None
 
 
@@ -127,7 +129,7 @@ def _share_brokers(feed: Feed, other: Feed) -> bool:
     return one is not None and two is not None and not set(one.brokers).isdisjoint(two.brokers)
 
 
-def _overflows(feed: Feed, table: TableDef) -> list[str]:
+def _list_overflows(feed: Feed, table: TableDef) -> list[str]:
     if not isinstance(feed.options, AvroOptions) or feed.options.unsigned_bigints != "long":
         return []
     names = [column.name for column in table.row_columns if column.tp == t.LONGLONG and column.unsigned]

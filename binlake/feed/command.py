@@ -40,7 +40,7 @@ class FeedCommand:
         )  # fmt: skip
         read.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
         read.add_argument("--feed", metavar="NAME", help="take URI, registry and topic from this feed")
-        read.add_argument("--schema-registry", metavar="URL", help="where the schemas of messages in Avro are")
+        read.add_argument("--schema-registry", metavar="URL", help="the schema registry of messages in Avro")
         read.add_argument("--table", metavar="DB.TABLE", help="only this table; needed for a feed's topic")
         read.add_argument(
             "--from", dest="lo", type=read_moment, metavar="TS", help="only changes with commit_ts > TS (or a time)"
@@ -56,14 +56,14 @@ class FeedCommand:
         registry = args.schema_registry or (feed.schema_registry if feed is not None else "")
         table = _table_of(args.table)
         events = _events(uri, registry, table, feed)
-        wanted = (event for event in events if _is_wanted(event, table, args.lo, args.hi))
+        selected = (event for event in events if _is_wanted(event, table, args.lo, args.hi))
         show = _show_json if args.output == "json" else _show_text
         try:
-            for event in islice(wanted, args.limit):
+            for event in islice(selected, args.limit):
                 print(show(event))
             sys.stdout.flush()
         except BrokenPipeError:
-            # Who reads, as `head`, has enough; nothing may be written at the end of the process either.
+            # The reader, such as `head`, has closed the pipe; nothing may be written at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -71,7 +71,7 @@ class FeedCommand:
 def _feed_of(args: argparse.Namespace) -> Feed | None:
     named = args.replication is not None and args.feed is not None
     if named == (args.uri is not None) or (args.replication is None) != (args.feed is None):
-        raise ConfigError("what is to be read?", hint="give a URI, or --replication FILE and --feed NAME")
+        raise ConfigError("there is nothing to read", hint="give a URI, or --replication FILE and --feed NAME")
     return load_replication(args.replication).feed_of(args.feed) if named else None
 
 
@@ -125,11 +125,11 @@ def _show_json(event: Event) -> str:
 
 
 def _show_text(event: Event) -> str:
-    shown = event.to_dict()
-    rows = [_text(shown.get(name)) for name in ("key", "value") if shown.get(name) is not None]
+    values = event.to_dict()
+    rows = [_text(values.get(name)) for name in ("key", "value") if values.get(name) is not None]
     time = "" if event.commit_ts is None else tso.to_datetime(event.commit_ts).isoformat(" ", "milliseconds")
     table = f"{event.db}.{event.table}" if event.table else event.db
-    return "  ".join([shown.get("commit_ts", "-"), time or "-", event.op or "-", table or "-", *rows])
+    return "  ".join([values.get("commit_ts", "-"), time or "-", event.op or "-", table or "-", *rows])
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.config.protocols import CsvOptions
-from binlake.feed.bytecolumns import Array, ByteTable, Part, each_distinct, join_parts
+from binlake.feed.bytecolumns import Array, ByteTable, Part, join_parts, map_distinct
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Images, RowFormat
 from binlake.feed.jsontext import as_binary, number_parts
 from binlake.feed.values import bit_numbers, plain_numbers, texts_in_zone
@@ -47,7 +47,7 @@ class CsvFormat(RowFormat):
 
     def _line(self, changes: Changes, word: str, images: Images) -> Iterator[Part]:
         table, delimiter = changes.table, self._options.delimiter.encode()
-        yield delimiter.join(self._quoted(name) for name in (word, table.name, table.db))
+        yield delimiter.join(self._quote_name(name) for name in (word, table.name, table.db))
         if self._options.commit_ts:
             yield delimiter
             yield from number_parts(changes.commit_ts)
@@ -65,18 +65,18 @@ class CsvFormat(RowFormat):
         if column.tp in _NUMBERS:
             return as_binary(texts)
         if column.is_binary:
-            texts = each_distinct(texts, self._shown_bytes, pa.string())
-        return self._quoted_column(as_binary(texts_in_zone(column, texts, self._options.time_zone)))
+            texts = map_distinct(texts, self._encode_bytes, pa.string())
+        return self._quote_column(as_binary(texts_in_zone(column, texts, self._options.time_zone)))
 
-    def _shown_bytes(self, text: str) -> str:
+    def _encode_bytes(self, text: str) -> str:
         return (
             text.lower() if self._options.binary == "hex" else b2a_base64(bytes.fromhex(text), newline=False).decode()
         )
 
-    def _quoted(self, name: str) -> bytes:
-        return bytes(self._quoted_column(pa.array([name.encode()], pa.binary()))[0].as_py())
+    def _quote_name(self, name: str) -> bytes:
+        return bytes(self._quote_column(pa.array([name.encode()], pa.binary()))[0].as_py())
 
-    def _quoted_column(self, values: Array) -> Array:
+    def _quote_column(self, values: Array) -> Array:
         quote = self._options.quote.encode()
         if self._doubled is not None:
             return join_parts([quote, self._doubled.apply(values), quote])

@@ -1,4 +1,4 @@
-"""`binlake files`: what a folder of binlog files holds, and whether all of it is whole."""
+"""`binlake files`: lists and verifies a folder of binlog files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from binlake.binlogfile.index import read_index
 from binlake.config import load_replication
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
-from binlake.config.storage import BINLOG_FILES, parse_place
+from binlake.config.storage import BINLOG_FILES, parse_store_address
 from binlake.errors import ConfigError
 from binlake.feed.files.comparing import LakeComparison
 from binlake.lake.paths import LakePaths
@@ -24,36 +24,34 @@ from binlake.lake.paths import LakePaths
 class FilesCommand:
     """List and verify binlog files."""
 
-    help = (
-        "binlog files (of a feed with protocol pb, or of TiDB's drainer): which holds what, and whether they are whole"
-    )
+    help = "list and verify binlog files (of a feed with protocol pb, or of TiDB's drainer)"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`list`, `verify`, each of FOLDER, URI or a replication's feed."""
         actions = parser.add_subparsers(dest="action", required=True)
-        show = actions.add_parser("list", help="the files, and the commit_ts that each holds")
-        show.add_argument(
-            "--at", type=read_moment, metavar="TS", help="only the file that holds this commit_ts (or time)"
-        )
+        show = actions.add_parser("list", help="the files, and the range of commit_ts of each")
+        show.add_argument("--at", type=read_moment, metavar="TS", help="only the file with this commit_ts (or time)")
         verify = actions.add_parser("verify", help="read every byte: checksums, order, gaps; with --feed the lake, too")
-        for one in (show, verify):
-            one.add_argument(
+        for command in (show, verify):
+            command.add_argument(
                 "place", nargs="?", metavar="FOLDER|URI", help="as /backup or s3://bucket/prefix?region=..."
             )
-            one.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
-            one.add_argument("--feed", metavar="NAME", help="the folder of this feed; verify compares it with the lake")
-            add_output(one)
+            command.add_argument("--replication", type=Path, metavar="FILE", help="the replication's TOML, for --feed")
+            command.add_argument(
+                "--feed", metavar="NAME", help="the folder of this feed; verify compares it with the lake"
+            )
+            add_output(command)
 
     def run(self, args: argparse.Namespace) -> int:
-        """0: all is whole, or was listed; 1: something is wrong. Raises ConfigError, Permanent, Transient."""
+        """0: no problems, or only listed; 1: there are problems. Raises ConfigError, Permanent, Transient."""
         replication, feed = _feed_of(args)
-        store = open_store(parse_place(args.place) if feed is None else _storage_of(feed))
+        store = open_store(parse_store_address(args.place) if feed is None else _storage_of(feed))
         if args.action == "list":
             report = _only_at(list_files(store), args.at)
         else:
             report = verify_files(store) if feed is None else _verify_with_lake(store, replication, feed)
         _show(report, args.output, verified=args.action == "verify")
-        return 0 if args.action == "list" or report.is_whole else 1
+        return 0 if args.action == "list" or report.is_intact else 1
 
 
 def _feed_of(args: argparse.Namespace) -> tuple[Replication, Feed] | tuple[None, None]:
@@ -89,8 +87,8 @@ def _only_at(report: FolderReport, ts: int | None) -> FolderReport:
     if ts is None:
         return report
     begun = [file for file in report.files if file.first is not None and file.first <= ts]
-    held = [file for file in begun[-1:] if file.last is None or ts <= file.last]
-    return FolderReport(report.index, held, report.problems)
+    matching = [file for file in begun[-1:] if file.last is None or ts <= file.last]
+    return FolderReport(report.index, matching, report.problems)
 
 
 def _show(report: FolderReport, output: str, *, verified: bool) -> None:
@@ -119,7 +117,7 @@ def _as_json(report: FolderReport) -> dict[str, object]:
     files = [{**vars(file), "first": _stamp(file.first), "last": _stamp(file.last)} for file in report.files]
     index = report.index
     held = None if index is None else {"feed": index.feed, "lo": str(index.lo), "hi": str(index.hi)}
-    return {"held": held, "files": files, "problems": report.problems, "whole": report.is_whole}
+    return {"held": held, "files": files, "problems": report.problems, "whole": report.is_intact}
 
 
 def _stamp(value: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The seam of the protocols: row changes of one table and one kind go in as columns, keys and values come out.
+"""The interface of protocols: from row changes of one table and kind, as columns, to keys and values of messages.
 
 Rule: a format knows neither order, topics nor partitions; `messages` does that for all of them.
 """
@@ -23,14 +23,14 @@ Array = Any
 Images = Mapping[str, Array]
 """Canonical texts by column, rows in parallel (`statements.maps.images_from_maps`)."""
 INSERT, UPDATE, DELETE = "c", "u", "d"
-"""The kinds of a row change, as the column `op` of messages has them."""
+"""The kinds of a row change, as in the column `op` of messages."""
 
 
 @dataclass(frozen=True)
 class Changes:
     """Row changes of `table`, all of the kind `op`, in commit order.
 
-    `rows`: those of `mutation`, but for the images: they are in `maps` at `places`, copied column by column when asked.
+    `rows`: those of `mutation`, except images: these are in `maps` at `places`, copied column by column when needed.
     """
 
     table: TableDef
@@ -44,19 +44,19 @@ class Changes:
 
     @property
     def commit_ts(self) -> Array:
-        """Of each change, int64."""
+        """The commit_ts of each change, int64."""
         return self.rows.column(Mutation.COMMIT_TS)
 
     def before(self, columns: Sequence[ColumnInfo]) -> Images:
-        """`columns` of the rows as they were: of updates and deletions."""
+        """`columns` of the rows before: for updates and deletions."""
         return self._images(Mutation.BEFORE, columns)
 
     def after(self, columns: Sequence[ColumnInfo]) -> Images:
-        """`columns` of the rows as they are: of insertions and updates."""
+        """`columns` of the rows after: for insertions and updates."""
         return self._images(Mutation.AFTER, columns)
 
     def last(self, columns: Sequence[ColumnInfo]) -> Images:
-        """`columns` of what the change leaves, or takes away."""
+        """`columns` of the row after the change, or of the deleted row."""
         return self.before(columns) if self.op == DELETE else self.after(columns)
 
     def _images(self, side: str, columns: Sequence[ColumnInfo]) -> Images:
@@ -64,7 +64,7 @@ class Changes:
 
 
 class Bodies(NamedTuple):
-    """Keys and values of messages, binary arrays; NULL: it has none."""
+    """Keys and values of messages, binary arrays; NULL: none."""
 
     keys: Array
     values: Array
@@ -78,7 +78,7 @@ class Schemas(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A message that is no row change; `everywhere`: it goes to all partitions of its topic, else to the first."""
+    """A message other than a row change; `everywhere`: for all partitions of its topic, else for the first."""
 
     key: bytes | None
     value: bytes | None
@@ -108,7 +108,7 @@ class Format(Protocol):
         """The messages of `changes`, in their order. Raises SchemaError for a row that its definition does not fit."""
 
     def assemble(self, messages: pa.Table) -> pa.Table:
-        """All messages of whole transactions, in order, as they are sent: a row change each, as a rule."""
+        """The messages to send for all messages of complete transactions, in order: usually unchanged."""
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """The message of a DDL; None where the protocol has none."""
@@ -118,7 +118,7 @@ class Format(Protocol):
 
 
 class RowFormat:
-    """What most protocols have in common: rows only, a message each, moves split, no schemas."""
+    """Defaults of most protocols: rows only, a message each, moves split, no schemas."""
 
     splits_moves = True
     one_partition = False
@@ -142,7 +142,7 @@ class RowFormat:
 
 
 def columns_to_send(changes: Changes, *, delete_keys_only: bool) -> tuple[ColumnInfo, ...]:
-    """All columns of the row; of a deletion, where it is asked for, only its key's, if it has one."""
+    """All columns of the row; with `delete_keys_only`, only the key's for a deletion, if there is a key."""
     columns = changes.table.row_columns
     return (row_key(changes.table) or columns) if delete_keys_only and changes.op == DELETE else columns
 

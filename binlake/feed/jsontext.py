@@ -1,6 +1,6 @@
-"""Columns as the values of JSON: texts escaped as Go's encoder does, rows put together from parts.
+"""Columns as values of JSON: texts escaped as Go's encoder does, rows joined from parts.
 
-Rule: what stands between two quotes is made byte by byte from one table, so that nothing can break a message.
+Rule: text between quotes is written byte by byte from one table, so that nothing can break a message.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ def as_binary(texts: Array) -> Array:
     return pc.cast(texts, pa.binary())
 
 
-def escaped(texts: Array) -> Array:
-    """The texts as they stand between quotes."""
+def escape_texts(texts: Array) -> Array:
+    """The texts, escaped for between quotes."""
     return _TEXT.apply(as_binary(texts))
 
 
-def escaped_latin1(values: Array) -> Array:
-    """Bytes as the characters of ISO 8859-1, as they stand between quotes."""
+def escape_latin1(values: Array) -> Array:
+    """Bytes as the characters of ISO 8859-1, escaped for between quotes."""
     return _LATIN1.apply(values)
 
 
-def escaped_go_quoted(values: Array) -> Array:
-    r"""Bytes as Go's `strconv.Quote` spells them (`\x89PNG`), as that stands between quotes."""
+def escape_go_quoted(values: Array) -> Array:
+    r"""Bytes as Go's `strconv.Quote` spells them (`\x89PNG`), escaped for between quotes."""
     return _TEXT.apply(_GO_QUOTED.apply(values))
 
 
 def base64_text(values: Array) -> Array:
     """Bytes in base64."""
-    # Made one by one: neither Arrow nor numpy has it.
+    # One by one, as neither Arrow nor numpy has it.
     made = (None if value is None else b2a_base64(value, newline=False) for value in values.to_pylist())
     return pa.array(made, pa.binary())
 
 
 def string_parts(values: Array) -> list[Part]:
-    """What `escaped` and its like give, with their quotes; NULL is null."""
+    """The results of `escape_texts` and the like, with quotes; NULL is null."""
     return null_parts([b'"', values, b'"'], values)
 
 

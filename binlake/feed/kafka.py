@@ -1,9 +1,8 @@
 """Publishes messages to Kafka, each once: messages and the position reached are one Kafka transaction.
 
-The position of each feed is the last record of its name in the compacted topic POSITIONS. Whoever opens a feed ends
-what a former publisher left open and fences it (KIP-98), then goes on behind the position. Without transactions the
-producer is idempotent and the position follows the messages: a message may come twice after a crash, never out of
-order.
+The position of each feed is the last record of its name in the compacted topic POSITIONS. Opening a feed aborts what a
+former publisher left open and fences it (KIP-98), then continues after the position. Without transactions the producer
+is idempotent and the position follows the messages: a message may come twice after a crash, never out of order.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _COMPACT = {"cleanup.policy": "compact", "segment.ms": "600000", "min.cleanable.
 
 
 class Publisher:
-    """The one publisher of `feed`. `position`: of the last change that was sent; None at first."""
+    """The one publisher of `feed`. `position`: the last change that was sent; None at first."""
 
     def __init__(self, kafka: Kafka, feed: str, *, transactions: bool = True) -> None:
         """Connects at `__enter__`. `feed`: its name among all that share the brokers."""
@@ -65,7 +64,7 @@ class Publisher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What is still queued belongs to a transaction that was not committed, or to nobody.
+        # Queued messages belong to a transaction that was not committed, or to none.
         self._producer.purge()
         # `close` would end the transaction, which a fenced producer no longer has.
         if not self._fenced:
@@ -81,7 +80,7 @@ class Publisher:
             cause.add_note(f"the producer could not be closed: {error}")
 
     def ensure_topics(self, topics: Iterable[str]) -> None:
-        """Create those that are missing, and learn how many partitions each has. Raises Transient, Permanent."""
+        """Create missing topics, and read the number of partitions of each. Raises Transient, Permanent."""
         wanted = sorted({topic for topic in topics if topic not in self._partitions})
         if not wanted:
             return
@@ -90,7 +89,7 @@ class Publisher:
             missing = [topic for topic in wanted if topic not in sizes]
             if missing:
                 self._create(missing)
-                # What one broker has created the others learn a moment later.
+                # The other brokers learn about a new topic a moment later.
                 again = Retrying(retry=retry_if_result(_is_short_of(wanted)), stop=stop_after_delay(TIMEOUT_S),
                                  wait=wait_fixed(0.1), retry_error_callback=_last_answer)  # fmt: skip
                 sizes = again(self._partitions_of, wanted)
@@ -102,21 +101,21 @@ class Publisher:
         self._partitions |= sizes
 
     def _partitions_of(self, topics: Collection[str]) -> dict[str, int]:
-        there = self._admin.list_topics(timeout=TIMEOUT_S).topics
-        return {topic: len(there[topic].partitions) for topic in topics if topic in there}
+        known = self._admin.list_topics(timeout=TIMEOUT_S).topics
+        return {topic: len(known[topic].partitions) for topic in topics if topic in known}
 
     def publish(self, messages: pa.Table, position: Position) -> None:
-        """Send the messages in their order, and record that the feed is at `position` now.
+        """Send the messages in order, and record `position` as the feed's position.
 
-        Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, Transient else:
-        nothing of a failed call is there for consumers who read what is committed. A publisher that has failed is to
-        be opened again, which tells what is there.
+        Raises Permanent for a message that Kafka refuses, Fenced when another publisher took over, else Transient:
+        consumers that read committed messages see nothing of a failed call. After a failure the publisher must be
+        opened again, which reads the position.
         """
         self.ensure_topics(pc.unique(messages.column(Message.TOPIC)).to_pylist())
         self._commit(messages, position)
 
     def forget(self) -> None:
-        """Take the feed's position away: the next publisher of its name begins anew. Raises as `publish`."""
+        """Delete the feed's position: the next publisher of its name begins anew. Raises as `publish`."""
         self._commit(None, None)
 
     def _commit(self, messages: pa.Table | None, position: Position | None) -> None:
@@ -133,15 +132,15 @@ class Publisher:
             if self._transactions:
                 self._producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
-            raise self._ended(error_of(error, self._where)) from error
+            raise self._abort_transaction(error_of(error, self._where)) from error
         except BinlakeError as error:
-            raise self._ended(error) from error
+            raise self._abort_transaction(error) from error
         self.position = position
 
     def _send(self, messages: pa.Table) -> None:
-        """Queue them all: a loop of Python a message is the least that librdkafka's binding allows."""
+        """Queue all messages: librdkafka's binding requires a Python loop over messages."""
         self._sending, produce = messages, self._producer.produce
-        rows, topics, partitions = self._places(messages)
+        rows, topics, partitions = self._choose_partitions(messages)
         columns = (rows.column(name).to_pylist() for name in (Message.KEY, Message.VALUE, Message.COMMIT_TS))
         for key, value, commit_ts, topic, partition in zip(*columns, topics, partitions, strict=True):
             try:
@@ -154,8 +153,8 @@ class Publisher:
             except KafkaException as error:
                 raise self._error_about(error.args[0], topic, key, value) from error
 
-    def _places(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
-        """The messages with topic and partition of each; one without a hash is there for every partition."""
+    def _choose_partitions(self, messages: pa.Table) -> tuple[pa.Table, list[str], list[int]]:
+        """The messages with topic and partition of each; one without a hash is repeated for every partition."""
         topics = messages.column(Message.TOPIC).combine_chunks().dictionary_encode()
         names, which = topics.dictionary.to_pylist(), np.asarray(topics.indices)
         sizes = np.array([self._partitions[topic] for topic in names], np.int64)[which]
@@ -169,7 +168,7 @@ class Publisher:
         return messages, [names[number] for number in which.tolist()], partitions.tolist()
 
     def _error_about(self, problem: KafkaError, topic: str, key: bytes | None, value: bytes | None) -> BinlakeError:
-        """What Kafka says of one message; of one that is too large how large it is."""
+        """Kafka's error for one message; with its size if it is too large."""
         if problem.code() not in TOO_LARGE:
             return error_of(KafkaException(problem), self._where)
         limit = self._kafka.max_message_bytes
@@ -179,9 +178,9 @@ class Publisher:
         return error_of(KafkaException(problem), {**self._where, **about})
 
     def _table_of(self, topic: str) -> str:
-        """Of the messages being sent, the table that goes to `topic`."""
-        own = self._sending.filter(pc.equal(self._sending.column(Message.TOPIC), topic)).slice(0, 1).to_pylist()
-        return next((f"{row[Message.DB]}.{row[Message.TABLE]}" for row in own), "")
+        """The table that goes to `topic`, among the messages being sent."""
+        first = self._sending.filter(pc.equal(self._sending.column(Message.TOPIC), topic)).slice(0, 1).to_pylist()
+        return next((f"{row[Message.DB]}.{row[Message.TABLE]}" for row in first), "")
 
     def _produce(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers | None
@@ -196,8 +195,8 @@ class Publisher:
                 self._producer.poll(0.1)
                 self._require_delivered()
 
-    def _delivered(self, error: KafkaError | None, message: Delivered) -> None:
-        # What we purge ourselves is no news.
+    def _on_delivered(self, error: KafkaError | None, message: Delivered) -> None:
+        # Messages that we purge ourselves are no failures.
         if error is not None and error.code() not in _PURGED:
             self._failures.append(self._error_about(error, message.topic() or "", message.key(), message.value()))
 
@@ -221,19 +220,19 @@ class Publisher:
 
     def _require_delivered(self) -> None:
         if self._failures:
-            # One message that is refused makes those behind it fail for other reasons.
+            # One refused message makes the following ones fail for other reasons.
             # A broker refuses a batch as a whole: its largest message is too large.
             refused = [error for error in self._failures if isinstance(error, Permanent)]
             raise max(refused, key=lambda error: int(error.where.get("bytes", 0)), default=self._failures[0])
 
-    def _ended(self, error: BinlakeError) -> BinlakeError:
-        """`error`, once the open transaction is aborted; a fenced one is nobody's to abort."""
+    def _abort_transaction(self, error: BinlakeError) -> BinlakeError:
+        """Abort the open transaction, except a fenced one; returns `error`."""
         self._fenced = isinstance(error, Fenced)
         if self._transactions and not self._fenced:
             try:
                 self._producer.abort_transaction(TIMEOUT_S)
             except KafkaException as second:
-                # The next publisher ends it at its start.
+                # The next publisher aborts it when it starts.
                 error.add_note(f"the transaction could not be aborted: {second}")
         return error
 
@@ -284,11 +283,11 @@ class Publisher:
 
     def _settings(self) -> dict[str, Any]:
         settings = client_settings(self._kafka) | {
-            # Without it librdkafka raises a fatal error wherever it happens to be.
+            # Without it librdkafka raises a fatal error anywhere.
             "error_cb": self._note_fatal,
-            # A call of Python for each message that went well would cost as much as sending it.
+            # Calling Python for each delivered message would cost as much as sending it.
             "delivery.report.only.error": True,
-            "on_delivery": self._delivered,
+            "on_delivery": self._on_delivered,
             "enable.idempotence": True,
             "acks": "all",
             "compression.type": self._kafka.compression,
@@ -299,7 +298,7 @@ class Publisher:
 
 
 def _tombstone_headers(commit_ts: int) -> Headers:
-    """What a tombstone cannot say (MISSION S2-48)."""
+    """The commit_ts of a tombstone, which has no value (MISSION S2-48)."""
     return [("tidb_commit_ts", str(commit_ts).encode())]
 
 

@@ -1,4 +1,4 @@
-"""How a feed reaches Kafka: librdkafka's settings, and its errors as Binlake's."""
+"""A feed's access to Kafka: librdkafka's settings, and its errors as Binlake's."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from binlake.errors import BinlakeError, Fenced, Permanent, Transient
 
 TIMEOUT_S = 30.0
 _SHOWN = 200
-"""Bytes of a key that an error shows."""
+"""Bytes of a key that are shown in errors."""
 _ANSWER_S = 10.0
-"""In which a broker answers, or does not."""
+"""The time in which a broker must answer."""
 _FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE)
 _REFUSED = (
@@ -30,7 +30,7 @@ _REFUSED = (
 
 
 def error_of(error: KafkaException, where: Mapping[str, object]) -> BinlakeError:
-    """What Kafka says as one of Binlake's errors: Fenced, Permanent or Transient."""
+    """Kafka's error as one of Binlake's: Fenced, Permanent or Transient."""
     problem: KafkaError = error.args[0]
     words = f"Kafka: {problem.str()}"
     if problem.code() in _FENCED:
@@ -54,8 +54,8 @@ def require_brokers(kafka: Kafka) -> None:
     try:
         AdminClient(client_settings(kafka) | {"error_cb": problems.append}).list_topics(timeout=_ANSWER_S)
     except KafkaException as error:
-        found = [error_of(KafkaException(problem), where) for problem in problems]
-        raise next((one for one in found if isinstance(one, Permanent)), error_of(error, where)) from None
+        errors = [error_of(KafkaException(problem), where) for problem in problems]
+        raise next((each for each in errors if isinstance(each, Permanent)), error_of(error, where)) from None
 
 
 def client_settings(kafka: Kafka) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
         "bootstrap.servers": ",".join(kafka.brokers),
         "client.id": kafka.client_id or "binlake",
         "socket.timeout.ms": int(TIMEOUT_S * 1000),
-        # Errors come by calls; librdkafka's own lines would be prose in our log.
+        # Errors come by calls; librdkafka's own lines would be unstructured text in our log.
         "log_level": 0,
     }
     if kafka.sasl_mechanism:

@@ -1,4 +1,4 @@
-"""What encode seals of a feed's window for publish: what it made it from, and the schemas that the messages name."""
+"""The manifest that encode seals for publish: the input of a feed's window, and the schemas of its messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from binlake.window.sealing import seal, unseal
 
 @dataclass(frozen=True)
 class EncodeManifest(OfWindow):
-    """What encode sealed of the feed's window (lo, hi].
+    """Sealed by encode for the feed's window (lo, hi].
 
     `messages`: rows of `message`; `ddls`: DDL in it, of which a feed has no message; `digest`: of the messages;
     `schemas`: texts by fingerprint; `config`: `Feed.data_hash` of the section that it was encoded under; `tables`: of
@@ -45,4 +45,4 @@ class EncodeManifest(OfWindow):
         try:
             return cls(**raw)
         except TypeError as error:
-            raise DamagedManifest(f"the encode manifest lacks a value, or has another: {error}") from None
+            raise DamagedManifest(f"the encode manifest lacks a value, or has a wrong one: {error}") from None

@@ -1,8 +1,8 @@
 """Row changes as messages of a feed, in commit order: a pure function of `mutation`, the definitions and the options.
 
-Rule: one message a change, none folded away (S2-02). A change of the key is the deletion of the old one and the
-insertion of the new one (S2-48), unless the feed wants it raw. A row has the schema of its place in the window, never
-today's (hazards R-18).
+Rule: one message per change, none is merged (S2-02). A change of the key is the deletion of the old one and the
+insertion of the new one (S2-48), unless the feed wants it raw. A row has the schema at its commit_ts, never today's
+(hazards R-18).
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ MESSAGE_SCHEMA = pa.schema(
         (Message.VALUE, pa.binary()),
     ]
 )
-"""Columns of the lake's table `message` that encode makes; the other two say whose they are."""
+"""Columns of the lake's table `message` that encode computes; the other two identify feed and window."""
 ORDER = (Message.COMMIT_TS, Message.START_TS, Message.SEQ, Message.PART)
 _PLACE = ORDER[:3]
 _IMAGES = [Mutation.BEFORE, Mutation.AFTER]
 FIRST_PARTITION = 0
-"""As a hash: the remainder is 0 whatever a topic's size."""
+"""A hash whose remainder is 0 for any number of partitions."""
 
 
 def fingerprint(schema: str) -> str:
-    """What a schema's text is called in `message`: 32 hex digits."""
+    """The name of a schema's text in `message`: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(schema.encode())
 
 
@@ -74,10 +74,10 @@ class TableForm:
 class MessageEncoder:
     """Encodes the rows of one window."""
 
-    def __init__(self, definitions: WindowDefinitions, segments: Segments, topics: Topics, own: Format) -> None:
-        """`own`: the feed's format."""
+    def __init__(self, definitions: WindowDefinitions, segments: Segments, topics: Topics, format_: Format) -> None:
+        """`format_`: the feed's format."""
         self._definitions, self._segments = definitions, segments
-        self._topics, self._format = topics, own
+        self._topics, self._format = topics, format_
         self._starts = np.array(segments.starts, np.int64)
         self._forms: dict[tuple[str, str, int], TableForm] = {}
 
@@ -140,17 +140,17 @@ class MessageEncoder:
         columns = [rows.column(name) for name in _PLACE]
         columns += [pa.repeat(pa.scalar(part, pa.int32()), count), rows.column("db"), rows.column("table")]
         columns += [pa.repeat(changes.op, count), pa.repeat(form.topic, count), self._hashes(form, changes)]
-        columns += [_repeated(text, count) for text in form.schemas]
+        columns += [_repeat(text, count) for text in form.schemas]
         return pa.Table.from_arrays([*columns, *bodies], schema=MESSAGE_SCHEMA)
 
     def _hashes(self, form: TableForm, changes: Changes) -> Array:
-        """What the partition is chosen by: of index-value the same number for the same key of a table, ever."""
+        """The hashes that choose the partition: for index-value always the same number for the same key of a table."""
         count = len(changes)
         if self._format.one_partition:
             return pa.repeat(pa.scalar(FIRST_PARTITION, pa.int64()), count)
         if form.partition == "ts":
             return changes.commit_ts
-        # A row without a key has no number of its own: its table's keeps it in order.
+        # A row without a key uses its table's number, which keeps it in order.
         key = changes.last(form.key).values() if form.partition == "index-value" else ()
         columns = [pa.repeat(f"{form.table.db}.{form.table.name}", count), *key]
         own = pa.table(columns, [str(number) for number in range(len(columns))])
@@ -161,10 +161,10 @@ def _kinds(
     rows: pa.RecordBatch, numbers: Ints, table: TableDef, splits_moves: bool
 ) -> Iterator[tuple[Changes, int, Ints]]:
     """The changes of each kind among the rows of those numbers, their part of a change, and their numbers."""
-    own = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
-    maps, others = {side: ImageMaps(own.column(side)) for side in _IMAGES}, own.drop_columns(_IMAGES)
-    ops = np.asarray(own.column(Mutation.OP))
-    moved = np.asarray(pc.is_valid(own.column(Mutation.NEW_KEY))) & splits_moves
+    selected = rows if len(numbers) == rows.num_rows else rows.take(pa.array(numbers))
+    maps, others = {side: ImageMaps(selected.column(side)) for side in _IMAGES}, selected.drop_columns(_IMAGES)
+    ops = np.asarray(selected.column(Mutation.OP))
+    moved = np.asarray(pc.is_valid(selected.column(Mutation.NEW_KEY))) & splits_moves
     kinds = (
         (DELETE, 0, (ops == "delete") | moved),
         (INSERT, 1, (ops == "insert") | moved),
@@ -181,5 +181,5 @@ def _is_sorted(order: Ints) -> bool:
     return bool((np.diff(order) == 1).all())
 
 
-def _repeated(text: str | None, count: int) -> Array:
+def _repeat(text: str | None, count: int) -> Array:
     return pa.nulls(count, pa.string()) if text is None else pa.repeat(fingerprint(text), count)

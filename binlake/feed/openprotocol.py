@@ -16,8 +16,8 @@ from binlake.feed.formats import DELETE, UPDATE, Bodies, Changes, Event, RowForm
 from binlake.feed.jsontext import (
     as_binary,
     base64_text,
-    escaped,
-    escaped_go_quoted,
+    escape_go_quoted,
+    escape_texts,
     json_bytes,
     number_parts,
     object_parts,
@@ -54,7 +54,7 @@ class OpenProtocolFormat(RowFormat):
         key: list[Part] = [b'{"ts":', *number_parts(changes.commit_ts), b',"scm":', json_bytes(table.db)]
         key += [b',"tbl":', json_bytes(table.name), b',"t":%d}' % ROW]
         value = object_parts(members)
-        return Bodies(_framed(join_parts(key), VERSION), _framed(join_parts(value)))
+        return Bodies(_frame_values(join_parts(key), VERSION), _frame_values(join_parts(value)))
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """To all partitions."""
@@ -67,10 +67,10 @@ class OpenProtocolFormat(RowFormat):
 
     def _row(self, changes: Changes, columns: tuple[ColumnInfo, ...], *, old: bool) -> list[Part]:
         images = changes.before(columns) if old else changes.after(columns)
-        shown = images_in_zone(columns, images, self._options.time_zone)
+        texts = images_in_zone(columns, images, self._options.time_zone)
         handle = {column.name for column in row_key(changes.table)}
         return object_parts(
-            (column.name, _column_parts(changes.table, column, column.name in handle, shown[column.name]))
+            (column.name, _column_parts(changes.table, column, column.name in handle, texts[column.name]))
             for column in sorted(columns, key=lambda column: column.name)
         )
 
@@ -110,14 +110,14 @@ def _value(column: ColumnInfo, texts: Array) -> list[Part]:
         case _ if column.tp in t.BLOBS:
             return string_parts(base64_text(bytes_of_hex(texts) if column.is_binary else as_binary(texts)))
         case _ if column.is_binary:
-            return string_parts(escaped_go_quoted(bytes_of_hex(texts)))
+            return string_parts(escape_go_quoted(bytes_of_hex(texts)))
         case _ if column.tp in t.STRINGS or column.tp == t.JSON:
-            return string_parts(escaped(texts))
+            return string_parts(escape_texts(texts))
         case _:
             return string_parts(as_binary(texts))
 
 
-def _framed(values: Array, before: bytes = b"") -> Array:
+def _frame_values(values: Array, before: bytes = b"") -> Array:
     lengths = np.asarray(pc.binary_length(values))
     return join_parts([before, fixed_numbers(lengths, ">i8"), values])
 

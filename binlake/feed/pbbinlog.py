@@ -23,7 +23,7 @@ from binlake.feed.bytecolumns import (
     bytes_of_hex,
     fixed_numbers,
     join_parts,
-    spread,
+    scatter,
     starts_of,
     varints,
 )
@@ -35,9 +35,9 @@ from binlake.feed.protobuf import (
     ends_of_runs,
     field,
     join_runs,
+    join_transactions,
     lengths_of,
     tag,
-    whole_transactions,
 )
 from binlake.feed.values import images_in_zone, member_numbers
 from binlake.rows.codec import datum as d
@@ -68,11 +68,11 @@ class PbBinlogFormat(RowFormat):
         head = pb.Event(schema_name=table.db, table_name=table.name, tp=_KINDS[op]).SerializeToString()
         images = [changes.before(table.row_columns)] if op == UPDATE else []
         images.append(changes.last(table.row_columns))
-        shown = [images_in_zone(table.row_columns, image, self._options.time_zone) for image in images]
+        shown_images = [images_in_zone(table.row_columns, image, self._options.time_zone) for image in images]
         event: list[Part] = [head]
         for column in table.row_columns:
-            event += _column(column, [image[column.name] for image in shown])
-        return Bodies(pa.nulls(len(changes), pa.binary()), join_parts(field(1, _of_rows(event, len(changes)))))
+            event += _column(column, [image[column.name] for image in shown_images])
+        return Bodies(pa.nulls(len(changes), pa.binary()), join_parts(field(1, _repeat_for_rows(event, len(changes)))))
 
     def assemble(self, messages: pa.Table) -> pa.Table:
         """A message a transaction, in the place of its last row."""
@@ -82,7 +82,7 @@ class PbBinlogFormat(RowFormat):
         events = join_runs(messages.column(Message.VALUE).combine_chunks(), ends)
         head = tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT)
         binlogs = join_parts([head, varints(commits[ends].view(np.uint64)), *field(3, events)])
-        return whole_transactions(messages, ends, binlogs)
+        return join_transactions(messages, ends, binlogs)
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """A record of its own."""
@@ -99,7 +99,7 @@ def _text(ddl: LandedDdl) -> str:
     return f"use `{quoted}`; {sql};"
 
 
-def _of_rows(parts: list[Part], rows: int) -> Array:
+def _repeat_for_rows(parts: list[Part], rows: int) -> Array:
     """A table without columns has the same event for each row."""
     return join_parts(parts) if len(parts) > 1 else pa.repeat(pa.scalar(parts[0], pa.binary()), rows)
 
@@ -128,17 +128,17 @@ def _datums(column: ColumnInfo, texts: Array) -> tuple[list[Part], Ints]:
     lengths[valid] = lengths_of(datums)
     # Of a NULL one byte, which is nothing at the others.
     nils = binary_array(starts_of((~valid).astype(np.int64)), np.full(int((~valid).sum()), d.NIL, np.uint8))
-    return [spread(datums, valid), nils], lengths
+    return [scatter(datums, valid), nils], lengths
 
 
 def _datum(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case _ if column.tp in t.INTEGERS and column.unsigned:
-            return _unsigned(np.asarray(pc.cast(texts, pa.uint64())))
+            return _encode_unsigned(np.asarray(pc.cast(texts, pa.uint64())))
         case _ if column.tp in t.INTEGERS or column.tp == t.YEAR:
             return [bytes([d.VARINT]), varints(_zigzag(np.asarray(pc.cast(texts, pa.int64()))))]
         case t.ENUM | t.SET:
-            return _unsigned(np.asarray(member_numbers(column, texts)))
+            return _encode_unsigned(np.asarray(member_numbers(column, texts)))
         case t.FLOAT | t.DOUBLE:
             kind = pa.float32() if column.tp == t.FLOAT else pa.float64()
             return [bytes([d.FLOAT]), _comparable(np.asarray(pc.cast(texts, kind)).astype(np.float64))]
@@ -147,7 +147,7 @@ def _datum(column: ColumnInfo, texts: Array) -> list[Part]:
             return [bytes([d.COMPACT]), varints(_zigzag(lengths_of(values))), values]
 
 
-def _unsigned(values: Any) -> list[Part]:
+def _encode_unsigned(values: Any) -> list[Part]:
     return [bytes([d.UVARINT]), varints(values)]
 
 

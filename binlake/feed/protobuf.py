@@ -1,4 +1,4 @@
-"""Protobuf by columns: what the formats that write it have in common.
+"""Protobuf by columns, shared by the formats that write it.
 
 Rule: no Python object a value. A field's parts go to `join_parts`; runs of rows become one value each.
 """
@@ -21,7 +21,7 @@ TRANSACTION = "transaction"
 
 
 def tag(number: int, wire: int) -> bytes:
-    """What stands in front of a field."""
+    """The tag before a field."""
     return bytes([number << 3 | wire])
 
 
@@ -53,12 +53,12 @@ def join_runs(values: Array, ends: Ints) -> Array:
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), values), b"")
 
 
-def whole_transactions(messages: pa.Table, ends: Ints, values: Array) -> pa.Table:
-    """The messages at `ends`, each standing for its transaction, with `values`: of no table and without a key."""
-    own = {"db": "", "table": "", "op": TRANSACTION, "key": None}
-    # Without those that are replaced: to take them would copy all values.
-    kept = messages.drop_columns([*own, "value"]).take(pa.array(ends))
-    columns = {name: kept.column(name) for name in kept.column_names} | {"value": values}
-    for name, value in own.items():
-        columns[name] = pa.repeat(pa.scalar(value, messages.schema.field(name).type), len(kept))
+def join_transactions(messages: pa.Table, ends: Ints, values: Array) -> pa.Table:
+    """The messages at `ends`, each for its whole transaction, with `values`; without table and key."""
+    replaced = {"db": "", "table": "", "op": TRANSACTION, "key": None}
+    # Without the replaced columns: taking them would copy all values.
+    others = messages.drop_columns([*replaced, "value"]).take(pa.array(ends))
+    columns = {name: others.column(name) for name in others.column_names} | {"value": values}
+    for name, value in replaced.items():
+        columns[name] = pa.repeat(pa.scalar(value, messages.schema.field(name).type), len(others))
     return pa.table([columns[name] for name in messages.column_names], schema=messages.schema)

@@ -30,22 +30,22 @@ class SchemaRefused(Permanent):
 
 
 def header(schema_id: int) -> bytes:
-    """What stands before the body of a key or value: the magic byte and the id, four bytes big-endian."""
+    """The header of a key or value: the magic byte and the id, four bytes big-endian."""
     return MAGIC + schema_id.to_bytes(4, "big")
 
 
 class Registry:
-    """A client that asks once for each schema of a subject, and keeps the newest of each subject."""
+    """A client that asks once for each schema of a subject, and caches the newest of each subject."""
 
     def __init__(self, url: str) -> None:
-        """`?ca=`, `&cert=`, `&key=` behind an https URL are PEM files.
+        """`?ca=`, `&cert=`, `&key=` at the end of an https URL are PEM files.
 
         Raises ConfigError for a URL that is not http(s), has a bare `@` or `:`, or names files that cannot be read.
         """
-        parts = _split(url)
+        parts = _split_url(url)
         self.shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
-        context = _tls(parts) if parts.scheme == "https" else True
+        context = _tls_context(parts) if parts.scheme == "https" else True
         self._client = httpx.Client(
             base_url=self.shown, auth=user, verify=context, timeout=_TIMEOUT_S, trust_env=False,
             headers={"Accept": MEDIA_TYPE},
@@ -66,7 +66,7 @@ class Registry:
         self._ask("GET", "/")
 
     def id_of(self, subject: str, schema: str) -> int:
-        """The id of `schema` in `subject`, which is registered if it is not there yet.
+        """The id of `schema` in `subject`, which is registered if it is new.
 
         Raises SchemaRefused with the registry's words, Transient when it cannot be reached.
         """
@@ -112,10 +112,10 @@ class Registry:
             wait=wait_random_exponential(0.1, max=2),
             reraise=True,
         )
-        answer: httpx.Response = again(self._once, method, path, body)
+        answer: httpx.Response = again(self._send_once, method, path, body)
         return answer
 
-    def _once(self, method: str, path: str, body: dict[str, str] | None) -> httpx.Response:
+    def _send_once(self, method: str, path: str, body: dict[str, str] | None) -> httpx.Response:
         where = {"registry": self.shown, "path": path}
         try:
             answer = self._client.request(
@@ -128,7 +128,7 @@ class Registry:
         if answer.is_success:
             return answer
         where["status"] = str(answer.status_code)
-        words = _words(answer)
+        words = _message_of(answer)
         if answer.status_code in _CLIENT_ERRORS and answer.status_code not in _BUSY:
             if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
                 raise Permanent(f"the schema registry refuses access: {words}", where=where,
@@ -141,7 +141,7 @@ class Registry:
         raise Transient(f"the schema registry failed: {words}", where=where)
 
 
-def _words(answer: httpx.Response) -> str:
+def _message_of(answer: httpx.Response) -> str:
     """The registry's own message."""
     try:
         return str(answer.json()["message"])
@@ -149,7 +149,7 @@ def _words(answer: httpx.Response) -> str:
         return answer.text[:500] or answer.reason_phrase
 
 
-def _split(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     parts = urlsplit(url)
     credentials, _, host = parts.netloc.rpartition("@")
     if parts.scheme not in ("http", "https") or not host:
@@ -163,7 +163,7 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _tls(parts: SplitResult) -> ssl.SSLContext:
+def _tls_context(parts: SplitResult) -> ssl.SSLContext:
     files = dict(parse_qsl(parts.query))
     unknown = sorted(set(files) - set(_FILES))
     if unknown:

@@ -81,7 +81,7 @@ class SchemaIds:
         return self._headers[name]
 
     def _id_of(self, topic: str, part: str, schema: str) -> int:
-        subject, registry = subject_of(topic, part), self._opened()
+        subject, registry = subject_of(topic, part), self._open_registry()
         try:
             if self._may_register is not None:
                 found, newest = registry.find(subject, schema), registry.newest(subject)
@@ -98,7 +98,7 @@ class SchemaIds:
             where = {**error.where, "subject": subject}
             raise SchemaRefused(error.message, where=where, hint=error.hint) from None
 
-    def _opened(self) -> Registry:
+    def _open_registry(self) -> Registry:
         if self._registry is None:
             if not self._feed.schema_registry:
                 raise ConfigError(
@@ -122,5 +122,5 @@ def _encode_names(messages: pa.Table) -> Any:
 
 
 def _prepend_headers(headers: list[bytes], which: Any, bodies: Any) -> Any:
-    """Each body behind its header; NULL stays NULL."""
+    """Each body with its header in front; NULL stays NULL."""
     return pc.binary_join_element_wise(pa.array(headers, pa.binary()).take(which), bodies, b"")

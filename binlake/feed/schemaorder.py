@@ -1,7 +1,7 @@
 """The schemas of a feed's topics in the order in which the source had them, from the lake's history.
 
-Rule: what is sent again never makes an older schema the newest of its subject, by which consumers and compatibility
-rules would judge from then on (hazards R-31).
+Rule: sending a range again never makes an older schema the newest of its subject, which consumers and compatibility
+rules use from then on (hazards R-31).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class SchemaOrder:
     def may_follow(self, topic: str, part: str, schema: str, newest: str) -> bool:
         """True when the source had `newest` at `topic` before it had `schema`, and never since."""
         texts = self._texts(topic, part)
-        own = [number for number, text in enumerate(texts) if _same(text, schema)]
-        before = [number for number, text in enumerate(texts) if _same(text, newest)]
-        return bool(own and before) and max(before) < min(own)
+        numbers = [number for number, text in enumerate(texts) if _are_equal(text, schema)]
+        before = [number for number, text in enumerate(texts) if _are_equal(text, newest)]
+        return bool(numbers and before) and max(before) < min(numbers)
 
     def _texts(self, topic: str, part: str) -> list[str]:
-        own, (definitions, places) = format_of(self._feed.options), self._history
+        format_, (definitions, places) = format_of(self._feed.options), self._history
         texts = []
         for db, table in sorted(self._names):
             if not self._feed.tables.matches(db, table) or self._feed.topics.topic(db, table) != topic:
@@ -49,9 +49,9 @@ class SchemaOrder:
                 if definition is None:
                     continue
                 try:
-                    schemas = own.schemas(definition)
+                    schemas = format_.schemas(definition)
                 except ConfigError:
-                    # Then it had no schema, and sent nothing.
+                    # It had no schema then, so nothing was sent.
                     continue
                 texts.append((schemas.key if part == "key" else schemas.value) or "")
         return texts
@@ -77,6 +77,6 @@ class SchemaOrder:
         return LakePaths.of(self._replication)
 
 
-def _same(one: str, other: str) -> bool:
-    # A registry may show a schema otherwise than it was given.
-    return one == other or (bool(one) and bool(other) and json.loads(one) == json.loads(other))
+def _are_equal(first: str, second: str) -> bool:
+    # A registry may return a schema in another format.
+    return first == second or (bool(first) and bool(second) and json.loads(first) == json.loads(second))

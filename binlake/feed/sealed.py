@@ -1,7 +1,7 @@
-"""The messages that encode sealed, read back in their order and in parts of bounded size.
+"""Reads back the messages that encode sealed, in order and in parts of bounded size.
 
-Rule: no message leaves before the digest of its whole window is proven. A window that fits into one part is read once;
-a larger one is read for its digest and for where to cut it, then part by part from the same files.
+Rule: no message is returned before the digest of its whole window is verified. A window that fits into one part is read
+once; a larger one is read for its digest and the cuts, then part by part from the same files.
 """
 
 from __future__ import annotations
@@ -27,23 +27,27 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, message_table
 
 PART_BYTES = 16 << 20
-"""Bytes of keys and values of a part, about: what is in memory at once, a few times over."""
+"""Approximate bytes of keys and values of a part, of which a few are in memory at once."""
 _SAMPLE_BYTES = 64 << 10
-"""Of each batch a place is kept for so many bytes: enough to cut by."""
+"""One position per so many bytes of a batch is remembered: enough for cutting."""
 _BATCH_ROWS = 8192
 _ROW_BYTES = 100
-"""What a message takes beside key and value."""
+"""Bytes of a message besides key and value."""
 _PLACE = ORDER[:3]
 _REPEATED = (Message.DB, Message.TABLE, Message.OP, Message.TOPIC, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 
 
 def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | None) -> Iterator[pa.Table]:
-    """The messages of `manifest` behind `after`, in order; a change is never cut. Raises ImmutableWindow."""
+    """The messages of `manifest` after `after`, in order; a change is never cut. Raises ImmutableWindow."""
     data = open_dataset(open_table(paths.table(message_table(manifest.feed).name)), _REPEATED)
-    own = ds.field(Message.WINDOW) == manifest.window
+    condition = ds.field(Message.WINDOW) == manifest.window
     survey = _Survey()
     for batch in data.to_batches(
-        columns=MESSAGE.column_names(), filter=own, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1
+        columns=MESSAGE.column_names(),
+        filter=condition,
+        batch_size=_BATCH_ROWS,
+        batch_readahead=1,
+        fragment_readahead=1,
     ):
         survey.add(batch)
     if survey.digest() != manifest.digest:
@@ -52,14 +56,15 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
             where={"feed": manifest.feed, "window": manifest.window},
             hint="run encode of that window again",
         )
-    if survey.held == []:
+    if survey.batches == []:
         return
-    if survey.held is not None:
-        whole = pa.Table.from_batches(survey.held)
-        parts = iter([whole if after is None else whole.filter(_is_behind(after))])
+    if survey.batches is not None:
+        messages = pa.Table.from_batches(survey.batches)
+        parts = iter([messages if after is None else messages.filter(_where_after(after))])
     else:
         parts = (
-            data.to_table(columns=MESSAGE.column_names(), filter=own & where) for where in _ranges(survey.cuts(), after)
+            data.to_table(columns=MESSAGE.column_names(), filter=condition & where)
+            for where in _ranges(survey.cuts(), after)
         )
     for part in parts:
         if part.num_rows:
@@ -67,7 +72,7 @@ def read_sealed(paths: LakePaths, manifest: EncodeManifest, after: Position | No
 
 
 def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
-    """`messages` in parts of `most` rows, or one more: the deletion of a moved key goes with the row that follows."""
+    """`messages` in parts of `most` rows, or one more: the deletion of a moved key stays with the following row."""
     start, parts = 0, np.asarray(messages.column(Message.PART))
     while start < messages.num_rows:
         end = min(start + most, messages.num_rows)
@@ -77,15 +82,15 @@ def split_changes(messages: pa.Table, most: int) -> Iterator[pa.Table]:
 
 
 def last_position(messages: pa.Table) -> Position:
-    """Of the last of `messages`."""
+    """The position of the last of `messages`."""
     return Position(*(messages.column(name)[-1].as_py() for name in _PLACE))
 
 
 @dataclass
 class _Survey:
-    """What one pass over a window learns. `held`: its batches, as long as they fit into one part."""
+    """The results of one pass over a window. `batches`: its batches, as long as they fit into one part."""
 
-    held: list[pa.RecordBatch] | None = field(default_factory=list)
+    batches: list[pa.RecordBatch] | None = field(default_factory=list)
     _folds: list[rowhash.Fold] = field(default_factory=list)
     _places: list[Ints] = field(default_factory=list)
     _weights: list[Ints] = field(default_factory=list)
@@ -100,15 +105,15 @@ class _Survey:
         self._weights.append(weights)
         self._bytes += int(weights.sum())
         if self._bytes > PART_BYTES:
-            self.held = None
-        if self.held is not None:
-            self.held.append(batch)
+            self.batches = None
+        if self.batches is not None:
+            self.batches.append(batch)
 
     def digest(self) -> str:
         return rowhash.digest_of(rowhash.merge_folds(self._folds))
 
     def cuts(self) -> list[Position]:
-        """The last place of each part but the last one."""
+        """The last position of each part except the last one."""
         places, weights = np.concatenate(self._places), np.concatenate(self._weights)
         order = order_of_places(places)
         parts = np.cumsum(weights[order]) // PART_BYTES
@@ -117,7 +122,7 @@ class _Survey:
 
 
 def _sample(batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Some places of the batch in their order, and the bytes from each one's predecessor up to it."""
+    """Some positions of the batch in order, and the bytes from each one's predecessor up to it."""
     places = places_of_rows(batch, _PLACE)
     order = order_of_places(places)
     ends = np.cumsum(_sizes(batch)[order])
@@ -133,15 +138,15 @@ def _sizes(batch: pa.RecordBatch) -> Ints:
 
 
 def _ranges(cuts: list[Position], after: Position | None) -> Iterator[ds.Expression]:
-    """The places between each two cuts, of those behind `after`."""
+    """Conditions for the ranges between cuts, after `after`."""
     lows = [after, *(cut for cut in cuts if after is None or cut > after)]
     for low, high in zip(lows, [*lows[1:], None], strict=True):
-        where = ds.scalar(True) if low is None else _is_behind(low)
-        yield where if high is None else where & ~_is_behind(high)
+        where = ds.scalar(True) if low is None else _where_after(low)
+        yield where if high is None else where & ~_where_after(high)
 
 
-def _is_behind(place: Position) -> ds.Expression:
-    """Of a message, that it comes after `place` in the order of changes."""
+def _where_after(place: Position) -> ds.Expression:
+    """The condition that a message comes after `place` in the order of changes."""
     commit_ts, start_ts, seq = (ds.field(name) for name in _PLACE)
     in_start = (start_ts > place.start_ts) | ((start_ts == place.start_ts) & (seq > place.seq))
     return (commit_ts > place.commit_ts) | ((commit_ts == place.commit_ts) & in_start)

@@ -1,4 +1,4 @@
-"""What publish has sent, counted as it sends: messages, bytes, and the topics that they went to."""
+"""Counts what publish sends: messages, bytes, and their topics."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pyarrow.compute as pc
 from binlake.base.lakecolumns import Message
 
 MOST_TOPICS = 200
-"""Topics that a result names; of a window that went to more, none: XCom and events are for small things."""
+"""The most topics that a result names; with more it names none, as XCom and events must stay small."""
 
 
 @dataclass
 class Sent:
-    """Messages, and bytes of their keys and values with what stands before them."""
+    """Messages, and the bytes of their keys and values with headers."""
 
     messages: int = 0
     bytes: int = 0
     topics: set[str] = field(default_factory=set)
 
     def add(self, messages: pa.Table) -> None:
-        """Count `messages` as they were sent."""
+        """Count `messages`."""
         self.messages += messages.num_rows
         self.bytes += sum(_length(messages.column(name)) for name in (Message.KEY, Message.VALUE))
         self.topics.update(pc.unique(messages.column(Message.TOPIC)).to_pylist())
 
     def include(self, other: Sent) -> None:
-        """What was sent of another window."""
+        """Add the counts of another window."""
         self.messages, self.bytes = self.messages + other.messages, self.bytes + other.bytes
         self.topics |= other.topics
 

@@ -1,7 +1,7 @@
-"""Where the messages of a feed go: what publish asks of Kafka, and of every other sink.
+"""The interface of a feed's sink, for publish: Kafka and every other sink.
 
-Rule: a sink takes messages and the position that they reach as one; what it says when it is opened decides where the
-feed goes on.
+Rule: a sink stores messages and the position that they reach as one; the position that it returns when it is opened
+decides where the feed continues.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from binlake.feed.position import Position
 
 
 class Sink(Protocol):
-    """The one writer of a feed, once it is opened. `position`: of the last change that is there; None at first."""
+    """The one writer of a feed, once it is opened. `position`: the last stored change; None at first."""
 
     position: Position | None
 
     def publish(self, messages: pa.Table, position: Position) -> None:
         """Write `messages` (columns of MESSAGE_SCHEMA, keys and values as consumers get them) in their order.
 
-        Their feed is at `position` then. Raises Permanent, Fenced, Transient; a sink that has failed is to be opened
-        again.
+        The feed is at `position` afterwards. Raises Permanent, Fenced, Transient; a sink that has failed must be
+        opened again.
         """
 
 
 def writer_name(feed: Feed, replication: str, life: int = 0) -> str:
-    """What a feed is called among all that share its sink; `life`: feeds of its name that were removed before."""
+    """The name of a feed among all that share its sink; `life`: how many feeds of its name were removed before."""
     return f"{replication}.{feed.name}" + (f".{life}" if life else "")
 
 
@@ -44,7 +44,7 @@ def open_sink(feed: Feed, replication: str, life: int = 0) -> AbstractContextMan
 
 
 def forget_position(feed: Feed, replication: str, life: int = 0) -> None:
-    """Take away what the sink records of how far the feed is, and stop whoever writes it. Raises as `open_sink`."""
+    """Delete the feed's position at the sink, and stop a present writer. Raises as `open_sink`."""
     if feed.sink.kafka is not None:
         require_brokers(feed.sink.kafka)
         with Publisher(feed.sink.kafka, writer_name(feed, replication, life), transactions=feed.transactions) as out:

@@ -18,9 +18,9 @@ from binlake.feed.bytecolumns import (
     Array,
     Part,
     bytes_of_hex,
-    each_distinct,
     fixed_numbers,
     join_parts,
+    map_distinct,
     varints,
 )
 from binlake.feed.formats import DELETE, INSERT, UPDATE, Bodies, Changes, Event, RowFormat
@@ -31,9 +31,9 @@ from binlake.feed.protobuf import (
     ends_of_runs,
     field,
     join_runs,
+    join_transactions,
     number_field,
     tag,
-    whole_transactions,
 )
 from binlake.feed.values import images_in_zone, member_numbers
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -80,7 +80,7 @@ class SlaveBinlogFormat(RowFormat):
         binlogs = join_parts(
             [tag(1, VARINT) + bytes([pb.DML]) + tag(2, VARINT), stamps, *field(3, join_runs(tables, last))]
         )
-        return whole_transactions(messages, transaction, binlogs)
+        return join_transactions(messages, transaction, binlogs)
 
     def ddl_event(self, ddl: LandedDdl, /) -> Event | None:
         """A message of its own, in the one partition."""
@@ -131,7 +131,7 @@ def _value(column: ColumnInfo, texts: Array) -> list[Part]:
             return field(5, as_binary(texts))
         case t.YEAR:
             # As the drainer prints it: a number.
-            return field(6, each_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
+            return field(6, map_distinct(texts, lambda text: b"%d" % int(text), pa.binary()))
         case _ if column.is_binary:
             return field(5, bytes_of_hex(texts))
         case _:

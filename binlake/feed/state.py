@@ -1,8 +1,8 @@
 """The state of a feed, as TiCDC names them: the last event of stage `feed` of its sink in the window log decides.
 
 `normal`; `stopped`: paused by a person; `error`: encode or publish met a Permanent error; `finished`: it reached its
-target-ts; `removed`. Rule: only a feed that is normal works, and none of these events stops anything else (MISSION
-S2-39). A feed that was removed leaves nothing to a new one of its name: each has a number, its `life`.
+target-ts; `removed`. Rule: only a feed in state normal runs, and none of these events stops anything else (MISSION
+S2-39). A new feed with the name of a removed one starts from scratch: each has a number, its `life`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STAGE = "feed"
 """The stage of these events; their state is the feed's."""
 State = Literal["normal", "stopped", "error", "finished", "removed"]
 _SHOWN = ("table", "subject", "commit_ts")
-"""Of where an error was, what a line about the feed says."""
+"""The parts of an error's location that are shown in one line."""
 _SAME_MS = 8
-"""Events that may have the same millisecond: their numbers tell which one is last."""
+"""Events with possibly equal milliseconds: their numbers show which is last."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class FeedError:
 
     def __str__(self) -> str:
         """For people: `publish: SchemaRefused: the text [table=shop.item] Hint: what to do`."""
-        shown = {key: value for key, value in self.where.items() if key in _SHOWN} or self.where
-        place = " ".join(f"{key}={value}" for key, value in shown.items())
+        details = {key: value for key, value in self.where.items() if key in _SHOWN} or self.where
+        place = " ".join(f"{key}={value}" for key, value in details.items())
         parts = [f"{self.stage}: {self.error}: {self.text}", f"[{place}]" if place else ""]
         return " ".join(part for part in [*parts, f"Hint: {self.hint}" if self.hint else ""] if part)
 
 
 @dataclass(frozen=True)
 class FeedState:
-    """The state of a feed since `since_ms` (Unix ms; 0 = ever), and why, where a person said so.
+    """The state of a feed since `since_ms` (Unix ms; 0 = always), and a person's reason, if any.
 
     `number` counts its events; `life` the feeds of this name that were removed, `life_ms` when the last of them was.
     """
@@ -70,11 +70,11 @@ class FeedState:
 
     @property
     def works(self) -> bool:
-        """Its stages run."""
+        """True when its stages run."""
         return self.state in ("normal", "removed")
 
     def why_skipped(self, feed: str) -> str:
-        """Why its stages do nothing, in a line for people."""
+        """Why its stages do nothing, for people."""
         why = str(self.error) if self.error is not None else self.reason
         done = "" if self.state == "finished" else f"; `binlake changefeed resume -c {feed}` lets it continue"
         return f"the feed is in state {self.state}{f': {why}' if why else ''}{done}"
@@ -82,7 +82,7 @@ class FeedState:
 
 @dataclass(frozen=True)
 class FeedProgress:
-    """How far a feed is, in commit_ts: `checkpoint` all before it is published; None where nothing began."""
+    """The progress of a feed, in commit_ts: everything up to `checkpoint` is published; None before the begin."""
 
     checkpoint: int | None
     encoded: int | None
@@ -103,17 +103,17 @@ def read_state(windows: WindowLog, feed: str) -> FeedState:
 
 
 def read_progress(windows: WindowLog, feed: str, start_ts: int | None = None) -> FeedProgress:
-    """How far the feed is; `start_ts`: where it begins by its section."""
+    """The progress of the feed; `start_ts`: where it begins by its section."""
     if not windows.exists():
         return FeedProgress(start_ts, None, None)
     state = read_state(windows, feed)
-    encoded, checkpoint = (reached_by_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
+    encoded, checkpoint = (greatest_hi_of_feed(windows, stage, feed, state) for stage in ("encode", "publish"))
     return FeedProgress(start_ts if checkpoint is None else checkpoint, encoded, windows.landed_ts())
 
 
-def reached_by_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
+def greatest_hi_of_feed(windows: WindowLog, stage: str, feed: str, state: FeedState) -> int | None:
     """The greatest hi that `stage` of the feed in `state` ended with; None when it never did, in its present life."""
-    return windows.reached(stage, feed_sink(feed), since_ms=state.life_ms)
+    return windows.greatest_hi(stage, feed_sink(feed), since_ms=state.life_ms)
 
 
 def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:
@@ -121,21 +121,21 @@ def require_in_lake(windows: WindowLog, feed: str, start_ts: int) -> None:
     landed = windows.landed_range() if windows.exists() else None
     if landed is not None and start_ts < landed[0]:
         raise LostRange(
-            "the lake does not hold what a feed is to begin with",
+            "the lake does not have the start of the feed",
             where={"feed": feed, "start_ts": start_ts, "earliest": landed[0]},
             hint=f"the earliest start-ts that is possible is {landed[0]}",
         )
 
 
 def stops_feed(error: BaseException) -> bool:
-    """A Permanent error does, which the next run would only meet again; to be fenced is another publisher's news."""
+    """True for a Permanent error, which the next run would meet again; being fenced is not the feed's failure."""
     return isinstance(error, Permanent) and not isinstance(error, Fenced)
 
 
 def record_feed_error(windows: WindowLog, feed: str, stage: str, error: BaseException, *, run_id: str) -> None:
-    """The feed is in state error from now on; nothing is recorded of an error that does not stop it.
+    """Set the feed's state to error; an error that does not stop it is not recorded.
 
-    As `record_failure`, it does not hide the error that it is about.
+    As `record_failure`, it never raises.
     """
     if not stops_feed(error):
         return
@@ -149,22 +149,22 @@ def record_feed_error(windows: WindowLog, feed: str, stage: str, error: BaseExce
 
 
 def record_pause(windows: WindowLog, feed: str, *, run_id: str = "", reason: str = "") -> FeedState:
-    """The feed is stopped until it is resumed."""
+    """Stop the feed until it is resumed."""
     return _record(windows, feed, "stopped", run_id, reason)
 
 
 def record_resume(windows: WindowLog, feed: str, *, run_id: str = "", reason: str = "") -> FeedState:
-    """The feed goes on behind its checkpoint."""
+    """Let the feed continue after its checkpoint."""
     return _record(windows, feed, "normal", run_id, reason)
 
 
 def record_finish(windows: WindowLog, feed: str, *, run_id: str = "") -> FeedState:
-    """The feed has published all up to its target-ts."""
+    """Record that the feed has published everything up to its target-ts."""
     return _record(windows, feed, "finished", run_id)
 
 
 def record_removal(windows: WindowLog, feed: str, *, run_id: str = "", reason: str = "") -> FeedState:
-    """The feed ends; one that is created with its name later begins anew."""
+    """Record the end of the feed; a later one with its name begins anew."""
     return _record(windows, feed, "removed", run_id, reason)
 
 
@@ -172,7 +172,7 @@ def _record(
     windows: WindowLog, feed: str, state: State, run_id: str, reason: str = "", detail: Mapping[str, Any] | None = None
 ) -> FeedState:
     if not windows.exists():
-        # An event would make a lake of its own, which plan would take for the one that was lost.
+        # An event would create a lake, which plan would mistake for a lost one.
         raise Permanent(
             "there is no lake yet, so the feed has no state to change",
             where={"feed": feed, "lake": windows.paths.root},

@@ -1,7 +1,7 @@
 """Upkeep of the feeds' tables: messages that are published and old go, small files are joined.
 
-Rule: what a feed has not published stays, however old it is, and whether its section is there or not; only a feed that
-was removed has nothing to send any more (hazards R-26).
+Rule: unpublished messages stay, however old they are, and even without the feed's section; only a removed feed has
+nothing to send any more (hazards R-26).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Message
-from binlake.feed.state import reached_by_feed, read_state
+from binlake.feed.state import greatest_hi_of_feed, read_state
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MESSAGE, WORKING_DAYS, message_table
@@ -29,7 +29,7 @@ _NOTE = CommitProperties(custom_metadata={"userMetadata": '{"stage": "maintain"}
 
 @dataclass(frozen=True)
 class Tidied:
-    """What was done to a feed's table: files `joined` into fewer, `dropped` files, `windows` whose rows were let go."""
+    """What was done to a feed's table: files `joined` into fewer, `dropped` files, `windows` with deleted rows."""
 
     joined: int = 0
     dropped: int = 0
@@ -39,37 +39,37 @@ class Tidied:
 def feeds_in_lake(paths: LakePaths, configured: Iterable[str]) -> list[str]:
     """The feeds that have a table, `configured` or not."""
     folder = paths.local / MESSAGE.name if paths.local is not None else None
-    there = {place.name for place in folder.iterdir()} if folder is not None and folder.is_dir() else set()
-    names = sorted({*configured, *there})
+    tables = {place.name for place in folder.iterdir()} if folder is not None and folder.is_dir() else set()
+    names = sorted({*configured, *tables})
     return [name for name in names if DeltaTable.is_deltatable(paths.table(message_table(name).name))]
 
 
 def tidy_feed(paths: LakePaths, windows: WindowLog, feed: str, landed_ts: int) -> Tidied:
-    """Let go of what is published and old, join small files, delete those that left the table; safe beside publish.
+    """Delete old published messages, join small files, delete removed files; safe during publish.
 
     Raises LeaseHeld.
     """
     path = paths.table(message_table(feed).name)
     with lake_lock(paths, feed_lock(feed)):
         table = DeltaTable(path)
-        gone = expired_windows(table, windows, feed, landed_ts)
-        for start in range(0, len(gone), _AT_ONCE):
-            names = ", ".join(f"'{name}'" for name in gone[start : start + _AT_ONCE])
+        expired = expired_windows(table, windows, feed, landed_ts)
+        for start in range(0, len(expired), _AT_ONCE):
+            names = ", ".join(f"'{name}'" for name in expired[start : start + _AT_ONCE])
             table.delete(f"{Message.WINDOW} IN ({names})", commit_properties=_NOTE)
         joined = table.optimize.compact(commit_properties=_NOTE)["numFilesRemoved"]
         dropped = table.vacuum(retention_hours=24 * MESSAGE.kept_days, dry_run=False, full=False)
         table.create_checkpoint()
         table.cleanup_metadata()
-    return Tidied(int(joined), len(dropped), len(gone))
+    return Tidied(int(joined), len(dropped), len(expired))
 
 
 def expired_windows(table: DeltaTable, windows: WindowLog, feed: str, landed_ts: int) -> list[str]:
-    """The windows in a feed's table that need no rows any more, WORKING_DAYS behind the landed ts."""
+    """The windows in a feed's table whose rows are no longer needed, WORKING_DAYS before the landed ts."""
     state = read_state(windows, feed)
-    published = reached_by_feed(windows, "publish", feed, state)
+    published = greatest_hi_of_feed(windows, "publish", feed, state)
     end = tso.compose(max(tso.physical(landed_ts) - WORKING_DAYS * _DAY_MS, 0))
     if state.state != "removed":
         end = min(end, published or 0)
     adds = pa.table(table.get_add_actions(flatten=True))
-    found = set(adds.column(f"partition.{Message.WINDOW}").to_pylist()) if adds.num_rows else set()
-    return sorted(name for name in found if int(name.partition("-")[2]) <= end)
+    windows_in_table = set(adds.column(f"partition.{Message.WINDOW}").to_pylist()) if adds.num_rows else set()
+    return sorted(name for name in windows_in_table if int(name.partition("-")[2]) <= end)

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, each_distinct
+from binlake.feed.bytecolumns import Array, map_distinct
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 
@@ -22,8 +22,8 @@ def texts_in_zone(column: ColumnInfo, texts: Array, zone: str) -> Array:
     zero = pc.starts_with(texts, "0000-00-00")
     real = pc.if_else(zero, pa.scalar(None, pa.string()), texts)
     moments = pc.assume_timezone(pc.cast(real, pa.timestamp("us")), "UTC").cast(pa.timestamp("us", zone))
-    shown = pc.cast(pc.local_timestamp(moments), pa.string())
-    return pc.coalesce(pc.utf8_slice_codeunits(shown, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
+    local = pc.cast(pc.local_timestamp(moments), pa.string())
+    return pc.coalesce(pc.utf8_slice_codeunits(local, 0, _SECONDS + (column.fsp + 1 if column.fsp else 0)), texts)
 
 
 def images_in_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], zone: str) -> dict[str, Array]:
@@ -32,7 +32,7 @@ def images_in_zone(columns: Sequence[ColumnInfo], images: Mapping[str, Array], z
 
 
 def member_numbers(column: ColumnInfo, texts: Array) -> Array:
-    """Of an ENUM the place of its member, from 1, of a SET a bit for each member, as uint64; 0: none."""
+    """For an ENUM the number of its member, from 1, for a SET a bit per member, as uint64; 0: none."""
     places = {member: place for place, member in reversed(list(enumerate(column.elems)))}
 
     def number(text: str) -> int:
@@ -40,16 +40,16 @@ def member_numbers(column: ColumnInfo, texts: Array) -> Array:
             return places.get(text, -1) + 1
         return sum(1 << places[member] for member in text.split(",") if member in places)
 
-    return each_distinct(texts, number, pa.uint64())
+    return map_distinct(texts, number, pa.uint64())
 
 
 def bit_numbers(texts: Array) -> Array:
     """A BIT, which is hex, as uint64."""
-    return each_distinct(texts, lambda text: int(text, 16), pa.uint64())
+    return map_distinct(texts, lambda text: int(text, 16), pa.uint64())
 
 
 def plain_numbers(texts: Array) -> Array:
     """Texts of FLOAT and DOUBLE without an exponent."""
     if not pc.any(pc.match_substring(texts, "e")).as_py():
         return texts
-    return each_distinct(texts, lambda text: format(Decimal(text), "f"), pa.string())
+    return map_distinct(texts, lambda text: format(Decimal(text), "f"), pa.string())

@@ -1,11 +1,11 @@
-"""The windows of a feed that are encoded and not published, as encode sealed them; read by encode and by publish."""
+"""The encoded and unpublished windows of a feed, for encode and publish."""
 
 from __future__ import annotations
 
 from binlake.config.feed import Feed
 from binlake.errors import IncompleteWindow
 from binlake.feed.manifest import EncodeManifest
-from binlake.feed.state import FeedState, reached_by_feed
+from binlake.feed.state import FeedState, greatest_hi_of_feed
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import feed_sink
 
@@ -13,18 +13,18 @@ _HINT = "run encode first"
 
 
 def waiting_windows(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
-    """Those that end at or below `hi`, in order; of one that was encoded again, what was sealed last."""
+    """The windows that end at or below `hi`, in order; for one that was encoded again, the last seal."""
     sink = feed_sink(feed.name)
-    reached = reached_by_feed(windows, "publish", feed.name, state) or 0
+    reached = greatest_hi_of_feed(windows, "publish", feed.name, state) or 0
     events = windows.events(stage="encode", state="done", within=(reached, hi), sealed=True)
-    own = [event for event in events if event["sink"] == sink and event["at_ms"] > state.life_ms]
-    sealed = {(event["lo"], event["hi"]): event["manifest"] for event in own}
+    events_of_feed = [event for event in events if event["sink"] == sink and event["at_ms"] > state.life_ms]
+    sealed = {(event["lo"], event["hi"]): event["manifest"] for event in events_of_feed}
     return [EncodeManifest.from_json(text) for (_, end), text in sorted(sealed.items()) if reached < end <= hi]
 
 
 def windows_to_publish(windows: WindowLog, feed: Feed, state: FeedState, hi: int) -> list[EncodeManifest]:
     """The same, for publish. Raises IncompleteWindow where encode has to run before."""
-    hi, reached = feed.last_ts(hi), reached_by_feed(windows, "publish", feed.name, state)
+    hi, reached = feed.last_ts(hi), greatest_hi_of_feed(windows, "publish", feed.name, state)
     manifests = waiting_windows(windows, feed, state, hi)
     if not manifests and max(reached or 0, feed.first_ts or 0) < hi:
         raise IncompleteWindow("a feed's window is not encoded", where={"feed": feed.name}, hint=_HINT)

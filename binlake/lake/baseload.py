@@ -1,7 +1,7 @@
-"""The full load of a TiDB source in a lake: where it stands, and each range of a table that is read.
+"""The full load of a TiDB source in a lake: its progress, and each range of a table that has been read.
 
-A range is there whole or not at all: its row of `base_chunk` names the files with its transactions. The load itself is
-events of the table `window`, stage `base`: `started` with what it goes by, again behind each window, then `done`.
+A range is stored completely or not at all: its row of `base_chunk` names the files with its transactions. The load is
+recorded by events of the table `window`, stage `base`: `started` with its parameters, again after each window, `done`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FACTS = ("schema_version", "chunk_rows", "tables", "rows_estimated")
 class BaseLoad:
     """A load: its transactions have commit_ts in (`from_ts`, `base_ts`], and show the source as of `base_ts`.
 
-    `rows_estimated`, `tables`: what it had before it at its begin; `rows`: those read behind its last sealed window.
+    `rows_estimated`, `tables`: its estimate at the start; `rows`: those read up to its last sealed window.
     """
 
     from_ts: int
@@ -44,7 +44,7 @@ class BaseLoad:
 
     @classmethod
     def of(cls, event: EventRow) -> BaseLoad:
-        """That of an event of stage `base`. Raises DamagedManifest."""
+        """The load of an event of stage `base`. Raises DamagedManifest."""
         try:
             detail = json.loads(event["detail"])
             facts = {name: int(detail[name]) for name in _FACTS}
@@ -56,7 +56,7 @@ class BaseLoad:
 
     @property
     def text(self) -> str:
-        """How far it is, for people."""
+        """Its progress, for people."""
         share = f"{100 * self.rows // max(self.rows_estimated, self.rows, 1)} %"
         return f"full load as of {self.base_ts}: {self.rows:,} of about {self.rows_estimated:,} rows read ({share})"
 
@@ -65,7 +65,7 @@ class BaseLoad:
 class Chunk:
     """A range of a table, exclusive `low` to `high` (literals, "" = no bound), and the files with its transactions.
 
-    They have commit_ts from `first_ts` to `last_ts`, not each of which need be used.
+    They have commit_ts between `first_ts` and `last_ts`, not necessarily each of them.
     """
 
     table_id: int
@@ -83,7 +83,7 @@ class Chunk:
 
 
 class BaseTable:
-    """Reads and extends what a lake knows of its full load."""
+    """Reads and extends a lake's records of its full load."""
 
     def __init__(self, paths: LakePaths) -> None:
         self._chunks = ControlTable(paths.table(BASE_CHUNK.name), BASE_CHUNK)
@@ -95,7 +95,7 @@ class BaseTable:
         return None if event is None else BaseLoad.of(event)
 
     def record(self, load: BaseLoad, run_id: str, seconds: float = 0.0) -> None:
-        """How far `load` is, or that it is done; durable when it returns."""
+        """Record the progress of `load`, or that it is done; durable when it returns."""
         state = "done" if load.done else "started"
         detail = {name: getattr(load, name) for name in _FACTS}
         event = WindowEvent(STAGE, load.from_ts, load.base_ts, state, load.rows, seconds, run_id, detail=detail)
@@ -106,30 +106,30 @@ class BaseTable:
         self._chunks.clear()
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Note that `chunks` are read; durable when it returns."""
-        self._chunks.append([_row(chunk) for chunk in chunks])
+        """Record that `chunks` are read; durable when it returns."""
+        self._chunks.append([_chunk_to_row(chunk) for chunk in chunks])
 
     def chunks(self) -> list[Chunk]:
         """The ranges that are read, in the order of their commit_ts."""
-        return sorted(map(_chunk, self._chunks.rows()), key=lambda chunk: chunk.first_ts)
+        return sorted(map(_chunk_from_row, self._chunks.rows()), key=lambda chunk: chunk.first_ts)
 
     def rows_read(self) -> int:
         """Rows of the ranges that are read."""
         return sum(row[BaseChunk.ROWS] for row in self._chunks.rows((BaseChunk.ROWS,)))
 
     def describe(self, load: BaseLoad) -> str:
-        """How far `load` is, for people."""
+        """The progress of `load`, for people."""
         return replace(load, rows=self.rows_read()).text
 
 
-def _row(chunk: Chunk) -> dict[str, Any]:
+def _chunk_to_row(chunk: Chunk) -> dict[str, Any]:
     values = {name: getattr(chunk, name) for name in BASE_CHUNK.column_names() if hasattr(chunk, name)}
     fold = json.dumps([str(number) for number in asdict(chunk.fold).values()])
     parts = json.dumps([asdict(part) for part in chunk.parts])
     return {**values, BaseChunk.FOLD: fold, BaseChunk.PARTS: parts, BaseChunk.AT_MS: time.time_ns() // 1_000_000}
 
 
-def _chunk(row: dict[str, Any]) -> Chunk:
+def _chunk_from_row(row: dict[str, Any]) -> Chunk:
     fold = Fold(*map(int, json.loads(row[BaseChunk.FOLD])))
     parts = tuple(Part(**part) for part in json.loads(row[BaseChunk.PARTS]))
     plain = {name: value for name, value in row.items() if name != BaseChunk.AT_MS}

@@ -39,13 +39,13 @@ def arrow_type(column: ColumnInfo) -> pa.DataType:
     return _TYPES.get(column.tp, _text_type)(column)
 
 
-def _integer(column: ColumnInfo) -> pa.DataType:
+def _integer_type(column: ColumnInfo) -> pa.DataType:
     if column.tp == t.LONGLONG:
         return pa.decimal128(20, 0) if column.unsigned else pa.int64()
     return pa.int64() if column.unsigned and column.tp not in _SMALL else pa.int32()
 
 
-def _decimal(column: ColumnInfo) -> pa.DataType:
+def _decimal_type(column: ColumnInfo) -> pa.DataType:
     precision, scale = decimal_layout(column)
     return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else pa.string()
 
@@ -55,12 +55,12 @@ def _text_type(_column: ColumnInfo) -> pa.DataType:
 
 
 _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
-    **dict.fromkeys(t.INTEGERS, _integer),
+    **dict.fromkeys(t.INTEGERS, _integer_type),
     **dict.fromkeys(t.DATES, lambda _: pa.date32()),
     t.YEAR: lambda _: pa.int32(),
     t.FLOAT: lambda _: pa.float32(),
     t.DOUBLE: lambda _: pa.float64(),
-    t.NEWDECIMAL: _decimal,
+    t.NEWDECIMAL: _decimal_type,
     t.DATETIME: lambda _: pa.timestamp("us"),
     t.TIMESTAMP: lambda _: pa.timestamp("us", tz="UTC"),
 }
@@ -68,26 +68,26 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 
 def schema_of(table: TableDef) -> pa.Schema:
     """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
-    own = [
-        _own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
-        _own_field(
+    own_fields = [
+        _make_own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
+        _make_own_field(
             Mirror.ROWKEY,
             pa.string(),
             "JSON array of the identity's texts: primary key, unique key, else the whole row",
         ),
-        _own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
-        _own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
+        _make_own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
+        _make_own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
-    return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
+    return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own_fields])
 
 
 def delta_columns(table: TableDef) -> list[tuple[str, str]]:
-    """(name, type in Delta's words, such as `long`) of the mirror's columns."""
-    # Of a map there is the word alone, as OpenLineage's own Spark integration has it.
+    """(name, Delta's name of the type, such as `long`) of the mirror's columns."""
+    # A map is just `map`, as in OpenLineage's own Spark integration.
     return [(field.name, str(field.type.type)) for field in Schema.from_arrow(schema_of(table)).fields]
 
 
-def _own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+def _make_own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
     # delta-rs puts it where Spark's DESCRIBE finds it.
     return pa.field(name, kind, metadata={"comment": comment})
 
@@ -116,7 +116,7 @@ def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
 
 
 def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, str]]:
-    read = _reader(kind)
+    read = _parser_of(kind)
     values: list[Any] = []
     unfit: dict[int, str] = {}
     for place, text in enumerate(texts):
@@ -128,7 +128,7 @@ def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, st
     return pa.array(values, kind), unfit
 
 
-def _reader(kind: pa.DataType) -> Callable[[str], Any]:
+def _parser_of(kind: pa.DataType) -> Callable[[str], Any]:
     if pa.types.is_date(kind):
         return date.fromisoformat
     if pa.types.is_timestamp(kind):
@@ -145,8 +145,8 @@ def _reader(kind: pa.DataType) -> Callable[[str], Any]:
 
 def _parse_moment(text: str) -> datetime:
     # Python reads 3 or 6 digits of a second only.
-    whole, _, fraction = text.partition(".")
-    return datetime.fromisoformat(f"{whole}.{fraction:0<6}" if fraction else whole)
+    seconds, _, fraction = text.partition(".")
+    return datetime.fromisoformat(f"{seconds}.{fraction:0<6}" if fraction else seconds)
 
 
 def _parse_decimal(text: str, precision: int, scale: int) -> Decimal:
@@ -168,20 +168,20 @@ def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) 
     """Canonical texts of a mirror's `values`; `unfit` has the text of each row from `_text`, where there is one."""
     texts = None if any(unfit) else _cast(column, values)
     if texts is not None:
-        found: list[str | None] = texts.to_pylist()
-        return found
+        result: list[str | None] = texts.to_pylist()
+        return result
     show = _text_function(column, values.type)
     return [
-        kept if kept is not None else None if value is None else show(value)
-        for value, kept in zip(values.to_pylist(), unfit, strict=True)
+        text if text is not None else None if value is None else show(value)
+        for value, text in zip(values.to_pylist(), unfit, strict=True)
     ]
 
 
 def _cast(column: ColumnInfo, values: pa.Array) -> pa.Array | None:
-    """The texts of types that Arrow itself writes as they must be, without an object per value; else None."""
+    """The texts, for types that Arrow itself formats correctly, without an object per value; else None."""
     kind = values.type
     if pa.types.is_timestamp(kind):
-        # What is in UTC is shown so; six digits are cut to those of the column.
+        # UTC values are shown in UTC; six digits are cut to those of the column.
         texts = pc.cast(pc.cast(values, pa.timestamp("us")), pa.string())
         return pc.utf8_slice_codeunits(texts, 0, 19 + (column.fsp + 1 if column.fsp else 0))
     # Smaller decimals than 0.000001 get an exponent.
@@ -205,9 +205,9 @@ def _text_function(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str
 
 
 def _moment_text(value: datetime, fsp: int) -> str:
-    whole = value.strftime("%m-%d %H:%M:%S")
+    text = value.strftime("%m-%d %H:%M:%S")
     fraction = f".{value.microsecond:06d}"[: fsp + 1] if fsp else ""
-    return f"{value.year:04d}-{whole}{fraction}"
+    return f"{value.year:04d}-{text}{fraction}"
 
 
 @lru_cache(maxsize=4096)

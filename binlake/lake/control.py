@@ -2,7 +2,7 @@
 
 Spark may read these tables but never writes them: one writing engine per table (hazards R-41). Appends do not conflict;
 a process that needs exclusion holds the lake's lock. The cost of an append and of a read by range does not grow with
-the history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and by few rows.
+the history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and small row group.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ log = structlog.get_logger(__name__)
 COMPACT_EVERY = 64
 """Versions between two compactions; each makes a checkpoint, so that a reader replays fewer commits than this."""
 FILE_BYTES = 4 << 20
-"""A file of this size is full: compaction leaves it alone, else each one would write the whole history again."""
+"""A file of this size is full: compaction leaves it alone, so that it does not rewrite the whole history each time."""
 GROUP_ROWS = 1024
-"""Rows with statistics of their own inside a file: what a read of one window decodes."""
+"""Rows of a group with its own statistics inside a file: what a read of one window decodes."""
 
 _WRITER = WriterProperties(max_row_group_size=GROUP_ROWS, compression="ZSTD")
 
@@ -51,7 +51,7 @@ class ControlTable:
             self._write(rows, "append")
 
     def replace(self, rows: Sequence[Row]) -> None:
-        """Make `rows` the whole table in one commit; caller excludes other writers."""
+        """Replace all rows by `rows` in one commit; the caller excludes other writers."""
         self._write(rows, "overwrite")
 
     def rows(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ class ControlTable:
         if table is None:
             return {"joined": 0, "dropped": 0}
         joined = self._compact(table)
-        # Lite: by the log. A listing would take the files of a writer that has not committed yet for garbage.
+        # Lite: by the log. A listing would treat the files of a writer that has not committed yet as garbage.
         dropped = table.vacuum(retention_hours=24 * self._definition.kept_days, dry_run=False, full=False)
         table.create_checkpoint()
         table.cleanup_metadata()
@@ -136,8 +136,8 @@ class ControlTable:
             table = self._open()
             write_deltalake(
                 self.path if table is None else table,
-                # The comments of a table that is there may be those of an older version: delta-rs refuses others.
-                data if table is None else data.cast(_plain(self.schema)),
+                # An existing table may have comments of an older version: delta-rs refuses different ones.
+                data if table is None else data.cast(_without_comments(self.schema)),
                 mode=mode,
                 partition_by=list(self._definition.partitioned_by) or None,
                 description=self._definition.comment if table is None else None,
@@ -151,13 +151,13 @@ class ControlTable:
         try:
             metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER)
         except CommitFailedError as error:
-            # Another process joined the same files first; the rows are where they were.
+            # Another process joined the same files first; the rows have not changed.
             log.info("compaction_left_to_another_process", table=self.path, reason=str(error))
             return 0
         return int(metrics["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
-        """The table at its newest version; what this process replayed before is kept."""
+        """The table at its newest version; the log replayed so far is cached."""
         try:
             return open_table(self.path)
         except TableNotFoundError:
@@ -169,6 +169,6 @@ def _first_rows(rows: pa.Table, by: str, count: int) -> pa.Table:
     return rows.sort_by([(by, "descending")]).slice(0, count)
 
 
-def _plain(schema: pa.Schema) -> pa.Schema:
+def _without_comments(schema: pa.Schema) -> pa.Schema:
     """`schema` without the comments of its columns."""
     return pa.schema([pa.field(kind.name, kind.type) for kind in schema])

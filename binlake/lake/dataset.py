@@ -1,8 +1,8 @@
 """A Delta table as an Arrow dataset, read without Python in Arrow's own threads.
 
-delta-rs lends Arrow a file system written in Python. Arrow still closes files in its threads when the interpreter ends,
-and a thread that asks a dying interpreter for its lock aborts the process (measured: 9 of 12 short programs, after they
-had done their work). On a local disk Arrow's own file system does the same without Python.
+delta-rs gives Arrow a file system written in Python. Arrow still closes files in its threads when the interpreter
+exits, and a thread that then requests the interpreter's lock aborts the process (measured: 9 of 12 short programs,
+after they had done their work). On a local disk Arrow's own file system does the same without Python.
 """
 
 from __future__ import annotations

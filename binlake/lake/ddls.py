@@ -27,9 +27,9 @@ _PLAIN = (
 def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
     """The DDL with lo < commit_ts <= hi in the order in which targets get them, skipped ones included.
 
-    That is the order of commits, but for a DDL that rows ran ahead of. Raises SchemaError.
+    That is the order of commits, except for a DDL that rows ran ahead of. Raises SchemaError.
 
-    `touching`: those alone that touch this (db, table) of the target, in any case of letters.
+    `touching`: only those that touch this (db, table) of the target, case-insensitive.
     """
     if hi <= lo:
         return []
@@ -39,27 +39,27 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
         return []
     where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
     if touching is not None:
-        where &= ds.field(Ddl.COMMIT_TS).isin(_touching(data, where, fold_name(".".join(touching))))
+        where &= ds.field(Ddl.COMMIT_TS).isin(_find_touching(data, where, fold_name(".".join(touching))))
     columns = [*_PLAIN, Ddl.BEFORE, Ddl.AFTER]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
     rows.sort(key=lambda row: (row[Ddl.SINCE], row[Ddl.COMMIT_TS], row[Ddl.SEGMENT], row[Ddl.SCHEMA_VERSION]))
-    return [_ddl(row) for row in rows]
+    return [_row_to_ddl(row) for row in rows]
 
 
 def last_ddls(paths: LakePaths, tables: Collection[tuple[str, str]], upto: int) -> dict[tuple[str, str], int]:
-    """The commit_ts of the last DDL at or below `upto` that touches each of `tables` (the target's), where one does."""
+    """The commit_ts of the last DDL at or below `upto` that touches each of `tables` (the target's), if any."""
     try:
         data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return {}
     names = {fold_name(".".join(table)): table for table in tables}
-    found: dict[tuple[str, str], int] = {}
+    last: dict[tuple[str, str], int] = {}
     rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=ds.field(Ddl.COMMIT_TS) <= upto).to_pylist()
     for row in rows:
         for table in {names[name] for name in map(fold_name, row[Ddl.TABLES]) if name in names}:
-            found[table] = max(found.get(table, 0), row[Ddl.COMMIT_TS])
-    return found
+            last[table] = max(last.get(table, 0), row[Ddl.COMMIT_TS])
+    return last
 
 
 def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
@@ -74,7 +74,7 @@ def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, 
 
 
 def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
-    """The kind of the DDL that convert wrote for this segment: ddl, replaced or injected; empty where it is not known.
+    """The kind of the DDL that convert wrote for this segment: ddl, replaced or injected; empty if unknown.
 
     `window`: its name, `lo-hi`.
     """
@@ -93,7 +93,7 @@ def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
 
 @dataclass(frozen=True)
 class DdlLine:
-    """A DDL as a list shows it: its commit_ts (TSO), texts before and after routing, what was decided and why."""
+    """A DDL in a list: its commit_ts (TSO), texts before and after routing, the decision and its reason."""
 
     commit_ts: int
     schema_version: int
@@ -107,7 +107,7 @@ class DdlLine:
 
 
 def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
-    """The last `count` DDL (those of the oldest's commit_ts all) with commit_ts <= `upto`, the newest first."""
+    """The last `count` DDL (all of the oldest commit_ts) with commit_ts <= `upto`, the newest first."""
     try:
         data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
@@ -121,11 +121,11 @@ def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[D
     return sorted((DdlLine(**row) for row in rows), key=lambda line: (-line.commit_ts, -line.schema_version))
 
 
-def _touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
+def _find_touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
     rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=where).to_pylist()
     return [row[Ddl.COMMIT_TS] for row in rows if name in (fold_name(touched) for touched in row[Ddl.TABLES])]
 
 
-def _ddl(row: dict[str, object]) -> LandedDdl:
+def _row_to_ddl(row: dict[str, object]) -> LandedDdl:
     before, after = Definitions.from_json(str(row[Ddl.BEFORE])), Definitions.from_json(str(row[Ddl.AFTER]))
     return LandedDdl(**{name: row[name] for name in _PLAIN}, before=before, after=after)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""What failed, as an event of the table `window`: stage, kind and class of the error, its text, the run (R-35).
+"""Failures as events of the table `window`: stage, kind and class of the error, its text, the run (R-35).
 
-Without it a lake whose every run fails looks like one that rests. An event has a stage of its own, `failure`, so that
-a query for the events of a stage gets those of windows only; the stage that failed is in its detail.
+Without them a lake whose runs all fail looks idle. The events have their own stage, `failure`, so that a query for the
+events of a stage returns those of windows only; the stage that failed is in their detail.
 
-Before there is a lake (a wrong address, a source that is down at the first run) the same is stored in a file beside its
-folder, `NAME.failures.jsonl`: a lake that a failure made would be mistaken for the one that was lost.
+Before the lake exists (a wrong address, a source that is down at the first run) failures are stored in a file next to
+its folder, `NAME.failures.jsonl`: a lake created by a failure would be mistaken for a lost one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FAILURE = "failure"
 """The stage of these events; their state is `failed`."""
 _LETTERS = 2000
 _EARLY = 50
-"""Failures kept of before there is a lake."""
+"""The most failures stored before the lake exists."""
 
 
 @dataclass(frozen=True)
 class Failure:
     """One failure: `stage` that failed, the error's `kind` (is a retry useful), class, text and hint; at Unix ms.
 
-    `sink`: the feed's whose stage it was; empty for the others.
+    `sink`: the feed, for a feed's stage; else empty.
     """
 
     stage: str
@@ -56,7 +56,7 @@ class Failure:
 
     @property
     def task(self) -> str:
-        """What failed, as its task is called: `finalize`, or of a feed `publish-NAME`."""
+        """The name of the task that failed: `finalize`, or for a feed `publish-NAME`."""
         return task_name(self.stage, self.sink)
 
     def __str__(self) -> str:
@@ -66,12 +66,12 @@ class Failure:
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Kind, class, text and hint of an error; one that is not ours is a fault of the program, or of what it uses."""
+    """Kind, class, text and hint of an error; one that is not ours is a bug of the program or its libraries."""
     if isinstance(error, BinlakeError):
         where = " ".join(f"{key}={value}" for key, value in error.where.items())
         return {"kind": error.kind, "error": type(error).__name__, "text": error.message[:_LETTERS],
                 "hint": error.hint[:_LETTERS], "where": where[:_LETTERS]}  # fmt: skip
-    lines = str(error).strip().splitlines() or ["it says nothing"]
+    lines = str(error).strip().splitlines() or ["no message"]
     return {"kind": "Fault", "error": type(error).__name__, "text": lines[0][:_LETTERS], "hint": "", "where": ""}
 
 
@@ -84,10 +84,10 @@ def record_failure(
     window: tuple[int, int] | None = None,
     sink: str = "",
 ) -> None:
-    """Record that `stage` (of `sink`) failed with `error` at the window (lo, hi], or (None) behind the last landed one.
+    """Record that `stage` (of `sink`) failed with `error` at the window (lo, hi], or (None) after the last landed one.
 
-    It never raises: what failed is reported by its own error, and where it cannot be recorded that is logged. A lake
-    that does not exist is not created.
+    It never raises: the failure has its own error, and if it cannot be recorded, that is logged. A missing lake is not
+    created.
     """
     try:
         if not windows.exists():
@@ -101,13 +101,13 @@ def record_failure(
 
 
 def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
-    """What failed in a run from `since_ms` (Unix ms) on, the last first; of the last `count` of all failures."""
-    found = last_failures(windows, count)
-    return [one for one in found if one.run_id == run_id and one.at_ms >= since_ms]
+    """The failures of a run from `since_ms` (Unix ms) on, the last first, among the last `count` of all failures."""
+    last = last_failures(windows, count)
+    return [failure for failure in last if failure.run_id == run_id and failure.at_ms >= since_ms]
 
 
 def last_failures(windows: WindowLog, count: int) -> list[Failure]:
-    """The last `count` failures of any run, the last first; those of before there was a lake while there is none."""
+    """The last `count` failures of any run, the last first; without a lake, those from the file next to it."""
     if windows.exists():
         return [Failure.of(event) for event in windows.last_events((FAILURE,), count)]
     return [Failure(**json.loads(line)) for line in reversed(_early_lines(windows))][:count]
@@ -129,12 +129,12 @@ def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: 
         log.warning("failure_not_recorded", stage=stage, failure=str(error), reason="there is no lake yet")
         return
     fields = {name: value for name, value in describe(error).items() if name != "where"}
-    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **fields)
-    lines = [*_early_lines(windows), json.dumps(asdict(one))][-_EARLY:]
+    failure = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, sink=sink, **fields)
+    lines = [*_early_lines(windows), json.dumps(asdict(failure))][-_EARLY:]
     file.parent.mkdir(parents=True, exist_ok=True)
-    whole = file.with_suffix(f".{os.getpid()}")
-    whole.write_text("\n".join(lines) + "\n")
-    whole.replace(file)
+    temporary = file.with_suffix(f".{os.getpid()}")
+    temporary.write_text("\n".join(lines) + "\n")
+    temporary.replace(file)
 
 
 def _current_position(windows: WindowLog) -> tuple[int, int]:

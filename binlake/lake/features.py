@@ -1,4 +1,4 @@
-"""Which Delta tables delta-rs commits to: those without the features of Delta that it does not write."""
+"""Which Delta tables delta-rs can commit to: those without Delta features that it does not write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
 
 _DATED_VERSIONS = "inCommitTimestamp"
-"""Tables that an older Binlake made have it."""
+"""Tables created by an older Binlake have it."""
 
 
 def can_delta_rs_commit(paths: LakePaths, table: LakeTable) -> bool:

@@ -17,10 +17,10 @@ log = structlog.get_logger(__name__)
 
 
 def forget(paths: LakePaths, node_id: str, status: NodeStatus | None, *, accept_loss: bool) -> str:
-    """Leave the pump `node_id` out of coming windows; what was done, in words. `status`: its registry entry, if any.
+    """Leave the pump `node_id` out of coming windows; returns a message. `status`: its registry entry, if any.
 
-    Raises Permanent for a pump that is unknown or not offline, ConfigError without `accept_loss`; that names
-    the range which is lost.
+    Raises Permanent for a pump that is unknown or not offline, ConfigError without `accept_loss`, naming the range that
+    would be lost.
     """
     with lake_lock(paths, BY_NAME["land"].lock):
         return _forget(paths, node_id, status, accept_loss)
@@ -28,11 +28,11 @@ def forget(paths: LakePaths, node_id: str, status: NodeStatus | None, *, accept_
 
 def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_loss: bool) -> str:
     members, windows = MemberTable(paths), WindowLog(paths)
-    known = members.known().get(node_id)
-    _check(node_id, known, status)
+    known = members.read_all().get(node_id)
+    _require_offline(node_id, known, status)
     landed = known.landed_ts if known else windows.landed_ts() or 0
-    seen = max(known.watermark if known else 0, status.max_commit_ts if status else 0)
-    reach = f"({landed}, {seen}]" if seen > landed else f"above {landed} (nothing newer is known of it)"
+    watermark = max(known.watermark if known else 0, status.max_commit_ts if status else 0)
+    reach = f"({landed}, {watermark}]" if watermark > landed else f"above {landed} (nothing newer is known about it)"
     if not accept_loss:
         raise ConfigError(
             f"the binlogs of {node_id} with commit_ts {reach} would be lost",
@@ -40,14 +40,14 @@ def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_lo
             hint="bring its disk back; or, when it is permanently lost, run this again with --accept-loss",
         )
     detail = {"pump": node_id, "lost": reach, "last_state": known.state if known else status and status.state}
-    windows.record(WindowEvent("forget", landed, max(landed, seen), "accepted-loss", detail=detail))
+    windows.record(WindowEvent("forget", landed, max(landed, watermark), "accepted-loss", detail=detail))
     uuid = known.store_uuid if known else ""
-    members.remember([RememberedMember(node_id, uuid, FORGOTTEN, seen, landed)])
+    members.remember([RememberedMember(node_id, uuid, FORGOTTEN, watermark, landed)])
     log.warning("pump_forgotten", pump=node_id, lost=reach)
     return f"{node_id} is forgotten; lost are its binlogs with commit_ts {reach}"
 
 
-def _check(node_id: str, known: RememberedMember | None, status: NodeStatus | None) -> None:
+def _require_offline(node_id: str, known: RememberedMember | None, status: NodeStatus | None) -> None:
     if status is None and (known is None or known.state == FORGOTTEN):
         raise Permanent("neither the registry nor this lake knows this pump", where={"pump": node_id})
     if status is not None and status.state != "offline":

@@ -1,6 +1,6 @@
-"""The next window, and what holds it back: asked by plan, which decides and records, and by a task that waits.
+"""The next window, and what blocks it: for plan, which decides and records, and for a task that waits.
 
-Asking changes nothing. The questions have an order: the TSO comes before the members (hazards R-05).
+Nothing is changed here. The order matters: the TSO is fetched before the members (hazards R-05).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def plan_next_window(
     *,
     stop_ts: int | None,
 ) -> Plan:
-    """What the next window of `replication` would be. Raises SourceUnavailable."""
+    """Plan the next window of `replication`. Raises SourceUnavailable."""
     # Before the members: a pump that joins later holds nothing at or below it.
     tso = clock.tso()
     members = gather_members(registry.pumps(), known.members, known.lo, probe)
@@ -56,14 +56,14 @@ def plan_next_window(
 
 
 def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
-    """What keeps plan from a window after `lo`, and as far as `stop_ts` if given; empty = nothing does.
+    """What keeps plan from a window after `lo`, up to `stop_ts` if set; empty = nothing.
 
     Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.
     """
     timeout_s, paths = replication.source.timeout_s, LakePaths.of(replication)
     with open_placement(replication.source) as placement:
         cluster = placement.pd.cluster_id()
-        known = LandedState(lo, MemberTable(paths).known(), WindowLog(paths).last_landed())
+        known = LandedState(lo, MemberTable(paths).read_all(), WindowLog(paths).last_landed())
         plan = plan_next_window(
             replication,
             known,

@@ -1,4 +1,4 @@
-"""Injections that came too late, or lie before the lake: nothing is left undone silently (DESIGN 3.11).
+"""Injections that came too late, or before the start of the lake: nothing is skipped silently (DESIGN 3.11).
 
 Each is an event of the table `window`, recorded once.
 """
@@ -25,7 +25,7 @@ def record_late_injections(
 ) -> None:
     """Record which of `injections` lie at or below `lo` and are in no merged window; `lo`: of the window merged now.
 
-    An injection is known by its commit_ts and its text: another text for one that ran is one that did not.
+    An injection is identified by its commit_ts and text: with another text it counts as one that did not run.
     """
     passed = [injection for injection in injections if injection.commit_ts <= lo]
     if not passed:
@@ -36,7 +36,7 @@ def record_late_injections(
     recorded = [json.loads(event["detail"]) for event in windows.events_at(moments, (STAGE,))] if late else []
     for injection in late:
         detail = {"commit_ts": str(injection.commit_ts), "sql": injection.sql[:200], "db": injection.db,
-                  "reason": "not run: its place is merged already, or is before the start of the lake"}  # fmt: skip
+                  "reason": "not run: its commit_ts is merged already, or before the start of the lake"}  # fmt: skip
         if detail in recorded:
             continue
         at = injection.commit_ts

@@ -1,4 +1,4 @@
-"""Which table of the source changed a key last, by the lake: for tables that share one of the target (S4-03)."""
+"""Which table of the source changed a key last, for tables that share a target (S4-03)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class KeyOwner:
-    """The last change of a key: when it was, whose (`source` as db.table, `table_id`), and whether it left a row."""
+    """The last change of a key: its time, its table (`source` as db.table, `table_id`), and whether it left a row."""
 
     commit_ts: int
     source: str
@@ -38,19 +38,19 @@ class KeyOwner:
 def key_owners(
     paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int, holds: Sequence[Hold] = ()
 ) -> dict[str, KeyOwner]:
-    """The owners at commit_ts `until` of those `keys` (texts of `mutation.key`) of the target's table that are known.
+    """The known owners, at commit_ts `until`, of `keys` (texts of `mutation.key`) of the target's table.
 
-    Reads the lake's whole history of these keys: for few of them. `holds`: rows that wait there own nothing yet.
+    Reads the whole history of these keys, so only for a few. `holds`: waiting rows own nothing yet.
     """
     waiting = [hold for hold in holds if hold.waits or hold.released > until]
     last_changes: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
     for start in range(0, len(keys), _KEYS_A_READ):
-        wanted = set(keys[start : start + _KEYS_A_READ])
-        rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(wanted))
+        batch = set(keys[start : start + _KEYS_A_READ])
+        rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(batch))
         for place, key, owner in _changes(rows.to_pylist()):
             if any(_is_held(owner, hold, until) for hold in waiting):
                 continue
-            if key in wanted and (key not in last_changes or last_changes[key][0] < place):
+            if key in batch and (key not in last_changes or last_changes[key][0] < place):
                 last_changes[key] = (place, owner)
     return {key: owner for key, (_, owner) in last_changes.items()}
 

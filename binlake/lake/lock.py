@@ -53,7 +53,7 @@ def lock_holder(paths: LakePaths, names: Sequence[str]) -> str:
 def _is_free(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        # Shared: two that look do not see each other.
+        # Shared, so that two observers do not see each other.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -73,7 +73,7 @@ def _acquire(handle: int, path: Path, wait_s: float) -> None:
                 raise LeaseHeld(
                     f"the lake is being written by {holder}",
                     where={"lock": path},
-                    hint="wait for it, or end that process; the lock goes with it",
+                    hint="wait for it, or end that process, which releases the lock",
                 ) from None
             time.sleep(0.1)
         else:

@@ -20,14 +20,14 @@ class MemberTable:
         self._table = ControlTable(paths.table(PUMP_MEMBER.name), PUMP_MEMBER)
 
     def remember(self, members: Sequence[RememberedMember]) -> None:
-        """Put what is known now in the place of what was; other nodes stay. Caller holds the lake's lock `landing`."""
+        """Replace the records of these members; other nodes stay. The caller holds the lake's lock `landing`."""
         now = time.time_ns() // 1_000_000
         rows = self._rows() | {member.node_id: {**vars(member), PumpMember.AT_MS: now} for member in members}
-        # One row a node, whole in one commit: a row for each window would make each window read all before it.
+        # One row per node, replaced in one commit: with a row per window, each window would read all earlier ones.
         self._table.replace(list(rows.values()))
 
-    def known(self) -> dict[str, RememberedMember]:
-        """What was remembered last of each node."""
+    def read_all(self) -> dict[str, RememberedMember]:
+        """The last record of each node."""
         rows = self._rows().items()
         return {node: RememberedMember(**{k: v for k, v in row.items() if k != PumpMember.AT_MS}) for node, row in rows}
 
@@ -36,6 +36,6 @@ class MemberTable:
         return self._table.tidy()
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        # Lakes from before one row a node have several: the newest counts.
+        # Older lakes have several rows per node: the newest counts.
         rows = sorted(self._table.rows(), key=lambda row: (row[PumpMember.LANDED_TS], row[PumpMember.AT_MS]))
         return {row[PumpMember.NODE_ID]: row for row in rows}

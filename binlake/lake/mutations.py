@@ -1,4 +1,4 @@
-"""What the table `mutation` says of a range without its rows: three narrow columns, batch by batch, no Spark job."""
+"""Which tables a range of `mutation` touches: reads three narrow columns, batch by batch, without a Spark job."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Delta tables that this process has opened: what it replayed of a log once is cached, and only newer commits are read.
+"""Delta tables that this process has opened: the replayed log is cached, and only newer commits are read.
 
-Opening a table costs by its files and by the commits behind its last checkpoint, and asking delta-rs for newer commits
-costs milliseconds even where there are none: a small window asked sixty times. On a disk a look at the log says it.
+Opening a table costs by its files and by the commits after its last checkpoint, and asking delta-rs for newer commits
+costs milliseconds even if there are none: a small window asked sixty times. On a disk a look at the log is enough.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 _MOST_TABLES = 256
-"""Tables that are cached, those asked for last: a process may see many lakes."""
+"""How many tables are cached, the last used ones: a process may see many lakes."""
 _FRESH_NS = 3_600_000_000_000
-"""A commit younger than this (an hour) is far from leaving the log, and so are those behind it."""
+"""A commit younger than this (an hour) will not leave the log soon, and nor will those after it."""
 
 
 @dataclass(frozen=True)
 class _Commit:
-    """A commit and the file that it is in: while this file is there, so are all behind it."""
+    """A commit and its file: while this file exists, so do all later ones."""
 
     version: int
     inode: int
@@ -39,10 +39,10 @@ _tables: dict[str, _CachedTable] = {}
 
 
 def open_table(path: str) -> DeltaTable:
-    """The table at `path` as it is now; to read it several times, make one dataset of it. Raises TableNotFoundError."""
+    """The table at `path` at its newest version; to read it often, make one dataset. Raises TableNotFoundError."""
     with _lock:
         cached = _tables.pop(path, None)
-    table = None if cached is None else _newest_of(path, cached)
+    table = None if cached is None else _update_cached(path, cached)
     if table is None:
         table = DeltaTable(path)
     commit = _find_commit(path, table.version())
@@ -54,8 +54,8 @@ def open_table(path: str) -> DeltaTable:
     return table
 
 
-def _newest_of(path: str, cached: _CachedTable) -> DeltaTable | None:
-    """The table that was cached, at its newest version; None where another one is in its place, or its log was cut."""
+def _update_cached(path: str, cached: _CachedTable) -> DeltaTable | None:
+    """The cached table at its newest version; None where another table replaced it, or its log was cut."""
     if _find_commit(path, cached.commit.version) != cached.commit:
         return None
     # A log that is being cleaned up could have lost the next commit but not yet an old one.
@@ -68,10 +68,10 @@ def _newest_of(path: str, cached: _CachedTable) -> DeltaTable | None:
 def _find_commit(path: str, version: int) -> _Commit | None:
     """None where it has left the log, or the lake is not on a disk."""
     try:
-        found = _commit_file(path, version).stat()
+        status = _commit_file(path, version).stat()
     except OSError:
         return None
-    return _Commit(version, found.st_ino, found.st_mtime_ns)
+    return _Commit(version, status.st_ino, status.st_mtime_ns)
 
 
 def _commit_file(path: str, version: int) -> Path:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from binlake.config import Replication
 
 _SIGNS = re.compile(r'[\x00-\x1f\x7f/\\%=\[\]{}|^#?*:<>"`]')
-"""What a name of the source may have and a folder's had better not: delta-rs, globs, URIs and SQL read it otherwise."""
+"""Characters of names that are unsafe in folders: delta-rs, globs, URIs or SQL would interpret them."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class LakePaths:
 
     def mirror(self, db: str, table: str) -> str:
         """The mirror of `db`.`table`, names of the source; one folder each, whatever is in them."""
-        return f"{self.root}/mirror/{_folder(db)}/{_folder(table)}"
+        return f"{self.root}/mirror/{_escape_folder(db)}/{_escape_folder(table)}"
 
     def staging(self, window: str) -> str:
-        """Where land keeps what it pulled until it is proved complete."""
+        """The folder where land stores what it pulled until it is proved complete."""
         return f"{self.root}/_staging/{window}"
 
 
-def _folder(name: str) -> str:
-    """`name` as one folder: `=` and the hex code for each sign that would lead elsewhere, else as it is."""
-    # Not percent-encoded: delta-rs writes a folder `a%2Fb` and does not find it again.
+def _escape_folder(name: str) -> str:
+    """`name` as one folder name: `=` and the hex code for each unsafe character."""
+    # Not percent-encoded: delta-rs writes a folder `a%2Fb`, but does not find it again.
     if name in (".", ".."):
         return name.replace(".", "=2E")
     return _SIGNS.sub(lambda sign: f"={ord(sign[0]):02X}", name)

@@ -1,7 +1,7 @@
 """Payloads of landed transactions read from the files of `binlog` themselves, in any process and without a JVM.
 
-A window's files are cut into shares of whole groups of rows; the reader of a share reads nothing else. A transaction
-that lies there in chunks, which may be in several files, is a share of its own.
+A window's files are cut into shares of complete row groups; the reader of a share reads nothing else. A transaction
+stored in chunks, which may be in several files, is a share of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from binlake.base.lakecolumns import Binlog
 
 SHARE_BYTES = 8 << 20
-"""Bytes of binlogs in a share, at least: below it the start of a task costs more than it saves."""
+"""Minimum bytes of binlogs in a share: below it starting a task costs more than it saves."""
 MOST_SHARES = 128
-"""Shares of a window at most; above it each grows. A share makes one file a day."""
+"""Maximum shares of a window; with more bytes each share grows. A share writes one file per day."""
 READ_BYTES = 8 << 20
-"""Bytes of binlogs read at a time, on average, or one row."""
+"""Average bytes of binlogs read at a time, or one row."""
 _COLUMNS = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.KIND, Binlog.PAYLOAD]
 _READ = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.PAYLOAD]
 
@@ -36,7 +36,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Share:
-    """Groups of rows to be read together; of a share that is `whole`, the chunks of that commit_ts alone."""
+    """Row groups to be read together; if `whole` is set, only the chunks of that commit_ts."""
 
     spans: tuple[Span, ...]
     whole: int | None = None
@@ -46,7 +46,7 @@ class Share:
 class PayloadRange:
     """Row changes with lo < commit_ts <= hi whose commit_ts is not among `without`; no DDL.
 
-    `chunked`: the commit_ts of the transactions that lie in chunks.
+    `chunked`: the commit_ts of transactions stored in chunks.
     """
 
     lo: int
@@ -55,26 +55,26 @@ class PayloadRange:
     chunked: frozenset[int] = frozenset()
 
     def shares(self, files: Iterable[str]) -> list[Share]:
-        """`files` of `binlog` without the groups whose statistics exclude the range, in like shares."""
+        """`files` of `binlog`, without groups whose statistics exclude the range, in shares of similar size."""
         groups = [found for file in sorted(files) for found in self._groups(file)]
         most = max(SHARE_BYTES, -(-sum(group.bytes for group in groups) // MOST_SHARES))
         shares: list[Share] = []
-        held: list[_Rows] = []
+        pending: list[_Rows] = []
         for group in groups:
-            held.append(group)
-            if sum(one.bytes for one in held) >= most:
-                shares.append(Share(_spans(held)))
-                held = []
-        shares += [Share(_spans(held))] if held else []
-        whole = sorted(ts for ts in self.chunked - self.without if self.lo < ts <= self.hi)
-        return shares + [Share(_spans(group for group in groups if group.may_have(ts)), ts) for ts in whole]
+            pending.append(group)
+            if sum(one.bytes for one in pending) >= most:
+                shares.append(Share(_group_spans(pending)))
+                pending = []
+        shares += [Share(_group_spans(pending))] if pending else []
+        chunked = sorted(ts for ts in self.chunked - self.without if self.lo < ts <= self.hi)
+        return shares + [Share(_group_spans(group for group in groups if group.may_have(ts)), ts) for ts in chunked]
 
     def _groups(self, file: str) -> Iterator[_Rows]:
         """Each group that may have rows of the range."""
-        found = pq.read_metadata(file)
-        column = found.schema.names.index(Binlog.COMMIT_TS)
-        for number in range(found.num_row_groups):
-            group = found.row_group(number)
+        metadata = pq.read_metadata(file)
+        column = metadata.schema.names.index(Binlog.COMMIT_TS)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
             known = group.column(column).statistics
             bounds = (known.min, known.max) if known is not None and known.has_min_max else None
             if bounds is None or (bounds[1] > self.lo and bounds[0] <= self.hi):
@@ -83,26 +83,26 @@ class PayloadRange:
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
         """(commit_ts, start_ts, payload) of the rows of `share` in the range, some MiB at a time."""
         if share.whole is None:
-            for batch in _batches(share.spans):
-                yield self._only(batch)
+            for batch in _read_batches(share.spans):
+                yield self._select_wanted(batch)
         else:
-            yield _joined(
-                batch.filter(pc.equal(batch[Binlog.COMMIT_TS], share.whole)) for batch in _batches(share.spans)
+            yield _join_chunks(
+                batch.filter(pc.equal(batch[Binlog.COMMIT_TS], share.whole)) for batch in _read_batches(share.spans)
             )
 
-    def _only(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _select_wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         commit_ts = np.asarray(batch.column(Binlog.COMMIT_TS))
         wanted = (commit_ts > self.lo) & (commit_ts <= self.hi)
         wanted &= np.asarray(pc.equal(batch.column(Binlog.KIND), "dml"))
         if self.without or self.chunked:
             wanted &= ~np.isin(commit_ts, list(self.without | self.chunked))
-        kept = batch.select(_READ)
-        return kept if wanted.all() else kept.filter(pa.array(wanted))
+        selected = batch.select(_READ)
+        return selected if wanted.all() else selected.filter(pa.array(wanted))
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """A group of rows, and its least and greatest commit_ts where they are known."""
+    """A row group, and its least and greatest commit_ts if they are known."""
 
     file: str
     number: int
@@ -113,14 +113,14 @@ class _Rows:
         return self.bounds is None or self.bounds[0] <= commit_ts <= self.bounds[1]
 
 
-def _spans(groups: Iterable[_Rows]) -> tuple[Span, ...]:
-    held: dict[str, list[int]] = {}
+def _group_spans(groups: Iterable[_Rows]) -> tuple[Span, ...]:
+    groups_of_file: dict[str, list[int]] = {}
     for group in groups:
-        held.setdefault(group.file, []).append(group.number)
-    return tuple(Span(file, tuple(numbers)) for file, numbers in held.items())
+        groups_of_file.setdefault(group.file, []).append(group.number)
+    return tuple(Span(file, tuple(numbers)) for file, numbers in groups_of_file.items())
 
 
-def _batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
+def _read_batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
     for span in spans:
         with pq.ParquetFile(span.file) as file:
             for number in span.groups:
@@ -129,8 +129,8 @@ def _batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
                 yield from file.iter_batches(rows, [number], _COLUMNS, use_threads=False)
 
 
-def _joined(chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
-    """The transaction of `chunks`, in whatever order they come, in one row."""
+def _join_chunks(chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """The transaction of `chunks`, which come in any order, in one row."""
     rows = pa.Table.from_batches(chunks).sort_by(Binlog.CHUNK)
     payload = b"".join(rows[Binlog.PAYLOAD].to_pylist())
     return (

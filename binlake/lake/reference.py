@@ -9,7 +9,7 @@ END = "<!-- end of tables -->"
 
 
 def replace_tables_section(page: str) -> str:
-    """`page` with the part between its marks written anew. Raises ValueError for a page without marks."""
+    """`page` with the part between its marks rewritten. Raises ValueError for a page without marks."""
     head, _, rest = page.partition(BEGIN)
     _, mark, tail = rest.partition(END)
     if not mark:
@@ -18,7 +18,7 @@ def replace_tables_section(page: str) -> str:
 
 
 def tables_text() -> str:
-    """A section a table."""
+    """One section per table."""
     return "\n".join(_section(table) for table in (*SPARK_TABLES, *CONTROL_TABLES))
 
 

@@ -1,7 +1,7 @@
-"""The changes of one row, found by its key; a reader names ranges and keys, so that files without them are not opened.
+"""The changes of one row, found by its key; readers filter by ranges and keys, so files without them are not opened.
 
-`key` of a change is the row's key before it, `new_key` where an update moved it: both are asked, so a move is in the
-history of both keys.
+`key` of a change is the row's key before it, `new_key` the one to which an update moved it: both are searched, so a
+move is in the history of both keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHANGE_COLUMNS = (
     Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.SCHEMA_VERSION, Mutation.DB, Mutation.TABLE,
     Mutation.OP, Mutation.KEY, Mutation.NEW_KEY, Mutation.BEFORE, Mutation.AFTER,
 )  # fmt: skip
-"""What a RowVersion is made of."""
+"""The columns of a RowVersion."""
 _AT_SOURCE = {Mutation.DB: Mutation.SOURCE_DB, Mutation.TABLE: Mutation.SOURCE_TABLE}
 
 
@@ -61,11 +61,11 @@ class RowVersion:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """In the total order."""
+        """Its position in the total order."""
         return self.commit_ts, self.start_ts, self.seq
 
     def event(self) -> RowEvent:
-        """As compaction takes it."""
+        """The same as the input of compaction."""
         return RowEvent(self.commit_ts, self.start_ts, self.seq, self.op, self.before, self.after)  # type: ignore[arg-type]
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,22 +79,23 @@ def read_changes(
 ) -> list[RowVersion]:
     """The row changes with lo < commit_ts <= hi that match `where`, in the total order.
 
-    `at_source`: with the names of tables that they have there.
+    `at_source`: with the source's names of tables.
     """
     if hi <= lo:
         return []
-    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
+    condition = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
     data = open_dataset(DeltaTable(paths.table(MUTATION.name)))
-    shown = _AT_SOURCE if at_source else {}
-    named = {name: ds.field(shown.get(name, name)) for name in CHANGE_COLUMNS}
-    return row_versions([data.to_table(columns=named, filter=wanted)])
+    names = _AT_SOURCE if at_source else {}
+    named = {name: ds.field(names.get(name, name)) for name in CHANGE_COLUMNS}
+    return row_versions([data.to_table(columns=named, filter=condition)])
 
 
 def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
     """The rows of `tables` (CHANGE_COLUMNS of `mutation`), in the total order."""
     found = (row for table in tables for row in table.to_pylist())
     rows = (
-        RowVersion(**row | {side: _image(row[side]) for side in (Mutation.BEFORE, Mutation.AFTER)}) for row in found
+        RowVersion(**row | {side: _pairs_to_image(row[side]) for side in (Mutation.BEFORE, Mutation.AFTER)})
+        for row in found
     )
     return sorted(rows, key=lambda row: row.place)
 
@@ -108,12 +109,12 @@ def where_commit_ts(lo: int, hi: int) -> ds.Expression:
 def read_rows(
     paths: LakePaths, table: LakeTable, lo: int, hi: int, columns: Iterable[str], where: ds.Expression | None = None
 ) -> pa.Table:
-    """`columns` of the rows of a history table `between` these, in memory: for a range that is known to be small.
+    """`columns` of the rows of a history table with lo < commit_ts <= hi, in memory: for small ranges.
 
-    `where`: of those rows, the ones that match it.
+    `where`: only rows that match it.
     """
-    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
-    return open_dataset(open_table(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
+    condition = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
+    return open_dataset(open_table(paths.table(table.name))).to_table(columns=list(columns), filter=condition)
 
 
 def commit_day(ts: int) -> pa.Scalar:
@@ -127,14 +128,14 @@ def where_table(db: str, table: str) -> ds.Expression:
 
 
 def where_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
-    """The rows of one table under every spelling of its name: one made anew may be spelled otherwise."""
+    """The rows of one table under every spelling of its name: a recreated one may be spelled differently."""
     names = sorted({(definition.db, definition.name) for definition in definitions})
     return functools.reduce(operator.or_, [where_table(*name) for name in names])
 
 
 def where_keys(keys: Iterable[str]) -> ds.Expression:
     """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
-    # One comparison each: they are weighed against a file's least and greatest key.
+    # One comparison per key, as each is compared with a file's least and greatest key.
     terms = [(ds.field(Mutation.KEY) == key) | (ds.field(Mutation.NEW_KEY) == key) for key in sorted(set(keys))]
     return functools.reduce(operator.or_, terms)
 
@@ -144,37 +145,37 @@ def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set
 
     Binary values may be given in either case and with 0x before them.
     """
-    shapes, found = set(), set()
+    shapes, texts = set(), set()
     for definition in definitions:
         names = definition.identity().columns
         shapes.add(", ".join(names))
         if len(names) == len(key):
-            found |= set(_spellings(definition, key))
-    if not found:
+            texts |= set(_key_variants(definition, key))
+    if not texts:
         raise ConfigError(
             f"the key has {len(key)} values, and rows are identified by ({') or ('.join(sorted(shapes))})",
             hint="give each column's value, or one JSON array",
         )
-    return found
+    return texts
 
 
-def _spellings(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]:
+def _key_variants(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]:
     names = definition.identity().columns
-    texts = [_text(definition, name, value) for name, value in zip(names, key, strict=True)]
+    texts = [_value_text(definition, name, value) for name, value in zip(names, key, strict=True)]
     yield key_text(texts)
-    # A keyless row written before ADD COLUMN is deleted by what it holds, without the columns that came later.
+    # A keyless row written before ADD COLUMN is deleted by its values, without columns that were added later.
     filled = list(key_defaults_of(definition).values()) if definition.identity().kind == "row" else []
     while len(texts) > 1 and filled and texts[-1] == filled.pop():
         texts.pop()
         yield key_text(texts)
 
 
-def _text(definition: TableDef, name: str, value: str | None) -> str | None:
+def _value_text(definition: TableDef, name: str, value: str | None) -> str | None:
     column = definition.column(name)
     if value is None or column is None or not pa.types.is_binary(arrow_type(column)):
         return value
     return value.removeprefix("0x").removeprefix("0X").upper()
 
 
-def _image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
+def _pairs_to_image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
     return None if pairs is None else dict(pairs)

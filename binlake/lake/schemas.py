@@ -1,8 +1,8 @@
 """The schema history in the lake: jobs by commit_ts in `schema_change`, whole states now and then in `schema_snapshot`.
 
 It is read by range only: the newest snapshot at or below a ts and the jobs between (invariant 5, MISSION S0-60). A job
-that a dead attempt of land appended twice is harmless: a fold passes over versions that it has. Jobs from before the
-start are here as well, so any ts back to the source's first job can be asked for (MISSION S0-61).
+that a failed attempt of land appended twice is harmless: a fold skips versions that it has. Jobs from before the start
+are stored as well, so the state at any ts since the source's first job can be read (MISSION S0-61).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from binlake.rows.schema import DdlJob, SchemaState
 from binlake.rows.schema.spool import JobSpool
 
 SNAPSHOT_EVERY = 512
-"""Jobs after which a new snapshot is written: bounds what one read folds."""
+"""Jobs after which a new snapshot is written: limits the jobs that one read folds."""
 
 _PART_BYTES = 4 << 20
 _PART_ROWS = 4096
-"""Most JSON and most rows of one append: what a bootstrap holds of a long history."""
+"""Maximum JSON bytes and rows of one append: what a bootstrap has in memory of a long history."""
 
 _BEGUN = "begun"
-"""The row of `schema_snapshot` that says the history before the start is whole."""
+"""The row of `schema_snapshot` that marks the history before the start as complete."""
 
 
 class SchemaHistory:
@@ -41,24 +41,24 @@ class SchemaHistory:
         self._snapshots = ControlTable(paths.table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT)
 
     def exists(self) -> bool:
-        """True when the history before the start of the lake was written to its end."""
+        """True when the history before the start of the lake is completely written."""
         return bool(self._snapshots.rows((SchemaSnapshot.TS,), ds.field(SchemaSnapshot.KIND) == _BEGUN))
 
     def bootstrap(self, lo: int, jobs: Iterable[Mapping[str, Any]]) -> SchemaState:
-        """Start the history with those of `jobs` (JSON, any order) that committed at or before `lo`; the state there.
+        """Start the history with `jobs` (JSON, any order) committed at or before `lo`; returns the state at `lo`.
 
-        Memory is that of the live objects and one part, never of the history (S0-61). Raises SchemaError, Transient.
+        Memory is limited to the live objects and one part of the history (S0-61). Raises SchemaError, Transient.
         """
         self._changes.clear()
         self._snapshots.clear()
         state, since, last = SchemaState(), 0, 0
         with JobSpool() as spool:
             spool.fill(jobs)
-            for part in _parts(spool.ordered(), lo):
-                self._changes.append([_row(ts, job) for ts, job in part])
+            for part in _split_jobs(spool.ordered(), lo):
+                self._changes.append([_job_row(ts, job) for ts, job in part])
                 state, since, last = state.fold(part), since + len(part), part[-1][0]
                 if since > max(SNAPSHOT_EVERY, state.objects) and last < lo:
-                    self._snapshot(last, state)
+                    self._write_snapshot(last, state)
                     since = 0
         self.begin(lo, state)
         return state
@@ -68,24 +68,24 @@ class SchemaHistory:
         self._snapshots.append([*_snapshot_rows(lo, state), _snapshot_row(lo, _BEGUN, 0, "{}")])
 
     def begin_base(self, lo: int, version: int) -> None:
-        """Start the history at `lo` without an object, of a schema version below that of a full load: `version`."""
+        """Start the history at `lo` without objects, with a schema version below that of a full load, `version`."""
         self._changes.clear()
         self._snapshots.clear()
         self.begin(lo, SchemaState(version - 1))
 
     def append_base(self, hi: int, changes: Sequence[tuple[int, DdlJob]], state: SchemaState) -> None:
-        """Add the objects that a full load makes, all of one version, and what they leave at `hi`: `state`.
+        """Add the objects that a full load creates, all of one version, and the resulting `state` at `hi`.
 
-        That of the source knows more than they say: what was dropped lately, which id became which.
+        The source's state has more than these objects: recently dropped ones, and which id became which.
         """
-        self._changes.append([_row(commit_ts, job) for commit_ts, job in changes])
-        self._snapshot(hi, state)
+        self._changes.append([_job_row(commit_ts, job) for commit_ts, job in changes])
+        self._write_snapshot(hi, state)
 
     def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
         """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
-        self._changes.append([_row(commit_ts, job) for commit_ts, job in changes])
+        self._changes.append([_job_row(commit_ts, job) for commit_ts, job in changes])
         if changes and self._jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
-            self._snapshot(hi, self.state_at(hi))
+            self._write_snapshot(hi, self.state_at(hi))
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy, of both tables."""
@@ -101,12 +101,12 @@ class SchemaHistory:
                 where=(ds.field(SchemaSnapshot.TS) == at) & (ds.field(SchemaSnapshot.KIND) != _BEGUN)
             )
             base = SchemaState.from_rows(
-                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _triple(r) for r in rows}.values()
+                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _row_to_state_entry(r) for r in rows}.values()
             )
-        return base.fold(self._between(-1 if at is None else at, ts))
+        return base.fold(self._read_jobs(-1 if at is None else at, ts))
 
-    def place(self, ts: int) -> tuple[Hashable, ...]:
-        """What decides the state at `ts`: the same place, the same state."""
+    def state_key(self, ts: int) -> tuple[Hashable, ...]:
+        """A key of the state at `ts`: equal keys mean equal states."""
         at, last = (
             self._snapshot_ts(ts),
             self._changes.greatest(SchemaChange.COMMIT_TS, ds.field(SchemaChange.COMMIT_TS) <= ts),
@@ -115,17 +115,17 @@ class SchemaHistory:
 
     def changes(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job) with lo < commit_ts <= hi, in commit order, each job once."""
-        once = {job.id: (commit_ts, job) for commit_ts, job in self._between(lo, hi)}
+        once = {job.id: (commit_ts, job) for commit_ts, job in self._read_jobs(lo, hi)}
         return sorted(once.values(), key=lambda change: (change[0], change[1].schema_version))
 
     def last_ddl_of(self, table_ids: Collection[int], ts: int) -> dict[int, tuple[int, str]]:
-        """By table, (commit_ts, text) of its last DDL at or before `ts`; nothing where the history begins later."""
+        """By table, (commit_ts, text) of its last DDL at or before `ts`; missing where the history begins later."""
         where = ds.field(SchemaChange.TABLE_ID).isin(list(table_ids)) & (ds.field(SchemaChange.COMMIT_TS) <= ts)
         rows = self._changes.rows((SchemaChange.TABLE_ID, SchemaChange.COMMIT_TS, SchemaChange.QUERY), where)
         rows.sort(key=lambda row: int(row[SchemaChange.COMMIT_TS]))
         return {row[SchemaChange.TABLE_ID]: (row[SchemaChange.COMMIT_TS], str(row[SchemaChange.QUERY])) for row in rows}
 
-    def _between(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
+    def _read_jobs(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         where = (ds.field(SchemaChange.COMMIT_TS) > lo) & (ds.field(SchemaChange.COMMIT_TS) <= hi)
         rows = self._changes.rows((SchemaChange.SCHEMA_VERSION, SchemaChange.COMMIT_TS, SchemaChange.JOB), where)
         rows.sort(key=lambda row: (row[SchemaChange.SCHEMA_VERSION], row[SchemaChange.COMMIT_TS]))
@@ -141,12 +141,12 @@ class SchemaHistory:
             self._changes.rows((SchemaChange.JOB_ID,), ds.field(SchemaChange.COMMIT_TS) > (-1 if at is None else at))
         )
 
-    def _snapshot(self, ts: int, state: SchemaState) -> None:
+    def _write_snapshot(self, ts: int, state: SchemaState) -> None:
         self._snapshots.append(_snapshot_rows(ts, state))
 
 
 class StateCache:
-    """The states asked for last, for a process that answers many questions: a large one takes seconds to read."""
+    """Caches the last used states, for a process with many queries: a large state takes seconds to read."""
 
     def __init__(self, most: int = 4) -> None:
         self._most = most
@@ -156,19 +156,19 @@ class StateCache:
     def at(self, paths: LakePaths, ts: int) -> SchemaState:
         """As `SchemaHistory.state_at`."""
         history = SchemaHistory(paths)
-        place = history.place(ts)
+        state_key = history.state_key(ts)
         with self._lock:
-            state = self._states.pop(place, None)
+            state = self._states.pop(state_key, None)
         state = history.state_at(ts) if state is None else state
         with self._lock:
-            self._states[place] = state
+            self._states[state_key] = state
             while len(self._states) > self._most:
                 self._states.popitem(last=False)
         return state
 
 
-def _parts(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tuple[int, DdlJob]]]:
-    """Jobs with ts <= `lo` in parts of bounded size; those of one ts stay together, so that a part ends at a ts."""
+def _split_jobs(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tuple[int, DdlJob]]]:
+    """Jobs with ts <= `lo` in parts of bounded size; jobs of one ts stay together, so that a part ends with a ts."""
     part: list[tuple[int, DdlJob]] = []
     size = 0
     for ts, group in groupby(jobs, key=lambda placed: placed[0]):
@@ -197,11 +197,11 @@ def _snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
     }
 
 
-def _triple(row: dict[str, object]) -> tuple[str, int, str]:
+def _row_to_state_entry(row: dict[str, object]) -> tuple[str, int, str]:
     return str(row[SchemaSnapshot.KIND]), int(str(row[SchemaSnapshot.OBJECT_ID])), str(row[SchemaSnapshot.DEFINITION])
 
 
-def _row(commit_ts: int, job: DdlJob) -> dict[str, object]:
+def _job_row(commit_ts: int, job: DdlJob) -> dict[str, object]:
     return {
         SchemaChange.SCHEMA_VERSION: job.schema_version,
         SchemaChange.COMMIT_TS: commit_ts,

@@ -1,7 +1,7 @@
-"""Row changes of `mutation` found newest first, within a time and a number: what a page may ask (never a whole scan).
+"""Searches row changes of `mutation`, newest first, limited in time and number for pages (never a full scan).
 
-Columns that decide are read first, the images only of the groups of rows that have a match. Files are taken in the
-order of their commit_ts, so that an answer cut short is whole down to a commit_ts, from where the next one continues.
+Columns of the condition are read first, images only from row groups with a match. Files are read in the order of their
+commit_ts, so a truncated answer is complete down to a commit_ts, from which the next one continues.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, row_versions, wh
 from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8
-"""Files looked at between two looks at the clock; Arrow reads them side by side."""
+"""Files searched between two looks at the clock; Arrow reads them in parallel."""
 _PLACE = "__fragment_index"
 MOST = 1000
-"""Row changes of one answer, those of one commit_ts together included."""
+"""Maximum row changes of one answer, also with a single commit_ts."""
 _KEPT_TABLES = 4
 _KEPT_FILES = 256
-"""A table of more files is read anew for each question: what Arrow keeps of them is some hundred KB a file."""
+"""A table with more files is not cached, as Arrow keeps some hundred KB per file."""
 
 
 class Budget:
-    """`seconds` from now that a question may take."""
+    """A query may take `seconds` from now."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
@@ -48,10 +48,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class Slice:
-    """The newest changes of a question, in the total order: all with commit_ts > `since`.
+    """The newest changes of a query, in the total order: all with commit_ts > `since`.
 
-    `whole`: nothing matches at or below `since`; else older ones may: ask again up to `since`. `late`: the time was
-    spent. `left`: how many of the oldest commit_ts are left off, which alone has too many for one answer.
+    `whole`: nothing matches at or below `since`; else older ones may: query again up to `since`. `late`: the time was
+    spent. `left`: how many of the oldest commit_ts are left out, as it alone has too many for one answer.
     """
 
     changes: tuple[RowVersion, ...]
@@ -64,13 +64,13 @@ class Slice:
 def find_newest(
     paths: LakePaths, lo: int, hi: int, where: ds.Expression, count: int, budget: Budget, most: int = MOST
 ) -> Slice:
-    """The newest `count` row changes with lo < commit_ts <= hi that match `where`, and those of the oldest's commit_ts.
+    """The newest `count` row changes with lo < commit_ts <= hi that match `where`, with all of the oldest commit_ts.
 
-    At most `most` (at least `count`), and fewer when `budget` is spent before; it goes on until it can get on from
-    there. No image is read before it is known how many there are.
+    At most `most` (at least `count`), and fewer when `budget` is spent before; it continues until a next query can
+    resume. No image is read before the number of matches is known.
     """
     search = _Search(paths, where_commit_ts(lo, hi) & where)
-    since, late = search.down_to(lo, hi, count, budget)
+    since, late = search.search_down(lo, hi, count, budget)
     changes, left = search.above(since, most)
     return Slice(tuple(changes), since, whole=since == lo and not late, late=late, left=left)
 
@@ -78,8 +78,8 @@ def find_newest(
 def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
     """All row changes with lo < commit_ts <= hi that match `where`, when they are at most `most`; else none of them."""
     search = _Search(paths, where_commit_ts(lo, hi) & where)
-    # One more than may be: to have just as many is no reason to refuse.
-    since, late = search.down_to(lo, hi, most + 1, budget)
+    # One more than the limit, as exactly the limit is allowed.
+    since, late = search.search_down(lo, hi, most + 1, budget)
     if late or since != lo or search.count(lo) > most:
         return Slice((), since, whole=False, late=late)
     return Slice(tuple(search.above(lo, most)[0]), lo, whole=True)
@@ -89,7 +89,7 @@ def changes_of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
     """`count` row changes (None: all) of one transaction from number `first` (from 0) on, and how many it has."""
-    question = _Question(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
+    question = _Query(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
     return question.page(first, count) if question.files else ([], 0)
 
 
@@ -100,7 +100,7 @@ class _File:
 
 
 class _TableCache:
-    """The files of the tables asked last: the ends that Arrow read of them need not be read by the next question."""
+    """Caches the files of the last used tables, so that the next query need not read their footers again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -109,7 +109,7 @@ class _TableCache:
     def of(self, path: str) -> tuple[ds.Dataset, dict[str, int]]:
         """The table at its newest version, and the greatest commit_ts of each file."""
         table = DeltaTable(path)
-        # A lake made anew at the same place counts its versions anew.
+        # A lake recreated at the same path starts its versions again.
         state = (str(table.metadata().id), table.version())
         with self._lock:
             known = self._data.pop(path, None)
@@ -132,8 +132,8 @@ class _TableCache:
 _CACHE = _TableCache()
 
 
-class _Question:
-    """The rows of `mutation` that match `wanted`; `files`: those that may have some, by their greatest commit_ts."""
+class _Query:
+    """The rows of `mutation` that match `wanted`; `files`: those with possible matches, by their greatest commit_ts."""
 
     def __init__(self, paths: LakePaths, wanted: ds.Expression) -> None:
         self._wanted = wanted
@@ -147,43 +147,45 @@ class _Question:
         self.files = sorted(files, key=lambda file: -file.most)
 
     def page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
-        """`count` matches (None: all) from number `first` on by the column seq, and how many there are."""
-        groups = self._groups(self.files)
-        seen = self._narrow(groups, Mutation.SEQ).sort_by(Mutation.SEQ)
-        part = seen.slice(first, count)
+        """`count` matches (None: all) from number `first` on in order of seq, and their total number."""
+        groups = self._select_groups(self.files)
+        matches = self._read_column(groups, Mutation.SEQ).sort_by(Mutation.SEQ)
+        part = matches.slice(first, count)
         if not part.num_rows:
-            return [], seen.num_rows
+            return [], matches.num_rows
         seqs = part.column(Mutation.SEQ)
         within = (ds.field(Mutation.SEQ) >= seqs[0]) & (ds.field(Mutation.SEQ) <= seqs[-1])
-        wanted = _Seen(groups, part).having(pc.scalar(True))
-        return row_versions([self._table(wanted, list(CHANGE_COLUMNS), self._wanted & within)]), seen.num_rows
+        groups_of_page = _Matches(groups, part).groups_with(pc.scalar(True))
+        return row_versions(
+            [self._read_columns(groups_of_page, list(CHANGE_COLUMNS), self._wanted & within)]
+        ), matches.num_rows
 
-    def look(self, files: Sequence[_File]) -> _Seen:
-        """Where and when `files` have matches."""
-        groups = self._groups(files)
-        return _Seen(groups, self._narrow(groups, Mutation.COMMIT_TS))
+    def find_matches(self, files: Sequence[_File]) -> _Matches:
+        """The matches in `files`."""
+        groups = self._select_groups(files)
+        return _Matches(groups, self._read_column(groups, Mutation.COMMIT_TS))
 
-    def numbers(self, seen: _Seen, commit_ts: int) -> list[pa.Array]:
+    def numbers(self, matches: _Matches, commit_ts: int) -> list[pa.Array]:
         """The column seq of the matches of one commit_ts."""
-        groups = seen.having(pc.field(Mutation.COMMIT_TS) == commit_ts)
+        groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) == commit_ts)
         here = self._wanted & (ds.field(Mutation.COMMIT_TS) == commit_ts)
-        chunks: list[pa.Array] = self._table(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
+        chunks: list[pa.Array] = self._read_columns(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
         return chunks
 
-    def read(self, seen: _Seen, since: int, more: ds.Expression) -> list[RowVersion]:
+    def read(self, matches: _Matches, since: int, more: ds.Expression) -> list[RowVersion]:
         """The matches above `since` for which `more` holds too."""
-        groups = seen.having(pc.field(Mutation.COMMIT_TS) > since)
-        return row_versions([self._table(groups, list(CHANGE_COLUMNS), self._wanted & more)])
+        groups = matches.groups_with(pc.field(Mutation.COMMIT_TS) > since)
+        return row_versions([self._read_columns(groups, list(CHANGE_COLUMNS), self._wanted & more)])
 
-    def _groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
-        """The groups of rows whose statistics do not exclude the question."""
+    def _select_groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
+        """The row groups whose statistics do not exclude matches."""
         return [group for file in files for group in file.fragment.split_by_row_group(self._wanted, self._schema)]
 
-    def _narrow(self, groups: Sequence[ds.Fragment], column: str) -> pa.Table:
-        """`column` of the matches with the place of their group: no image is read."""
-        return self._table(groups, [column, _PLACE], self._wanted)
+    def _read_column(self, groups: Sequence[ds.Fragment], column: str) -> pa.Table:
+        """`column` of the matches with the number of their group; no image is read."""
+        return self._read_columns(groups, [column, _PLACE], self._wanted)
 
-    def _table(self, groups: Sequence[ds.Fragment], columns: list[str], wanted: ds.Expression) -> pa.Table:
+    def _read_columns(self, groups: Sequence[ds.Fragment], columns: list[str], wanted: ds.Expression) -> pa.Table:
         if not groups:
             kinds = [(name, pa.int32() if name == _PLACE else self._schema.field(name).type) for name in columns]
             return pa.schema(kinds).empty_table()
@@ -192,62 +194,64 @@ class _Question:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """commit_ts of the matches in `groups` of rows, each with the place of its group."""
+class _Matches:
+    """The commit_ts of matches in row `groups`, each with the number of its group."""
 
     groups: Sequence[ds.Fragment]
     table: pa.Table
 
-    def having(self, which: pc.Expression) -> list[ds.Fragment]:
-        """The groups with matches of which `which` holds."""
-        return [self.groups[place] for place in sorted(self.table.filter(which).column(_PLACE).unique().to_pylist())]
+    def groups_with(self, which: pc.Expression) -> list[ds.Fragment]:
+        """The groups with matches that satisfy `which`."""
+        return [self.groups[number] for number in sorted(self.table.filter(which).column(_PLACE).unique().to_pylist())]
 
 
 class _Search:
-    """Rounds of a question from the newest files on: moments only, then the images of those that count."""
+    """Searches from the newest files on: first commit_ts only, then the images that are needed."""
 
     def __init__(self, paths: LakePaths, wanted: ds.Expression) -> None:
-        self._question = _Question(paths, wanted)
-        self._seen: list[_Seen] = []
+        self._query = _Query(paths, wanted)
+        self._matches: list[_Matches] = []
 
-    def down_to(self, lo: int, hi: int, count: int, budget: Budget) -> tuple[int, bool]:
-        """(since, late): all matches above `since` are seen, about `count` of them; `lo` when nothing is below."""
-        files = self._question.files
+    def search_down(self, lo: int, hi: int, count: int, budget: Budget) -> tuple[int, bool]:
+        """(since, late): all matches above `since` are found, about `count`; `lo` when nothing is below."""
+        files = self._query.files
         while files:
             part, files = files[:_FILES_AT_ONCE], files[_FILES_AT_ONCE:]
-            self._seen.append(self._question.look(part))
-            # What lies below the files that are left may not be all of its commit_ts: it waits for the next answer.
+            self._matches.append(self._query.find_matches(part))
+            # Changes at the end of the remaining files may continue there: they wait for the next answer.
             reached = files[0].most if files else lo
-            moments = self._moments(reached)
+            moments = self._matched_ts(reached)
             if len(moments) > count or (files and len(moments) == count):
                 return moments[-count].as_py() - 1, False
-            # Files that reach over `hi` hide all the rest: without them there is nothing to go on from.
+            # While files reach above `hi` there is no commit_ts to resume from.
             if budget.spent and files and reached < hi:
                 return reached, True
         return lo, False
 
     def count(self, since: int) -> int:
-        """How many matches are above `since`, among those seen."""
-        return len(self._moments(since))
+        """How many of the found matches are above `since`."""
+        return len(self._matched_ts(since))
 
     def above(self, since: int, most: int) -> tuple[list[RowVersion], int]:
-        """The matches above `since` in the total order, at most `most`: of the oldest commit_ts some are left off."""
-        moments = self._moments(since)
+        """The matches above `since` in the total order, at most `most`; some of the oldest commit_ts may be missing."""
+        moments = self._matched_ts(since)
         more = ds.field(Mutation.COMMIT_TS) > since
         if len(moments) > most:
             oldest = moments[0].as_py()
-            numbers = pa.concat_arrays([chunk for seen in self._seen for chunk in self._question.numbers(seen, oldest)])
+            numbers = pa.concat_arrays(
+                [chunk for matches in self._matches for chunk in self._query.numbers(matches, oldest)]
+            )
             numbers = numbers.take(pc.array_sort_indices(numbers))
             last = numbers[len(numbers) - (len(moments) - most) - 1].as_py()
             more &= (ds.field(Mutation.COMMIT_TS) > oldest) | (ds.field(Mutation.SEQ) <= last)
-        found = [change for seen in self._seen for change in self._question.read(seen, since, more)]
-        return sorted(found, key=lambda change: change.place), len(moments) - len(found)
+        changes = [change for matches in self._matches for change in self._query.read(matches, since, more)]
+        return sorted(changes, key=lambda change: change.place), len(moments) - len(changes)
 
-    def _moments(self, since: int) -> pa.Array:
+    def _matched_ts(self, since: int) -> pa.Array:
         """commit_ts of the matches above `since`, ascending."""
         parts = [
-            seen.table.filter(pc.field(Mutation.COMMIT_TS) > since).column(Mutation.COMMIT_TS).chunks
-            for seen in self._seen
+            matches.table.filter(pc.field(Mutation.COMMIT_TS) > since).column(Mutation.COMMIT_TS).chunks
+            for matches in self._matches
         ]
-        found = pa.chunked_array([chunk for part in parts for chunk in part], pa.int64()).combine_chunks()
-        return found.take(pc.array_sort_indices(found))
+        moments = pa.chunked_array([chunk for part in parts for chunk in part], pa.int64()).combine_chunks()
+        return moments.take(pc.array_sort_indices(moments))

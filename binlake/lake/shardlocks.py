@@ -1,4 +1,4 @@
-"""What tables that share a target hold, as merge sealed it window by window (`binlake.window.shardlocks`)."""
+"""The holds of tables that share a target, as merge sealed them by window (`binlake.window.shardlocks`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from binlake.window.shardlocks import Locks, Name, Resolution
 from binlake.window.targets import Naming, TargetTables
 
 STAGE, RESOLVED = "lock", "resolved"
-"""Of an event of the table `window`: an operator goes on without tables that others wait for."""
+"""The stage of an event of the table `window`: an operator continues without tables that others wait for."""
 
 
 def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
-    """All that was held in the merged windows that overlap (lo, hi]; nothing in another mode than pessimistic.
+    """All holds in the merged windows that overlap (lo, hi]; none except in mode pessimistic.
 
     Raises DamagedManifest.
     """
@@ -30,49 +30,49 @@ def read_locks(windows: WindowLog, rules: Rules, lo: int, hi: int) -> Locks:
 def _sealed_locks(windows: WindowLog, lo: int, hi: int) -> Locks:
     events = windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
     last = {(event["lo"], event["hi"]): event["manifest"] for event in events}
-    return Locks.joined(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
+    return Locks.join(MergeManifest.from_json(text).locks for _, text in sorted(last.items()) if text)
 
 
 def read_locks_at(windows: WindowLog, rules: Rules, ts: int) -> Locks:
-    """What is held behind `ts`, the end of a merged window or the start of the lake. Raises DamagedManifest."""
+    """The holds after `ts`, the end of a merged window or the start of the lake. Raises DamagedManifest."""
     return read_locks(windows, rules, ts - 1, ts).still_open
 
 
-def record_resolution(windows: WindowLog, place: int, resolution: Resolution, run_id: str = "") -> None:
-    """Record what merge does in front of the window behind `place`, the end of what is merged."""
+def record_resolution(windows: WindowLog, ts: int, resolution: Resolution, run_id: str = "") -> None:
+    """Record what merge does before the window above `ts`, the end of the merged range."""
     detail = resolution.to_dict()
-    windows.record(WindowEvent(STAGE, place, place + 1, RESOLVED, run_id=run_id, detail=detail))
+    windows.record(WindowEvent(STAGE, ts, ts + 1, RESOLVED, run_id=run_id, detail=detail))
 
 
-def read_resolutions(windows: WindowLog, place: int) -> list[Resolution]:
-    """What was commanded at `place`, in order."""
-    events = windows.events(stage=STAGE, state=RESOLVED, within=(place, place + 1))
-    return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == place]
+def read_resolutions(windows: WindowLog, ts: int) -> list[Resolution]:
+    """The commands at `ts`, in order."""
+    events = windows.events(stage=STAGE, state=RESOLVED, within=(ts, ts + 1))
+    return [Resolution.from_dict(json.loads(event["detail"])) for event in events if event["lo"] == ts]
 
 
 def require_nothing_waits(windows: WindowLog, rules: Rules, ts: int) -> None:
-    """In another mode than pessimistic nothing is held behind `ts`: it would never be released.
+    """Except in mode pessimistic, nothing may be held after `ts`, as it would never be released.
 
     Raises ConfigError, DamagedManifest.
     """
     if not rules.routes or rules.shard_mode == "pessimistic":
         return
-    held = _sealed_locks(windows, ts - 1, ts).still_open.waiting(ts)
-    if held:
+    waiting = _sealed_locks(windows, ts - 1, ts).still_open.waiting(ts)
+    if waiting:
         raise ConfigError(
             "rows wait since shard-mode was pessimistic, and in another mode nothing would release them",
-            where={"table": held[0]["table"], "rows_of": held[0]["held"], "since": held[0]["since"]},
+            where={"table": waiting[0]["table"], "rows_of": waiting[0]["held"], "since": waiting[0]["since"]},
             hint='set shard-mode = "pessimistic" again until `binlake ddl lock` shows no table, or `binlake ddl lock'
             " resolve`; then change it",
         )
 
 
 def read_shard_definitions(windows: WindowLog, rules: Rules, ts: int) -> Mapping[Name, TableDef]:
-    """The definitions with which tables of the source count at `ts`, where their own ones wait for others."""
-    return read_locks(windows, rules, ts - 1, ts).shown(ts)
+    """The target's definitions at `ts` of the source's tables whose own definitions wait for others."""
+    return read_locks(windows, rules, ts - 1, ts).definitions_at(ts)
 
 
 def target_tables_at(paths: LakePaths, naming: Naming, ts: int, state: SchemaState | None = None) -> TargetTables:
-    """The tables as the target has them at `ts`; `state`: the schema there, where it is known."""
-    found = SchemaHistory(paths).state_at(ts) if state is None else state
-    return TargetTables(found, naming, read_shard_definitions(WindowLog(paths), naming.rules, ts))
+    """The target's tables at `ts`; `state`: the schema at `ts`, if known."""
+    known = SchemaHistory(paths).state_at(ts) if state is None else state
+    return TargetTables(known, naming, read_shard_definitions(WindowLog(paths), naming.rules, ts))

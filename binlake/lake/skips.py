@@ -1,4 +1,4 @@
-"""Transactions that the configuration leaves out by commit_ts: each is an event of the table `window`, recorded once.
+"""Transactions that the configuration excludes by commit_ts: each is recorded once as an event of the table `window`.
 
 Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show the rule that
 skipped it, and when.
@@ -26,7 +26,7 @@ RULE = "filter.ignore-txn-commit-ts"
 
 
 def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int], run_id: str) -> list[str]:
-    """Record what landed at the commit_ts of `ignored`; which of them something landed at, as text."""
+    """Record what landed at the commit_ts `ignored`; returns those at which something landed, as text."""
     if not ignored:
         return []
     days = sorted({tso.to_datetime(ts).date() for ts in ignored})

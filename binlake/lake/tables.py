@@ -43,11 +43,11 @@ class Column:
 
 
 HISTORY_DAYS = 30
-"""Days that replaced files of a table which only grows are kept: its newest version is its whole history already."""
+"""Days to keep replaced files of an append-only table: its newest version already has its whole history."""
 WORKING_DAYS = 7
-"""The same for tables that hold a window while it is worked on, and for control tables."""
+"""The same for tables with a window in progress, and for control tables."""
 GROUP_BYTES = 1 << 20
-"""Bytes of a group of rows with statistics of its own in a history table: a question for one key reads one a file."""
+"""Bytes of a row group with its own statistics in a history table: a query for one key reads one per file."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LakeTable:
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
     def arrow_schema(self) -> pa.Schema:
-        """The columns as Arrow has them, with their comments where delta-rs puts them into the table."""
+        """The columns as an Arrow schema, with comments where delta-rs writes them into the table."""
         plain = arrow_schema(self.schema())
         return pa.schema(
             [kind.with_metadata({"comment": column.comment}) for kind, column in zip(plain, self.columns, strict=True)]
@@ -154,7 +154,7 @@ BINLOG = LakeTable(
     partitioned_by=(Binlog.COMMIT_DATE,),
     clustered_by=(Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK),
     engine=_BOTH,
-    # Nobody asks by the least payload.
+    # Nobody filters by payload.
     indexed=(Binlog.COMMIT_TS, Binlog.START_TS),
 )
 
@@ -183,7 +183,7 @@ MUTATION = LakeTable(
     partitioned_by=(Mutation.COMMIT_DATE,),
     clustered_by=(Mutation.DB, Mutation.TABLE, Mutation.KEY, Mutation.COMMIT_TS),
     engine=_BOTH,
-    # Least and greatest of every text would cost merge a sixth of its time; those of row groups tell keys apart.
+    # Minimum and maximum of every text would cost merge a sixth of its time; those of row groups suffice for keys.
     indexed=(Mutation.COMMIT_TS, Mutation.START_TS, Mutation.TABLE_ID),
 )
 
@@ -310,7 +310,7 @@ MESSAGE = LakeTable(
 
 
 def message_table(feed: str) -> LakeTable:
-    """The table of one feed: none waits for another's commit."""
+    """The table of one feed, so that no feed waits for another's commit."""
     return replace(MESSAGE, name=f"{MESSAGE.name}/{feed}")
 
 

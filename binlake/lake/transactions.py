@@ -1,4 +1,4 @@
-"""One transaction as the lake has it: its row changes in order, its DDL, and which run of which stage took it."""
+"""One transaction in the lake: its row changes in order, its DDL, and which run of which stage processed it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, 
 
 @dataclass(frozen=True)
 class Passage:
-    """A stage took the window (lo, hi]: `sink` as in the table `window`, `run_id`, `at_ms` in Unix ms."""
+    """A stage processed the window (lo, hi]: `sink` as in the table `window`, `run_id`, `at_ms` in Unix ms."""
 
     stage: str
     sink: str
@@ -52,12 +52,12 @@ class Passage:
 
     @property
     def task(self) -> str:
-        """The stage among all of them: each feed has its own."""
+        """The name of its task: each feed has its own."""
         return task_name(self.stage, self.sink)
 
 
 class Passages:
-    """Which runs took which commit_ts, by the events of the windows that they lie in."""
+    """Which runs processed which commit_ts, by the events of their windows."""
 
     def __init__(self, events: Iterable[EventRow]) -> None:
         self._windows: dict[str, list[Passage]] = {}
@@ -71,23 +71,25 @@ class Passages:
             passages.sort(key=lambda passage: passage.hi)
 
     def of(self, commit_ts: int) -> list[Passage]:
-        """Each stage that took it, the first time of each, in order of time."""
-        found = (_covering(passages, commit_ts) for passages in self._windows.values())
-        return sorted((passage for passage in found if passage is not None), key=lambda passage: passage.at_ms)
+        """The first passage of each stage that processed it, in order of time."""
+        passages_of_stages = (_find_covering(passages, commit_ts) for passages in self._windows.values())
+        return sorted(
+            (passage for passage in passages_of_stages if passage is not None), key=lambda passage: passage.at_ms
+        )
 
 
-def _covering(passages: Sequence[Passage], commit_ts: int) -> Passage | None:
+def _find_covering(passages: Sequence[Passage], commit_ts: int) -> Passage | None:
     start = bisect.bisect_left(passages, commit_ts, key=lambda passage: passage.hi)
-    found = itertools.takewhile(lambda passage: passage.lo < commit_ts, passages[start:])
-    # A rerun derives the same rows again: who did it first is who did it.
-    return min(found, key=lambda passage: passage.at_ms, default=None)
+    candidates = itertools.takewhile(lambda passage: passage.lo < commit_ts, passages[start:])
+    # A rerun derives the same rows again: the first run counts.
+    return min(candidates, key=lambda passage: passage.at_ms, default=None)
 
 
 @dataclass(frozen=True)
 class Transaction:
     """A landed transaction or DDL (`kind` dml or ddl), pulled from `pumps`; `bytes` of its binlog.
 
-    `changes` are those asked for, of `total`.
+    `changes` are the requested ones, of `total`.
     """
 
     commit_ts: int
@@ -103,7 +105,7 @@ class Transaction:
 
     @property
     def remark(self) -> str:
-        """Why there is nothing to see, when there is nothing."""
+        """Why there are no changes, if there are none."""
         if self.total or self.ddls:
             return ""
         stages = {passage.stage for passage in self.passages}
@@ -144,7 +146,7 @@ def find_transaction(
 ) -> Transaction | None:
     """The transaction with commit_ts or start_ts `ts` among those landed in `landed` = (lo, hi].
 
-    Its changes from number `first` (from 0) on, `count` of them (None: all). Raises OutOfTime when `budget` is spent.
+    With `count` changes (None: all) from number `first` (from 0) on. Raises OutOfTime when `budget` is spent.
     """
     parts = _binlogs(paths, ts, landed, budget)
     if not parts:
@@ -172,45 +174,45 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     table = DeltaTable(paths.table(BINLOG.name))
     data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
-    # ts may be the commit of one and, in a damaged lake, the start of another: the commit is meant.
-    found = _heads(data, data.get_fragments(filter=_at(ts)), _at(ts) & within)
-    if not found:
-        # A commit is never older than its start, and most come soon after it: the search goes on from there.
+    # In a damaged lake ts may be the commit of one and the start of another: the commit counts.
+    rows = _read_identities(data, data.get_fragments(filter=_at_commit_ts(ts)), _at_commit_ts(ts) & within)
+    if not rows:
+        # A commit is never older than its start, and usually soon after it: the search goes upwards from there.
         started = (ds.field(Binlog.COMMIT_DATE) >= commit_day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
-        for number, file in enumerate(_by_age(table, data, started)):
+        for number, file in enumerate(_sort_by_age(table, data, started)):
             if number and budget is not None and budget.spent:
                 hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
                 raise OutOfTime(
                     "the search took too long and found no transaction with this start_ts", where={"ts": ts}, hint=hint
                 )
-            found = _heads(data, [file], started)
-            if found:
+            rows = _read_identities(data, [file], started)
+            if rows:
                 break
-    if not found:
+    if not rows:
         return []
-    first = found[0]
-    own = _at(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
+    first = rows[0]
+    condition = _at_commit_ts(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
     columns = {name: ds.field(name) for name in _HEAD}
-    # Of the payload the length is told: it is read of the groups of rows alone that have the transaction.
+    # Only the length of the payload is returned, read from row groups with the transaction.
     columns["bytes"] = pc.binary_length(ds.field(Binlog.PAYLOAD))
-    parts: list[Mapping[str, Any]] = data.to_table(columns=columns, filter=own).to_pylist()
+    parts: list[Mapping[str, Any]] = data.to_table(columns=columns, filter=condition).to_pylist()
     return parts
 
 
-def _at(commit_ts: int) -> ds.Expression:
+def _at_commit_ts(commit_ts: int) -> ds.Expression:
     return (ds.field(Binlog.COMMIT_DATE) == commit_day(commit_ts)) & (ds.field(Binlog.COMMIT_TS) == commit_ts)
 
 
-def _heads(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.Expression) -> list[Mapping[str, Any]]:
-    """What identifies the rows of `files` that match, no payload."""
-    found: list[Mapping[str, Any]] = []
+def _read_identities(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.Expression) -> list[Mapping[str, Any]]:
+    """The identifying columns of matching rows in `files`, without payloads."""
+    rows: list[Mapping[str, Any]] = []
     for file in files:
-        found += file.to_table(data.schema, columns=[Binlog.COMMIT_TS, Binlog.START_TS], filter=where).to_pylist()
-    return found
+        rows += file.to_table(data.schema, columns=[Binlog.COMMIT_TS, Binlog.START_TS], filter=where).to_pylist()
+    return rows
 
 
-def _by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
-    """The files that may match, by their least commit_ts."""
+def _sort_by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
+    """The files with possible matches, by their least commit_ts."""
     adds = pa.table(table.get_add_actions(flatten=True))
     least = (
         dict(zip(adds["path"].to_pylist(), adds[f"min.{Binlog.COMMIT_TS}"].to_pylist(), strict=True))

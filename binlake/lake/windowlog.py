@@ -1,4 +1,4 @@
-"""The table `window`: one event per finished stage of a window; the sealed manifests live here and nowhere else.
+"""The table `window`: one event per finished stage of a window; the sealed manifests are stored only here.
 
 A window is landed when its `land` event exists. Landed windows tile: the hi of one is the lo of the next.
 """
@@ -30,9 +30,9 @@ _WITHOUT_MANIFEST = tuple(name for name in WINDOW.column_names() if name != Wind
 
 @dataclass(frozen=True)
 class WindowEvent(OfWindow):
-    """One stage of one window came to an end: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
+    """One stage of one window ended: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
 
-    Two states are marks: `started` before the first write of a sink, `ready` where a plan ends a time of being blocked.
+    Two states are markers: `started` before the first write of a sink, `ready` for the first plan that is not blocked.
     """
 
     stage: str
@@ -49,7 +49,7 @@ class WindowEvent(OfWindow):
 
 
 class WindowLog:
-    """Reads and extends the table `window` of one lake. Reads cost what they return, not what the lake has lived."""
+    """Reads and extends the table `window` of one lake. A read costs by its result, not by the history."""
 
     def __init__(self, paths: LakePaths) -> None:
         self.paths = paths
@@ -79,14 +79,14 @@ class WindowLog:
         `within` = (lo, hi): those of windows that overlap this range of commit_ts. Without it the whole log is read.
         `sealed`: with their manifests.
         """
-        wanted = {Window.RUN_ID: run_id, Window.STAGE: stage, Window.STATE: state}
-        terms = [ds.field(name) == value for name, value in wanted.items() if value is not None]
-        terms += [_overlaps(*within)] if within is not None else []
+        conditions = {Window.RUN_ID: run_id, Window.STAGE: stage, Window.STATE: state}
+        terms = [ds.field(name) == value for name, value in conditions.items() if value is not None]
+        terms += [_where_overlaps(*within)] if within is not None else []
         where = functools.reduce(operator.and_, terms) if terms else None
         return self._events(where, limit, sealed=sealed)
 
     def events_at(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
-        """As `events`, of the windows that one of these commit_ts lies in; of `stages` alone when they are given."""
+        """As `events`, for windows that contain one of these commit_ts; only of `stages`, if set."""
         terms = [(ds.field(Window.LO) < ts) & (ds.field(Window.HI) >= ts) for ts in sorted(set(moments))]
         if not terms:
             return []
@@ -98,8 +98,8 @@ class WindowLog:
     def newest(
         self, stages: Sequence[str], count: int, upto: int | None = None, states: Sequence[str] | None = ENDED
     ) -> list[EventRow]:
-        """The `count` events of `stages` in one of `states` (None: any) that end last, the last first; hi <= `upto`."""
-        where = _of_stages(stages, states)
+        """The `count` events of `stages` in `states` (None: any) with the greatest hi <= `upto`, descending."""
+        where = _where_stages(stages, states)
         return self._newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
 
     def last_event(self, stages: Sequence[str]) -> EventRow | None:
@@ -110,15 +110,15 @@ class WindowLog:
     def last_events(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = None, *, sink: str | None = None
     ) -> list[EventRow]:
-        """The `count` events of `stages` in one of `states` that were recorded last, the last first; None: of any."""
-        return self._newest(Window.AT_MS, count, _of_sink(_of_stages(stages, states), sink))
+        """The `count` last recorded events of `stages` in one of `states` (None: any), the last first."""
+        return self._newest(Window.AT_MS, count, _where_sink(_where_stages(stages, states), sink))
 
     def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
         """(lo, hi) of the landed windows, ascending: all, or those that overlap the range `within` = (lo, hi).
 
         Raises ImmutableWindow when they do not tile.
         """
-        where = _done("land") if within is None else _done("land") & _overlaps(*within)
+        where = _where_done("land") if within is None else _where_done("land") & _where_overlaps(*within)
         bounds = sorted({(row[Window.LO], row[Window.HI]) for row in self._table.rows((Window.LO, Window.HI), where)})
         for (_, hi), (lo, _) in itertools.pairwise(bounds):
             if hi != lo:
@@ -134,16 +134,16 @@ class WindowLog:
         if last is None:
             return None
         if first is None or not self.landed((first, first + 1)):
-            # A lake from before the event `start`.
+            # A lake from before the event `start` existed.
             first = self.landed()[0][0]
         return first, last
 
-    def not_merged(self, until: int) -> list[WindowManifest]:
+    def list_unmerged(self, until: int) -> list[WindowManifest]:
         """The landed windows that end at or below `until` and were never merged, ascending.
 
-        Merge goes from the oldest to the newest and records each, so all at or below its greatest hi are merged.
+        Merge goes from the oldest to the newest and records each, so all up to its greatest hi are merged.
         """
-        start = self.reached("merge")
+        start = self.greatest_hi("merge")
         if start is None:
             landed = self.landed_range()
             start = until if landed is None else landed[0]
@@ -152,14 +152,14 @@ class WindowLog:
 
     def landed_ts(self) -> int | None:
         """The hi of the last landed window; None for an empty lake."""
-        return self.reached("land")
+        return self.greatest_hi("land")
 
-    def reached(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
+    def greatest_hi(self, stage: str, sink: str | None = None, *, since_ms: int = 0) -> int | None:
         """The greatest hi that `stage` (of `sink`) ended with the state done; None when it never did.
 
-        `since_ms`: what was recorded up to then (Unix ms) does not count.
+        `since_ms`: events recorded until then (Unix ms) do not count.
         """
-        where = _of_sink(_done(stage), sink)
+        where = _where_sink(_where_done(stage), sink)
         return self._table.greatest(Window.HI, where & (ds.field(Window.AT_MS) > since_ms) if since_ms else where)
 
     def silent_since(self) -> int | None:
@@ -167,7 +167,7 @@ class WindowLog:
 
         Not the start of the lake: what was before the first landing was not observed.
         """
-        last = self._table.greatest(Window.HI, _done("land") & (ds.field(Window.ROWS) > 0))
+        last = self._table.greatest(Window.HI, _where_done("land") & (ds.field(Window.ROWS) > 0))
         if last is not None:
             return last
         landed = self.landed_range()
@@ -191,7 +191,7 @@ class WindowLog:
 
     def manifests(self, lo: int, hi: int) -> list[WindowManifest]:
         """The sealed manifests of the landed windows that overlap (lo, hi]."""
-        where = _done("land") & _overlaps(lo, hi)
+        where = _where_done("land") & _where_overlaps(lo, hi)
         return [WindowManifest.from_json(row[Window.MANIFEST]) for row in self._table.rows((Window.MANIFEST,), where)]
 
     def last_landed(self) -> WindowManifest | None:
@@ -199,7 +199,7 @@ class WindowLog:
         landed_ts = self.landed_ts()
         if landed_ts is None:
             return None
-        texts = self._table.rows((Window.MANIFEST,), _done("land") & (ds.field(Window.HI) == landed_ts))
+        texts = self._table.rows((Window.MANIFEST,), _where_done("land") & (ds.field(Window.HI) == landed_ts))
         return WindowManifest.from_json(texts[0][Window.MANIFEST])
 
     def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
@@ -208,7 +208,7 @@ class WindowLog:
 
     def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
         """Windows that the SQL sink sealed and that cover the landed window ending at `hi`, the newest first."""
-        where = _done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
+        where = _where_done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
         rows = sorted(self._table.rows((Window.LO, Window.HI, Window.AT_MS), where), key=lambda row: -row[Window.AT_MS])
         return [(row[Window.LO], row[Window.HI]) for row in rows]
 
@@ -225,23 +225,23 @@ class WindowLog:
         return cast(list[EventRow], self._table.newest(_WITHOUT_MANIFEST, by, count, where))
 
     def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
-        where = _done(stage) & (ds.field(Window.LO) == lo) & (ds.field(Window.HI) == hi)
+        where = _where_done(stage) & (ds.field(Window.LO) == lo) & (ds.field(Window.HI) == hi)
         rows = sorted(self._table.rows((Window.MANIFEST, Window.AT_MS), where), key=lambda row: row[Window.AT_MS])
         return [row[Window.MANIFEST] for row in rows]
 
 
-def _overlaps(lo: int, hi: int) -> ds.Expression:
+def _where_overlaps(lo: int, hi: int) -> ds.Expression:
     return (ds.field(Window.LO) < hi) & (ds.field(Window.HI) > lo)
 
 
-def _of_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
+def _where_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
     where = ds.field(Window.STAGE).isin(list(stages))
     return where if states is None else where & ds.field(Window.STATE).isin(list(states))
 
 
-def _of_sink(where: ds.Expression, sink: str | None) -> ds.Expression:
+def _where_sink(where: ds.Expression, sink: str | None) -> ds.Expression:
     return where if sink is None else where & (ds.field(Window.SINK) == sink)
 
 
-def _done(stage: str) -> ds.Expression:
+def _where_done(stage: str) -> ds.Expression:
     return (ds.field(Window.STAGE) == stage) & (ds.field(Window.STATE) == "done")

@@ -9,7 +9,7 @@ import sys
 from binlake.base.arguments import add_output
 from binlake.base.filestore import Store, open_store
 from binlake.binlogfile.reading import read_items
-from binlake.config.storage import parse_place
+from binlake.config.storage import parse_store_address
 from binlake.reparo.printing import json_lines, text_lines
 from binlake.reparo.restore import Restored, restore
 from binlake.reparo.settings import ReparoSettings, read_settings
@@ -70,7 +70,7 @@ class ReparoCommand:
 
 def open_data(settings: ReparoSettings) -> Store:
     """The folder or bucket of the files. Raises ConfigError."""
-    return open_store(parse_place(settings.data_dir))
+    return open_store(parse_store_address(settings.data_dir))
 
 
 def _print(settings: ReparoSettings, store: Store, output: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from binlake import tso
 from binlake.binlogfile.framing import damage
-from binlake.binlogfile.reading import Column, Ddl, Item, RowEvent, Transaction, value_of
+from binlake.binlogfile.reading import Column, Ddl, Item, RowEvent, Transaction, decode_datum
 
 Keeps = Callable[[str, str], bool]
 
@@ -73,7 +73,7 @@ def _values(column: Column, item: Transaction) -> tuple[str | None, str | None]:
 
 
 def _text(column: Column, datum: bytes) -> str | None:
-    value = value_of(datum)
+    value = decode_datum(datum)
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, bytes):

@@ -59,23 +59,23 @@ class Share:
     def grow(self, holder: Holder, size: int) -> bool:
         """`holder` has `size` bytes now; False when there is no room, then its share stays."""
         now = self._clock()
-        held = self._held.get(holder)
-        if held is None:
-            held = _HolderUse(now)
-        while not self._fits(held.size, size):
+        use = self._held.get(holder)
+        if use is None:
+            use = _HolderUse(now)
+        while not self._fits(use.size, size):
             if not self._evict_slowest(holder, now):
                 return False
-        self.used += size - held.size
-        held.look(now)
-        held.size = size
-        self._held[holder] = held
+        self.used += size - use.size
+        use.look(now)
+        use.size = size
+        self._held[holder] = use
         return True
 
     def release(self, holder: Holder) -> None:
         """Give back what `holder` had, if anything."""
-        held = self._held.pop(holder, None)
-        if held is not None:
-            self.used -= held.size
+        use = self._held.pop(holder, None)
+        if use is not None:
+            self.used -= use.size
 
     def _fits(self, had: int, size: int) -> bool:
         others = self.used - had
@@ -84,10 +84,10 @@ class Share:
     def _evict_slowest(self, holder: Holder, now: float) -> bool:
         if now - self._looked_at < _LOOK_S:
             return False
-        for other, held in self._held.items():
-            if other is not holder and held.slow(now):
-                other.release_memory()
-                self.release(other)
+        for candidate, use in self._held.items():
+            if candidate is not holder and use.slow(now):
+                candidate.release_memory()
+                self.release(candidate)
                 return True
         self._looked_at = now
         return False

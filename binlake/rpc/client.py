@@ -91,7 +91,7 @@ class Channel:
             head = self._heads[method] = request_head(method, authority, scheme, gzip=self._gzip)
         if metadata:
             head += headers.encode([(name.encode(), value.encode()) for name, value in metadata])
-        link = self._connected()
+        link = self._connect_if_needed()
         return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _connected(self) -> Link:
+    def _connect_if_needed(self) -> Link:
         with self._lock:
             if self._closed:
                 raise RpcError(Status.CANCELLED, "the channel was closed", where={"addr": self.address})
@@ -141,7 +141,7 @@ class PendingCall:
         raise RpcError(Status.UNAVAILABLE, "the server is going away", where={"addr": self._channel.address})
 
     def _send(self) -> tuple[Link, Exchange]:
-        return self._channel.begin(self._method, self._message, _left(self._until), holding=False)
+        return self._channel.begin(self._method, self._message, _seconds_left(self._until), holding=False)
 
 
 class MessageStream:
@@ -262,7 +262,7 @@ class Link:
     def wait(self, exchange: Exchange, until: float | None) -> bool:
         """Wait until `exchange` is ready, reading for all threads if no other does; False when `until` passed."""
         while not exchange.ready:
-            left = _left(until)
+            left = _seconds_left(until)
             if left is not None and left <= 0:
                 return False
             try:
@@ -274,7 +274,7 @@ class Link:
 
     def _read_or_follow(self, exchange: Exchange, until: float | None) -> None:
         if not self._reading.acquire(blocking=False):
-            self._follow(exchange, _left(until))
+            self._follow(exchange, _seconds_left(until))
             return
         try:
             self._read(exchange, until)
@@ -283,7 +283,7 @@ class Link:
 
     def _read(self, exchange: Exchange, until: float | None) -> None:
         while not exchange.ready:
-            left = _left(until)
+            left = _seconds_left(until)
             if left is not None and left <= 0:
                 return
             self._wire.wait(left)
@@ -351,5 +351,5 @@ class Link:
             self._wire.close()
 
 
-def _left(until: float | None) -> float | None:
+def _seconds_left(until: float | None) -> float | None:
     return None if until is None else until - time.monotonic()

@@ -169,7 +169,7 @@ class ClientConnection(Connection):
             error = RpcError(Status.INTERNAL, "the answer ended without a status", where={"addr": self.address})
             self._end(exchange, error)
 
-    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+    def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
         exchange = cast(Exchange, stream)
         if not by_peer:
             return
@@ -177,7 +177,7 @@ class ClientConnection(Connection):
         status = _BY_RESET.get(cast(Code, code), Status.INTERNAL)
         exchange.settle(RpcError(status, f"the server reset the call ({_name(code)})", where={"addr": self.address}))
 
-    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+    def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         self.gone = True
         for stream in [stream for stream in self.streams.values() if stream.id > last_id]:
             exchange = cast(Exchange, stream)

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 
 class Connection(Sender):
-    """See the module. Subclasses give `_headers`, `_data`, `_ended`, `_gone_away`, and Sender's `_write`, `_room`."""
+    """See the module. Subclasses implement `_headers`, `_data`, `_on_stream_ended`, `_on_peer_leaves`, and Sender's
+    `_write` and `_room`."""
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -58,13 +59,13 @@ class Connection(Sender):
     def open(self, settings: list[tuple[Setting, int]]) -> None:
         """Write our SETTINGS and widen the connection's window."""
         limits = self.limits
-        own = [
+        values = [
             *settings,
             (Setting.INITIAL_WINDOW_SIZE, limits.stream_window),
             (Setting.MAX_FRAME_SIZE, max(limits.frame_bytes, frames.DEFAULT_FRAME_BYTES)),
             (Setting.MAX_HEADER_LIST_SIZE, limits.header_bytes),
         ]
-        self._write(frames.settings(own))
+        self._write(frames.settings(values))
         self._refill()
 
     def feed(self, data: bytes) -> None:
@@ -106,23 +107,23 @@ class Connection(Sender):
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.drop(stream)
-            self._ended(stream, code, by_peer=False)
+            self._on_stream_ended(stream, code, by_peer=False)
 
     def parse_cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
         """`build(fields of block)`; for an equal block the same object again while the table is unchanged."""
         cache, decoder = self._cache, self._decoder
         if self._cache_changes != decoder.changes:
             self._forget_blocks()
-        found = cache.get(block)
-        if found is None:
-            found = build(decoder.decode(block))
+        parsed = cache.get(block)
+        if parsed is None:
+            parsed = build(decoder.decode(block))
             size = len(block) + 2 * decoder.list_bytes
             if self._cache_changes == decoder.changes and size <= _CACHED_BYTES >> 4:
                 self._cache_bytes += size + _CACHED_OVERHEAD
                 if self._cache_bytes > _CACHED_BYTES:
                     self._forget_blocks()
-                cache[block] = found
-        return found  # type: ignore[return-value]  # what `build` made of this very block
+                cache[block] = parsed
+        return parsed  # type: ignore[return-value]  # what `build` made of this very block
 
     def _forget_blocks(self) -> None:
         self._cache.clear()
@@ -136,11 +137,11 @@ class Connection(Sender):
     def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
         raise NotImplementedError
 
-    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+    def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
         """`stream` ended by a reset; it is out of the dictionary."""
         raise NotImplementedError
 
-    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+    def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         raise NotImplementedError
 
     def _last_peer_id(self) -> int:
@@ -151,7 +152,7 @@ class Connection(Sender):
         """Whether this stream was never opened."""
         raise NotImplementedError
 
-    def _ponged(self, payload: bytes) -> None:
+    def _on_ping_answered(self, payload: bytes) -> None:
         """Our PING was answered."""
 
     # frames
@@ -200,19 +201,23 @@ class Connection(Sender):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & frames.PADDED:
             payload = frames.unpad(payload)
-        own = False
+        depends_on_itself = False
         if flags & frames.WITH_PRIORITY:
             if len(payload) < 5:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
-            own = _depends_on(payload) == stream_id
+            depends_on_itself = _depends_on(payload) == stream_id
             payload = payload[5:]
         if flags & frames.END_HEADERS:
-            self._whole_block(stream_id, flags, payload, own)
+            self._on_complete_block(stream_id, flags, payload, depends_on_itself)
         else:
-            self._block, self._block_head, self._block_bytes = [payload], (stream_id, flags, own), len(payload)
+            self._block, self._block_head, self._block_bytes = (
+                [payload],
+                (stream_id, flags, depends_on_itself),
+                len(payload),
+            )
 
-    def _whole_block(self, stream_id: int, flags: int, block: bytes, own: bool) -> None:
-        if own:
+    def _on_complete_block(self, stream_id: int, flags: int, block: bytes, depends_on_itself: bool) -> None:
+        if depends_on_itself:
             self._decoder.decode(block)  # the table must stay in step, whatever becomes of the stream
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
         self._headers(stream_id, block, bool(flags & frames.END_STREAM))
@@ -223,13 +228,13 @@ class Connection(Sender):
         self._count_control()
         self._block.append(payload)
         self._block_bytes += len(payload)
-        # Compressed it is smaller than what it holds, so a longer block cannot be within the limit; nor may a thousand
-        # empty frames make one (CONTINUATION flood).
+        # Compressed it is smaller than its content, so a longer block cannot be within the limit; nor may a thousand
+        # empty frames form one (CONTINUATION flood).
         if self._block_bytes > self.limits.header_bytes + frames.DEFAULT_FRAME_BYTES or len(self._block) > 64:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block is too large")
         if flags & frames.END_HEADERS:
             block, self._block = b"".join(self._block), None
-            self._whole_block(stream_id, self._block_head[1], block, self._block_head[2])
+            self._on_complete_block(stream_id, self._block_head[1], block, self._block_head[2])
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags
@@ -252,7 +257,7 @@ class Connection(Sender):
             self._count_control()
         else:
             self.drop(stream)
-            self._ended(stream, int.from_bytes(payload, "big"), by_peer=True)
+            self._on_stream_ended(stream, int.from_bytes(payload, "big"), by_peer=True)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -279,7 +284,7 @@ class Connection(Sender):
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         if flags & frames.ACK:
-            self._ponged(payload)
+            self._on_ping_answered(payload)
         else:
             self._count_control()
             self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
@@ -291,7 +296,7 @@ class Connection(Sender):
         if len(payload) < 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
         text = payload[8:1008].decode(errors="replace")
-        self._gone_away(frames.number(payload[:4]), int.from_bytes(payload[4:8], "big"), text)
+        self._on_peer_leaves(frames.number(payload[:4]), int.from_bytes(payload[4:8], "big"), text)
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags

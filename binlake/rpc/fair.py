@@ -1,6 +1,6 @@
-"""Chooses who yields when all places are taken: the newest of the address that has most (docs/understand/rpc.md).
+"""Chooses what is dropped when all slots are in use: the newest of the address with the most (docs/understand/rpc.md).
 
-An address that floods the server shuts out only itself; a caller that has had its place for long keeps it.
+An address that floods the server only shuts out itself; a caller that has had its slot for long keeps it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
-Place = TypeVar("Place", bound=Hashable)
+Slot = TypeVar("Slot", bound=Hashable)
 
 
-def place_to_free(places: Mapping[Place, str], newcomer: str) -> Place | None:
-    """Of `places` (oldest first, with their addresses) the one that makes room for `newcomer`; None = the newcomer."""
-    address, most = Counter(places.values()).most_common(1)[0]
-    if address == newcomer or Counter(places.values())[newcomer] >= most:
+def slot_to_free(slots: Mapping[Slot, str], newcomer: str) -> Slot | None:
+    """Which of `slots` (oldest first, with their addresses) makes room for `newcomer`; None = the newcomer."""
+    address, most = Counter(slots.values()).most_common(1)[0]
+    if address == newcomer or Counter(slots.values())[newcomer] >= most:
         return None
-    return next(place for place in reversed(list(places)) if places[place] == address)
+    return next(place for place in reversed(list(slots)) if slots[place] == address)
 
 
 class FairQueue(Generic[Item]):
@@ -52,13 +52,16 @@ class FairQueue(Generic[Item]):
 
     def _longest(self, newcomer: str) -> tuple[str, str] | None:
         """The longest line of the address that has the most; None: that is the newcomer, and it has no kind twice."""
-        held: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for (address, _), waiting in self._lines.items():
-            held[address] += len(waiting)
-        greatest, most = held.most_common(1)[0]
-        if held[newcomer] >= most:
+            counts[address] += len(waiting)
+        greatest, most = counts.most_common(1)[0]
+        if counts[newcomer] >= most:
             greatest = newcomer
-        line = max((one for one in self._lines if one[0] == greatest), key=lambda one: len(self._lines[one]))
+        line = max(
+            (line_key for line_key in self._lines if line_key[0] == greatest),
+            key=lambda line_key: len(self._lines[line_key]),
+        )
         return None if greatest == newcomer and len(self._lines[line]) == 1 else line
 
     def _tidy(self, line: tuple[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import place_to_free
+from binlake.rpc.fair import slot_to_free
 from binlake.rpc.status import Status
 
 _WATCHERS = 1000
@@ -67,8 +67,8 @@ class Health:
             call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
             return
         if len(self._watchers) >= _WATCHERS:
-            places = {one: one.connection.address for one in self._watchers}
-            loser = place_to_free(places, call.connection.address)
+            slots = {watcher: watcher.connection.address for watcher in self._watchers}
+            loser = slot_to_free(slots, call.connection.address)
             (loser or call).fail(
                 Status.UNAVAILABLE, f"{_WATCHERS} watches are open already, most of them from this address"
             )

@@ -48,7 +48,7 @@ class Host(Protocol):
     assembly: Assembly
     clock: Callable[[], float]
 
-    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+    def http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
         """Answer a plain HTTP request from `address`, later."""
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
@@ -63,8 +63,8 @@ class Host(Protocol):
 
 def address_of(transport: asyncio.BaseTransport) -> str:
     """The host of the peer; empty for a Unix socket."""
-    found = transport.get_extra_info("peername")
-    return str(found[0]) if isinstance(found, tuple) and found else ""
+    name = transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else ""
 
 
 def has_certificate(transport: asyncio.BaseTransport | None) -> bool:

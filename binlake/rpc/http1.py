@@ -47,9 +47,9 @@ class Http1Connection(asyncio.Protocol):
         """Process received bytes."""
         self.heard_at = self._host.clock()
         self._parser.receive_data(data)
-        self._proceed()
+        self._process()
 
-    def _proceed(self) -> None:
+    def _process(self) -> None:
         try:
             self._take()
         except h11.RemoteProtocolError as error:
@@ -143,12 +143,12 @@ class Http1Connection(asyncio.Protocol):
         self._host.http(request, self._answer, self.address)
 
     def _answer(self, answer: HttpResponse) -> None:
-        transport, asked = self._transport, self._request
+        transport, request = self._transport, self._request
         assert transport is not None
-        assert asked is not None
+        assert request is not None
         if transport.is_closing():
             return
-        self._send(answer, asked.method == b"HEAD")
+        self._send(answer, request.method == b"HEAD")
         self._answering, self._request, self._body = False, None, []
         self._host.assembly.small.release(self)
         self._quiet_since = self._host.clock()
@@ -157,7 +157,7 @@ class Http1Connection(asyncio.Protocol):
             return
         self._parser.start_next_cycle()
         transport.resume_reading()
-        self._proceed()  # the next request may have arrived already
+        self._process()  # the next request may have arrived already
 
     def _send(self, answer: HttpResponse, head_only: bool) -> None:
         headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]

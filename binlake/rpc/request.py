@@ -52,28 +52,28 @@ def read(fields: list[Field] | None) -> Request | None:
     """The request; None when its list was too large. Raises Malformed."""
     if fields is None:
         return None
-    found = _checked(fields)
-    if not found.keys() >= _NEEDED or not found[b":path"]:
+    headers = _check_fields(fields)
+    if not headers.keys() >= _NEEDED or not headers[b":path"]:
         raise Malformed("method, scheme or path is missing")
-    kind = found.get(b"content-type", b"")
+    kind = headers.get(b"content-type", b"")
     grpc = kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
-    timeout_s, refusal = _terms(found) if grpc else (float("inf"), None)
-    length = found.get(b"content-length", b"-1")
+    timeout_s, refusal = _read_grpc_terms(headers) if grpc else (float("inf"), None)
+    length = headers.get(b"content-length", b"-1")
     if length != b"-1" and not (length.isdigit() and len(length) < _LENGTH_DIGITS):
         raise Malformed("content-length is not a number")
     return Request(
-        method=found[b":method"].decode("latin-1"),
-        path=found[b":path"].decode("latin-1"),
+        method=headers[b":method"].decode("latin-1"),
+        path=headers[b":path"].decode("latin-1"),
         grpc=grpc,
-        gzip=found.get(b"grpc-encoding") == b"gzip",
+        gzip=headers.get(b"grpc-encoding") == b"gzip",
         timeout_s=timeout_s,
         content_length=int(length),
-        headers=_plain(found),
+        headers=_plain_headers(headers),
         refusal=refusal,
     )
 
 
-def _plain(found: Mapping[bytes, bytes]) -> dict[str, str]:
+def _plain_headers(found: Mapping[bytes, bytes]) -> dict[str, str]:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if name[0] != 58}
     if b":authority" in found:
         headers["host"] = found[b":authority"].decode("latin-1")
@@ -86,26 +86,26 @@ def check_trailers(fields: list[Field] | None) -> bool:
         return False
     if any(name.startswith(b":") for name, _ in fields):
         raise Malformed("pseudo header in trailers")
-    _checked(fields)
+    _check_fields(fields)
     return True
 
 
-def _checked(fields: list[Field]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
+def _check_fields(fields: list[Field]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
     regular = False
     for name, value in fields:
         if name not in _known_names:
             _check_name(name)
         if name[0] == 58:  # ":"
-            if regular or name in found:
+            if regular or name in headers:
                 raise Malformed("pseudo header repeated or after a regular one")
-            found[name] = value
+            headers[name] = value
         else:
             regular = True
-            found[name] = found[name] + b", " + value if name in found else value
+            headers[name] = headers[name] + b", " + value if name in headers else value
             if name == b"te" and value != b"trailers":
                 raise Malformed("te other than trailers")
-    return found
+    return headers
 
 
 def _check_name(name: bytes) -> None:
@@ -119,14 +119,14 @@ def _check_name(name: bytes) -> None:
         _known_names.add(name)
 
 
-def _terms(found: Mapping[bytes, bytes]) -> tuple[float, RpcError | None]:
-    if found[b":method"] != b"POST":
+def _read_grpc_terms(headers: Mapping[bytes, bytes]) -> tuple[float, RpcError | None]:
+    if headers[b":method"] != b"POST":
         return 0.0, RpcError(Status.UNIMPLEMENTED, "a gRPC call is a POST")
-    encoding = found.get(b"grpc-encoding", b"identity")
+    encoding = headers.get(b"grpc-encoding", b"identity")
     if encoding not in (b"identity", b"gzip"):
         text = f"grpc: Decompressor is not installed for grpc-encoding {encoding.decode('latin-1')!r}"
         return 0.0, RpcError(Status.UNIMPLEMENTED, text)
     try:
-        return parse_timeout(found[b"grpc-timeout"]) if b"grpc-timeout" in found else float("inf"), None
+        return parse_timeout(headers[b"grpc-timeout"]) if b"grpc-timeout" in headers else float("inf"), None
     except RpcError as error:
         return 0.0, error

@@ -61,7 +61,7 @@ class RpcServer:
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._peers = Peers(_places(limits), limits.waiting_calls)
+        self._peers = Peers(_connection_limit(limits), limits.waiting_calls)
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
@@ -104,7 +104,7 @@ class RpcServer:
         """Bind a Unix socket; a dead one in its place is replaced. Raises Permanent."""
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            if path.is_socket() and not _answers(path):
+            if path.is_socket() and not _is_answering(path):
                 path.unlink()
             bound.bind(str(path))
             bound.listen(_BACKLOG)
@@ -212,22 +212,22 @@ class RpcServer:
         """Do `action` in a thread, then what it returns on the loop."""
         self._workers.run(action)
 
-    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+    def http(self, request: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
         """Have a plain HTTP request answered on a pool of its own; `address`: of the client."""
         handler = self._http or _answer_not_found
 
         def work() -> Callable[[], None]:
             try:
-                response = handler(asked)
+                response = handler(request)
             except Exception as error:
-                log.exception("http_handler_failed", path=asked.path)
+                log.exception("http_handler_failed", path=request.path)
                 response = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
             return lambda: answer(response)
 
         def refuse() -> None:
             answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many page requests at once\n"))
 
-        self._workers.page(address, asked.path, Page(work, refuse))
+        self._workers.page(address, request.path, Page(work, refuse))
 
 
 class _ProtocolDetector(asyncio.Protocol):
@@ -268,7 +268,7 @@ class _ProtocolDetector(asyncio.Protocol):
         if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
             return
         transport = self._transport
-        self._let_go()
+        self._release()
         # A damaged preface is answered in HTTP/2.
         speaks_http2 = self._first.startswith(b"PRI * HTTP/2")
         talk = ServerConnection(self._server, self._loop) if speaks_http2 else Http1Connection(self._server)
@@ -279,15 +279,15 @@ class _ProtocolDetector(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It left before its protocol was known."""
         del exc
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._server.remove_silent(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
 
-def _places(limits: Limits) -> int:
+def _connection_limit(limits: Limits) -> int:
     # A process without free file handles cannot even refuse new connections.
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return min(limits.connections, max(_FEWEST_PLACES, files - _OWN_FILES))
@@ -302,7 +302,7 @@ def _tune(bound: socket.socket | None) -> None:
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
 
 
-def _answers(path: Path) -> bool:
+def _is_answering(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -311,5 +311,5 @@ def _answers(path: Path) -> bool:
         return True
 
 
-def _answer_not_found(asked: HttpRequest) -> HttpResponse:
-    return HttpResponse(404, "text/plain; charset=utf-8", f"nothing at {asked.path}\n".encode())
+def _answer_not_found(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(404, "text/plain; charset=utf-8", f"nothing at {request.path}\n".encode())

@@ -151,10 +151,10 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             return
         self._last_id = stream_id
         try:
-            asked = self.parse_cached(block, request.read)
+            parsed = self.parse_cached(block, request.read)
         except Malformed as error:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR, str(error)) from None
-        self._open_call(stream_id, asked, end)
+        self._open_call(stream_id, parsed, end)
 
     def _late_headers(self, stream_id: int, block: bytes) -> None:
         if stream_id not in self._forgiven:
@@ -163,18 +163,18 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         self._decoder.decode(block)
         self._count_control()
 
-    def _open_call(self, stream_id: int, asked: Request | None, end: bool) -> None:
+    def _open_call(self, stream_id: int, parsed: Request | None, end: bool) -> None:
         if self._final or max(self._working, len(self.streams)) >= self.limits.streams:
             raise StreamFault(stream_id, Code.REFUSED_STREAM, "too many calls, or the server is stopping")
-        if asked is None:
+        if parsed is None:
             raise StreamFault(stream_id, Code.ENHANCE_YOUR_CALM, "header list is too large")
         now = self._host.clock()
-        call = Call(self, stream_id, asked, now, now + asked.timeout_s)
+        call = Call(self, stream_id, parsed, now, now + parsed.timeout_s)
         call.remote_closed = end
         self.streams[stream_id] = call
         self._working += 1
-        if asked.grpc and (asked.refusal is not None or asked.path not in self._host.methods):
-            refusal = asked.refusal or RpcError(Status.UNIMPLEMENTED, f"unknown method {asked.path}")
+        if parsed.grpc and (parsed.refusal is not None or parsed.path not in self._host.methods):
+            refusal = parsed.refusal or RpcError(Status.UNIMPLEMENTED, f"unknown method {parsed.path}")
             self._refuse(call, refusal)
         if end:
             self._complete(call)
@@ -235,8 +235,8 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         parts = incoming.body(call)
         call.dispatched = True
         if not call.request.grpc:
-            asked = call.request.http(b"".join(parts), certified=has_certificate(self._transport))
-            self._host.http(asked, lambda answer: self._http_answer(call, answer), self.address)
+            http_request = call.request.http(b"".join(parts), certified=has_certificate(self._transport))
+            self._host.http(http_request, lambda answer: self._http_answer(call, answer), self.address)
             return
         try:
             flag, message = incoming.message(call, parts, self.limits.message_bytes)
@@ -304,7 +304,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
         if self._draining:
             self._end_when_idle()
 
-    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+    def _on_stream_ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
         del code
         call = cast(Call, stream)
         call.abandon()
@@ -316,7 +316,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     # end
 
-    def _ponged(self, payload: bytes) -> None:
+    def _on_ping_answered(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._draining:
             # Everything the peer sent before it saw the first GOAWAY has arrived.
             self._final = True
@@ -328,7 +328,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
             self._flush()
             self.close()
 
-    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+    def _on_peer_leaves(self, last_id: int, code: int, text: str) -> None:
         """The peer opens no more streams here; it closes the connection itself."""
 
     def _last_peer_id(self) -> int:

@@ -44,9 +44,9 @@ class SparingLog:
     def _count(self, event: str, now: float) -> int | None:
         """How many lines were left out before this one; None when it is to be left out, too."""
         with self._lock:
-            since, asked = self._events.get(event, (now, 0))
+            since, lines = self._events.get(event, (now, 0))
             if now - since > _PERIOD_S:
                 self._events[event] = (now, 1)
-                return max(0, asked - _LINES)
-            self._events[event] = (since, asked + 1)
-            return 0 if asked < _LINES else None
+                return max(0, lines - _LINES)
+            self._events[event] = (since, lines + 1)
+            return 0 if lines < _LINES else None

@@ -28,14 +28,14 @@ class Wire:
         try:
             self._socket = _connect(address, timeout_s)
         except (OSError, ValueError) as error:
-            raise self._lost(f"cannot connect: {error}") from None
+            raise self._connection_lost_error(f"cannot connect: {error}") from None
         try:
             if tls is not None:
                 self._handshake(tls)
             self._socket.setblocking(False)
         except (OSError, ssl.SSLError) as error:
             self._socket.close()
-            raise self._lost(f"TLS failed: {error}") from None
+            raise self._connection_lost_error(f"TLS failed: {error}") from None
         except BaseException:
             self._socket.close()
             raise
@@ -59,7 +59,7 @@ class Wire:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise self._lost(f"connection broke: {error}") from None
+            raise self._connection_lost_error(f"connection broke: {error}") from None
         if sent < len(data):
             self._unsent += memoryview(data)[sent:]
 
@@ -71,7 +71,7 @@ class Wire:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise self._lost(f"connection broke: {error}") from None
+                raise self._connection_lost_error(f"connection broke: {error}") from None
             del self._unsent[:sent]
 
     def wait(self, timeout_s: float | None) -> None:
@@ -103,9 +103,9 @@ class Wire:
         except BlockingIOError:
             return None
         except OSError as error:
-            raise self._lost(f"connection broke: {error}") from None
+            raise self._connection_lost_error(f"connection broke: {error}") from None
         if not data:
-            raise self._lost("the server closed the connection")
+            raise self._connection_lost_error("the server closed the connection")
         if self._ssl is None:
             return data
         self._incoming.write(data)
@@ -134,7 +134,7 @@ class Wire:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise self._lost(f"TLS failed: {error}") from None
+            raise self._connection_lost_error(f"TLS failed: {error}") from None
         if answer := self._outgoing.read():
             self._unsent += answer
             self.flush()
@@ -157,7 +157,7 @@ class Wire:
                 raise OSError("the server closed the connection")
             self._incoming.write(data)
 
-    def _lost(self, text: str) -> RpcError:
+    def _connection_lost_error(self, text: str) -> RpcError:
         return RpcError(Status.UNAVAILABLE, text, where={"addr": self._address})
 
 

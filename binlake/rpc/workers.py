@@ -158,7 +158,7 @@ class Sink:
         self._waiting = 0
         self._alive = True
         call.on_sent = self._sent
-        call.on_end = self._ended
+        call.on_end = self._on_stream_ended
 
     @property
     def alive(self) -> bool:
@@ -189,7 +189,7 @@ class Sink:
             if self._waiting < _WAITING_BYTES:
                 self._changed.notify()
 
-    def _ended(self) -> None:
+    def _on_stream_ended(self) -> None:
         with self._changed:
             self._alive = False
             self._changed.notify()

@@ -1,6 +1,6 @@
-"""What two texts weigh in TiDB's collations: equal weights are equal texts, and their order is that of the texts.
+"""The weights of texts in TiDB's collations: equal weights are equal texts, and weights sort as the texts do.
 
-Known are the collations by code points and general_ci; others weigh by tables that are not here, and are refused.
+Supported are collations by code points and general_ci; others need weight tables and are refused.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from binlake.dialect.collations import DEFAULT_COLLATIONS
 from binlake.rules.evaluate import keep_text, without_trailing_spaces
 
-# Each word: a character that stands for itself, and those that weigh the same in utf8mb4_general_ci. All others weigh
-# what their code point is, those beyond the first plane U+FFFD (a test asks a server for each).
+# Each word: a character, and those with the same weight in utf8mb4_general_ci. Others weigh as their code point, beyond
+# the first plane as U+FFFD (a test asks a server for each).
 _GENERAL_CI = """
 AaÀÁÂÃÄÅàáâãäåĀāĂăĄąǍǎǞǟǠǡǺǻȀȁȂȃȦȧḀḁẠạẢảẤấẦầẨẩẪẫẬậẮắẰằẲẳẴẵẶặ BbḂḃḄḅḆḇ CcÇçĆćĈĉĊċČčḈḉ DdĎďḊḋḌḍḎḏḐḑḒḓ
 EeÈÉÊËèéêëĒēĔĕĖėĘęĚěȄȅȆȇȨȩḔḕḖḗḘḙḚḛḜḝẸẹẺẻẼẽẾếỀềỂểỄễỆệ FfḞḟ GgĜĝĞğĠġĢģǦǧǴǵḠḡ HhĤĥȞȟḢḣḤḥḦḧḨḩḪḫẖ
@@ -35,11 +35,11 @@ YyÝýÿŶŷŸȲȳẎẏẙỲỳỴỵỶỷỸỹ ZzŹźŻżŽžẐẑẒẓ�
 """
 _WEIGHTS = {ord(char): word[0] for word in _GENERAL_CI.split() for char in word[1:]}
 _UNORDERED = ("latin1", "gbk", "gb18030")
-"""Character sets whose servers order by bytes of their own."""
+"""Character sets that servers order by bytes in their own encoding."""
 
 
 class _Weights(dict[int, str]):
-    """For str.translate: what lies beyond the first plane weighs one and the same."""
+    """For str.translate: all characters beyond the first plane have the same weight."""
 
     def __missing__(self, code: int) -> str:
         if code <= 0xFFFF:
@@ -56,7 +56,7 @@ def general_ci(text: str) -> str:
 
 
 def padded_general_ci(text: str) -> str:
-    """The same as a comparison sees it."""
+    """The same for comparisons, which ignore trailing spaces."""
     return text.rstrip(" ").translate(_TABLE)
 
 
@@ -66,7 +66,7 @@ def collation_of(charset: str, collation: str) -> str:
 
 
 def weigher(collation: str) -> Callable[[str], str] | None:
-    """What a comparison compares; None = not known."""
+    """The function whose results a comparison compares; None = unknown collation."""
     if collation.endswith("general_ci"):
         return padded_general_ci if collation.startswith("utf8") else None
     if not collation.endswith("_bin"):
@@ -75,11 +75,11 @@ def weigher(collation: str) -> Callable[[str], str] | None:
 
 
 def letter_weigher(collation: str) -> Callable[[str], str] | None:
-    """What LIKE compares, letter by letter and without padding; None = not known."""
+    """The function for LIKE, letter by letter and without padding; None = unknown collation."""
     known = weigher(collation)
     return None if known is None else general_ci if collation.endswith("general_ci") else keep_text
 
 
 def has_order(collation: str) -> bool:
-    """True when texts of the collation are ordered by what they weigh."""
+    """True when texts of the collation are ordered by their weights."""
     return not collation.startswith(_UNORDERED)

@@ -1,4 +1,4 @@
-"""The value at a path of a JSON column's text, and how it compares: a value of another kind than asked for differs.
+"""The value at a path of a JSON column's text, and its comparison: a value of another type always differs.
 
 The null of a document is a value of its own, not NULL. Numbers keep their text, so that `->>` shows what TiDB shows.
 """
@@ -44,11 +44,11 @@ def value_at(path: tuple[str | int, ...], text: str) -> Any:
     return JSON_NULL if value is None else value
 
 
-def equals(wanted: str | float, value: Any) -> bool:
-    """A value beside a constant text or number."""
-    if isinstance(wanted, str):
-        return type(value) is str and value == wanted
-    return isinstance(value, _Number) and float(value) == wanted
+def equals(constant: str | float, value: Any) -> bool:
+    """Whether a value equals a constant text or number."""
+    if isinstance(constant, str):
+        return type(value) is str and value == constant
+    return isinstance(value, _Number) and float(value) == constant
 
 
 def unquote(value: Any) -> str:

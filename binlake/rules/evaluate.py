@@ -1,8 +1,8 @@
-"""What an expression of `expression-filter` does with one row; picklable, and free of the parser.
+"""Evaluates an expression of `expression-filter` for one row; picklable, and independent of the parser.
 
-A program takes the row's canonical texts, in the order of the columns that it reads, and gives an int, Decimal, float,
-str, bytes or None (NULL). Exact numbers are exact without bounds, so no value is an error: where a server reports a
-BIGINT or DECIMAL out of range, the true number counts. The rules are those of TiDB's expressions, as far as MySQL and
+A program takes the row's canonical texts, in the order of the columns that it reads, and returns an int, Decimal,
+float, str, bytes or None (NULL). Exact numbers have no bounds, so no value is an error: where a server reports a BIGINT
+or DECIMAL out of range, the true number counts. The rules are those of TiDB's expressions, as far as MySQL and
 MariaDB share them (docs/reference/filters.md); a test holds every form against a real server.
 """
 
@@ -27,7 +27,7 @@ _LEADING_NUMBER = re.compile(r"[ \t\n\v\f\r]*([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(
 
 
 def constant(value: Any, row: Row) -> Any:  # noqa: ARG001 - a program takes the row
-    """The value, whatever the row."""
+    """The value, for any row."""
     return value
 
 
@@ -52,7 +52,7 @@ def keep_text(text: str) -> str:
 
 
 def float32(text: str) -> float:
-    """A FLOAT, which holds less than its text seems to say."""
+    """A FLOAT, which has less precision than its text suggests."""
     return float(struct.unpack("<f", struct.pack("<f", float(text)))[0])
 
 
@@ -62,7 +62,7 @@ def bits(text: str) -> int:
 
 
 def moment(text: str) -> str:
-    """DATE, DATETIME and TIMESTAMP in one length: such texts are in the order of time, zero parts included."""
+    """DATE, DATETIME and TIMESTAMP with equal length, so that texts sort by time, zero parts included."""
     return text + _WHOLE_MOMENT[len(text) :]
 
 
@@ -71,7 +71,7 @@ def time(text: str) -> int:
     return parse_duration(text)
 
 
-def enum_place(names: tuple[str, ...], text: str) -> int:
+def enum_number(names: tuple[str, ...], text: str) -> int:
     """The number of an ENUM's value, 0 for the empty one."""
     return names.index(text) + 1 if text else 0
 
@@ -85,9 +85,9 @@ def set_number(names: tuple[str, ...], text: str) -> int:
 
 
 def leading_number(text: str) -> float:
-    """The number that a text begins with, else 0."""
-    found = _LEADING_NUMBER.match(text)
-    return float(found[1]) if found else 0.0
+    """The number at the beginning of a text, else 0."""
+    match = _LEADING_NUMBER.match(text)
+    return float(match[1]) if match else 0.0
 
 
 def real(value: int | float | Decimal) -> float:
@@ -106,8 +106,8 @@ def calculate(act: Callable[[Any, Any], Any], left: Program, right: Program, row
     b = right(row)
     if b is None:
         return None
-    found = act(a, b)
-    return None if found != found else found
+    result = act(a, b)
+    return None if result != result else result
 
 
 def calculate_exactly(act: Callable[[Decimal, Decimal], Decimal], a: int | Decimal, b: int | Decimal) -> Decimal:
@@ -125,7 +125,7 @@ def exact_div(a: int | Decimal, b: int | Decimal) -> int | None:
     return size if (a < 0) == (b < 0) else -size
 
 
-def whole_mod(a: int, b: int) -> int | None:
+def integer_mod(a: int, b: int) -> int | None:
     """a % b of integers, with the sign of a."""
     if not b:
         return None
@@ -251,19 +251,19 @@ def matches_whole(pattern: re.Pattern[str], text: str) -> bool:
 
 
 def lower(text: str) -> str:
-    """LOWER: letter by letter, by Unicode's simple mapping, as Go's ToLower has it."""
+    """LOWER: letter by letter, by Unicode's simple mapping, as Go's ToLower."""
     return "".join(low if len(low := char.lower()) == 1 else low[0] for char in text)
 
 
 def upper(text: str) -> str:
-    """UPPER: letter by letter; one whose capital is several letters stays, or takes its title form."""
+    """UPPER: letter by letter; one whose capital has several letters stays, or takes its title form."""
     return "".join(map(_upper, text))
 
 
 def _upper(char: str) -> str:
-    found = char.upper()
-    if len(found) == 1:
-        return found
+    capital = char.upper()
+    if len(capital) == 1:
+        return capital
     title = char.title()
     return title if len(title) == 1 else char
 
@@ -285,7 +285,7 @@ def byte_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def place_in(needle: str, text: str) -> int:
+def find_in_set(needle: str, text: str) -> int:
     """FIND_IN_SET."""
     names = text.split(",") if text else []
     return names.index(needle) + 1 if needle in names else 0

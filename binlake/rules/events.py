@@ -1,7 +1,7 @@
 """Event filter (data-migration-and-ticdc 1.13): kinds of changes to drop, by rules on the source's names.
 
 Of each rule that matches, in order: its events, then its SQL patterns (DDL only). The first rule that drops wins; an
-event list is read from the left, and the first word that speaks of the event's class decides.
+event list is read from the left, and the first word about the event's class decides.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Verdict = Literal["do", "ignore"]
 
 
 def ddl_event(action: int) -> str:
-    """The event of a DDL job; what has no name of its own is `alter table`, or empty for sequences and the like."""
+    """The event of a DDL job; without a name of its own it is `alter table`, or empty for sequences and the like."""
     named = next((name for known, name in _EVENT_OF.items() if known == action), None)
     if named is not None:
         return named
@@ -99,7 +99,7 @@ class _Rule:
 
     @classmethod
     def of(cls, config: EventRule) -> _Rule:
-        words = tuple(_normalized_event(event) for event in config.events)
+        words = tuple(_normalize_event(event) for event in config.events)
         if config.action == "Do" and not words:
             raise ConfigError(
                 "a rule of the action Do without events lets nothing through",
@@ -140,29 +140,29 @@ class _Rule:
 
 
 class EventFilter:
-    """The rules of one replication. Raises ConfigError for an event that is not known."""
+    """The rules of one replication. Raises ConfigError for an unknown event."""
 
     def __init__(self, rules: Iterable[EventRule]) -> None:
-        self._rules = _ranked([(rule, _Rule.of(rule)) for rule in rules])
+        self._rules = _sort_rules([(rule, _Rule.of(rule)) for rule in rules])
         self._known: dict[tuple[str, str], frozenset[str]] = {}
 
     def rows(self, db: str, table: str) -> frozenset[str]:
         """The kinds of row changes that pass: of insert, update, delete. Raises Permanent (action Error)."""
-        found = self._known.get((db, table))
-        if found is None:
-            passed = (op for op in DML if not self._dropped(db, table, op, ""))
-            found = self._known[db, table] = frozenset(passed)
-        return found
+        passed_kinds = self._known.get((db, table))
+        if passed_kinds is None:
+            passed = (op for op in DML if not self._is_dropped(db, table, op, ""))
+            passed_kinds = self._known[db, table] = frozenset(passed)
+        return passed_kinds
 
     def passes_ddl(self, db: str, table: str, action: int, text: str) -> bool:
         """True when the DDL passes; `table` empty for a database. Raises Permanent (action Error)."""
-        return not self._dropped(db, table, ddl_event(action), text)
+        return not self._is_dropped(db, table, ddl_event(action), text)
 
     def drops(self, db: str, table: str, event: str, text: str = "") -> bool:
-        """True when a rule drops the event; `event` empty for a statement of no known kind."""
-        return self._dropped(db, table, event, text)
+        """True when a rule drops the event; `event` empty for a statement of unknown kind."""
+        return self._is_dropped(db, table, event, text)
 
-    def _dropped(self, db: str, table: str, event: str, text: str) -> bool:
+    def _is_dropped(self, db: str, table: str, event: str, text: str) -> bool:
         for rule in self._rules:
             if not rule.fits(db, table) or not rule.drops(event, text):
                 continue
@@ -177,21 +177,21 @@ class EventFilter:
         return False
 
 
-def _ranked(rules: Sequence[tuple[EventRule, _Rule]]) -> list[_Rule]:
+def _sort_rules(rules: Sequence[tuple[EventRule, _Rule]]) -> list[_Rule]:
     """Rules for databases first; two with the same patterns are an error."""
-    seen: set[tuple[str, str]] = set()
+    patterns: set[tuple[str, str]] = set()
     for config, _ in rules:
         key = config.schema_pattern.lower(), config.table_pattern.lower()
-        if key in seen:
+        if key in patterns:
             raise ConfigError("two rules of `filters` have the same patterns", where={"rule": "/".join(key)})
-        seen.add(key)
+        patterns.add(key)
     return sorted((rule for _, rule in rules), key=lambda rule: rule.table is not None)
 
 
-def _normalized_event(event: str) -> str:
+def _normalize_event(event: str) -> str:
     word = event.lower().strip()
     if word not in KNOWN:
         close = difflib.get_close_matches(word, KNOWN, n=1)
         hint = f"did you mean `{close[0]}`?" if close else "the list of events is in docs/reference/filters.md"
-        raise ConfigError("an event that `filters` does not know", where={"event": event}, hint=hint)
+        raise ConfigError("unknown event in `filters`", where={"event": event}, hint=hint)
     return _ALIASES.get(word, word)

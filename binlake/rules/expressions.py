@@ -22,7 +22,7 @@ class _Rule:
     table: str
     op: str
     parts: tuple[tuple[str, str], ...]
-    """(image, text) of what must be TRUE together."""
+    """Pairs (image, text) that must be TRUE together."""
 
 
 class ExpressionFilter:
@@ -32,7 +32,7 @@ class ExpressionFilter:
     """
 
     def __init__(self, rules: Iterable[ExpressionRule], *, bytewise: bool = False) -> None:
-        self._rules = [_rule(rule) for rule in rules]
+        self._rules = [_make_rule(rule) for rule in rules]
         self._bytewise = bytewise
 
     def __bool__(self) -> bool:
@@ -44,23 +44,23 @@ class ExpressionFilter:
 
     def kinds(self, db: str, table: str) -> frozenset[str]:
         """The kinds of row changes with a rule on that table."""
-        return frozenset(rule.op for rule in self._of(db, table))
+        return frozenset(rule.op for rule in self._rules_of_table(db, table))
 
     def conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
-        """By kind of row change, when it is dropped: one of these, all of its halves TRUE.
+        """By kind of row change, the conditions that drop it: one with all of its halves TRUE is enough.
 
         Raises ConfigError naming table and expression when a column is unknown or something is not supported.
         """
         found: dict[str, list[tuple[Half, ...]]] = {}
-        for rule in self._of(table.db, table.name):
-            found.setdefault(rule.op, []).append(tuple(self._half(table, *part) for part in rule.parts))
+        for rule in self._rules_of_table(table.db, table.name):
+            found.setdefault(rule.op, []).append(tuple(self._make_half(table, *part) for part in rule.parts))
         return {op: tuple(halves) for op, halves in found.items()}
 
-    def _of(self, db: str, table: str) -> list[_Rule]:
-        wanted = fold_pair((db, table))
-        return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == wanted]
+    def _rules_of_table(self, db: str, table: str) -> list[_Rule]:
+        name = fold_pair((db, table))
+        return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == name]
 
-    def _half(self, table: TableDef, image: str, text: str) -> Half:
+    def _make_half(self, table: TableDef, image: str, text: str) -> Half:
         from binlake.rules.reader import Reader
         from binlake.rules.sql import parse
         from binlake.rules.terms import Unsupported
@@ -69,24 +69,24 @@ class ExpressionFilter:
         try:
             program = reader.condition(parse(text))
         except Unsupported as error:
-            raise _refused(f"{table.db}.{table.name}", text, str(error)) from None
+            raise _refused_error(f"{table.db}.{table.name}", text, str(error)) from None
         return Half(image, tuple(reader.columns), program, text)
 
 
-def _rule(rule: ExpressionRule) -> _Rule:
-    given = [
+def _make_rule(rule: ExpressionRule) -> _Rule:
+    halves = [
         ("insert", "after", rule.insert_value_expr),
         ("update", "before", rule.update_old_value_expr),
         ("update", "after", rule.update_new_value_expr),
         ("delete", "before", rule.delete_value_expr),
     ]
-    parts = tuple((image, text) for _, image, text in given if text)
+    parts = tuple((image, text) for _, image, text in halves if text)
     for _, text in parts:
         _require_expression(rule, text)
-    return _Rule(rule.schema_, rule.table, next(op for op, _, text in given if text), parts)
+    return _Rule(rule.schema_, rule.table, next(op for op, _, text in halves if text), parts)
 
 
-# The parser costs each worker that loads it more than a small window's decoding, and only the driver needs it.
+# Loading the parser costs a worker more than decoding a small window, and only the driver needs it.
 
 
 def _require_expression(rule: ExpressionRule, text: str) -> None:
@@ -96,10 +96,10 @@ def _require_expression(rule: ExpressionRule, text: str) -> None:
     try:
         parse(text)
     except Unsupported as error:
-        raise _refused(f"{rule.schema_}.{rule.table}", text, str(error)) from None
+        raise _refused_error(f"{rule.schema_}.{rule.table}", text, str(error)) from None
 
 
-def _refused(table: str, text: str, why: str) -> ConfigError:
+def _refused_error(table: str, text: str, why: str) -> ConfigError:
     return ConfigError(
         f"an expression of `expression-filter` cannot be used: {why}",
         where={"table": table, "expression": text},

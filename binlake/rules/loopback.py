@@ -1,6 +1,6 @@
 """Two replications in opposite directions (tidb-binlog 5.11): a transaction that carries our mark was written by us.
 
-It is left out whole, before anything of it is compacted (hazards R-47); the mark table itself is never replicated.
+It is left out completely, before compaction (hazards R-47); the mark table itself is never replicated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MarkReader:
 
     def is_ours(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> bool:
         """True when the transaction changed a mark row of our channel. Raises WireError, SchemaError."""
-        _, changes = raw_changes(payload, commit_ts, start_ts, tables, wanted=self._wanted)
+        _, changes = raw_changes(payload, commit_ts, start_ts, tables, wanted=self._mark_columns)
         for _, _, _, before, after in changes:
             names, values = after or before or ((), [])
             channels = [value for name, value in zip(names, values, strict=True) if name.lower() == "channel_id"]
@@ -31,5 +31,5 @@ class MarkReader:
                 return True
         return False
 
-    def _wanted(self, table: TableDef) -> tuple[str, ...]:
+    def _mark_columns(self, table: TableDef) -> tuple[str, ...]:
         return ("insert", "update", "delete") if self.is_mark(table.db, table.name) else ()

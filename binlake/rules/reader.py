@@ -1,7 +1,7 @@
 """An SQL expression of MySQL as a program over one row image, typed by the table's definition (DM's expression filter).
 
-Every node that the parser (`sql.py`) gives has a form here that takes each of its arguments, or the expression is
-refused: nothing of it is passed over. Refused too is what servers read unlike.
+Every node of the parser (`sql.py`) has a form here that takes each of its arguments, or the expression is refused:
+nothing of it is ignored. What servers read differently is refused too.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from binlake.rules.terms import (
     UTF8,
     Term,
     Unsupported,
-    alike,
     as_real,
     column_term,
     common_collation,
     condition_term,
     constant,
+    find_weigher,
     number,
     pair,
     plain_number,
     require_one_collation,
-    weigh_of,
+    unify_branches,
 )
 from binlake.rules.textpatterns import like_pattern, regexp_pattern
 
@@ -49,7 +49,7 @@ _REAL: Mapping[type[exp.Expr], _Act] = {
     exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Div: ev.real_divide, exp.Mod: ev.real_mod,
 }  # fmt: skip
 _WHOLE: Mapping[type[exp.Expr], _Act] = {
-    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Mod: ev.whole_mod,
+    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Mod: ev.integer_mod,
 }  # fmt: skip
 _DECIMAL: Mapping[type[exp.Expr], _Act] = {
     exp.Add: ev.DECIMAL_ADD, exp.Sub: ev.DECIMAL_SUB, exp.Mul: ev.DECIMAL_MUL,
@@ -79,8 +79,8 @@ class Reader:
         form = FORMS.get(type(node))
         if form is None:
             raise Unsupported(f"`{node.sql('mysql')}` ({type(node).__name__.lower()}) is not supported")
-        for name, given in node.args.items():
-            if name not in form.takes and given not in (None, False, []) and form.ignores.get(name) != given:
+        for name, argument in node.args.items():
+            if name not in form.takes and argument not in (None, False, []) and form.ignores.get(name) != argument:
                 raise Unsupported(f"`{node.sql('mysql')}`: `{name}` of {type(node).__name__.lower()} is not supported")
         return form.read(self, node)
 
@@ -99,7 +99,7 @@ class Reader:
 
     def compare(self, node: exp.Binary) -> Term:
         """=, <>, <, <=, >, >=."""
-        return condition_term(self._compared(type(node), self.value(node.this), self.value(node.expression)))
+        return condition_term(self._compare_terms(type(node), self.value(node.this), self.value(node.expression)))
 
     def equal_or_null(self, node: exp.NullSafeEQ) -> Term:
         """<=>."""
@@ -108,13 +108,13 @@ class Reader:
             return condition_term(partial(ev.is_truth, True, _json_equal(left, right)))
         return condition_term(partial(ev.compare_null_safe, *pair(left, right, self._bytewise, ordered=False)))
 
-    def _compared(self, kind: type[exp.Expr], left: Term, right: Term) -> ev.Program:
+    def _compare_terms(self, kind: type[exp.Expr], left: Term, right: Term) -> ev.Program:
         equality = kind in (exp.EQ, exp.NEQ)
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
             if not equality:
                 raise Unsupported("JSON values cannot be ordered here: use the text (->>)")
-            found = _json_equal(left, right)
-            return found if kind is exp.EQ else partial(ev.evaluate_not, found)
+            program = _json_equal(left, right)
+            return program if kind is exp.EQ else partial(ev.evaluate_not, program)
         return partial(ev.compare_values, _COMPARISONS[kind], *pair(left, right, self._bytewise, ordered=not equality))
 
     def between(self, node: exp.Between) -> Term:
@@ -126,7 +126,9 @@ class Reader:
             raise Unsupported("an exact number is BETWEEN exact numbers here")
         require_one_collation(value, low, high)
         return condition_term(
-            partial(ev.evaluate_and, (self._compared(exp.GTE, value, low), self._compared(exp.LTE, value, high)))
+            partial(
+                ev.evaluate_and, (self._compare_terms(exp.GTE, value, low), self._compare_terms(exp.LTE, value, high))
+            )
         )
 
     def within(self, node: exp.In) -> Term:
@@ -138,7 +140,9 @@ class Reader:
             raise Unsupported("IN does not take a JSON value: compare it by =, or its text by ->>")
         members = [self.value(part) for part in node.expressions]
         require_one_collation(value, *members)
-        return condition_term(partial(ev.evaluate_or, tuple(self._compared(exp.EQ, value, one) for one in members)))
+        return condition_term(
+            partial(ev.evaluate_or, tuple(self._compare_terms(exp.EQ, value, member) for member in members))
+        )
 
     def logic(self, node: exp.Binary) -> Term:
         """AND, OR, XOR."""
@@ -161,25 +165,25 @@ class Reader:
 
     def like(self, node: exp.Like) -> Term:
         """x LIKE 'pattern', x NOT LIKE 'pattern'."""
-        value, collation, pattern = self._matched(node)
+        value, collation, pattern = self._match_operands(node)
         weigh = ev.keep_text if self._bytewise else letter_weigher(collation)
         if weigh is None:
-            weigh_of(collation, bytewise=False)
+            find_weigher(collation, bytewise=False)
             raise AssertionError("a collation that can be weighed has letters")
         text = value.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, value.program)
-        found = partial(ev.apply_unless_null, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
-        return condition_term(partial(ev.evaluate_not, found) if node.args.get("negate") else found)
+        program = partial(ev.apply_unless_null, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
+        return condition_term(partial(ev.evaluate_not, program) if node.args.get("negate") else program)
 
     def regexp(self, node: exp.RegexpLike) -> Term:
         """x REGEXP 'pattern'."""
-        value, collation, pattern = self._matched(node)
+        value, collation, pattern = self._match_operands(node)
         if not self._bytewise and not collation.endswith("_bin"):
             raise Unsupported(f"REGEXP is by code points here, not by {collation}: write `… COLLATE utf8mb4_bin`")
         return condition_term(
             partial(ev.apply_unless_null, partial(ev.matches, regexp_pattern(pattern)), value.program)
         )
 
-    def _matched(self, node: exp.Binary) -> tuple[Term, str, str]:
+    def _match_operands(self, node: exp.Binary) -> tuple[Term, str, str]:
         """(the text, its collation, the pattern)."""
         value, pattern = self.value(node.this), self.value(node.expression)
         if value.kind != "text" or not isinstance(pattern.literal, str) or pattern.kind != "text":
@@ -237,10 +241,10 @@ class Reader:
         """x COLLATE name."""
         inner, name = self.value(node.this), node.expression.name.lower()
         if inner.kind != "text" or inner.named:
-            raise Unsupported("COLLATE is of a text")
+            raise Unsupported("COLLATE needs a text")
         if not name.startswith("utf8") or inner.charset not in ("", *UTF8):
             raise Unsupported("COLLATE takes a collation of utf8 or utf8mb4 here, of a column in one of these")
-        weigh_of(name, self._bytewise)
+        find_weigher(name, self._bytewise)
         return replace(inner, collation=name, explicit=True)
 
     def path(self, node: exp.Binary) -> Term:
@@ -248,22 +252,22 @@ class Reader:
         inner = self.value(node.this)
         if inner.kind != "document":
             raise Unsupported(f"`{node.this.sql('mysql')}` is not a JSON column")
-        found = partial(ev.apply_unless_null, partial(doc.value_at, path_legs(node.expression)), inner.program)
+        program = partial(ev.apply_unless_null, partial(doc.value_at, path_legs(node.expression)), inner.program)
         if isinstance(node, exp.JSONExtract):
-            return Term(found, "json")
-        text = partial(ev.apply_unless_null, doc.unquote, found)
+            return Term(program, "json")
+        text = partial(ev.apply_unless_null, doc.unquote, program)
         return Term(text, "text", charset="utf8mb4", collation="utf8mb4_bin")
 
     def choice(self, node: exp.If) -> Term:
         """IF(condition, a, b)."""
         if node.args.get("false") is None:
             raise Unsupported("IF takes three arguments")
-        found, (yes, no) = alike([self.value(node.args["true"]), self.value(node.args["false"])])
+        found, (yes, no) = unify_branches([self.value(node.args["true"]), self.value(node.args["false"])])
         return replace(found, program=partial(ev.evaluate_if, self.condition(node.this), yes, no), literal=None)
 
     def first(self, node: exp.Coalesce) -> Term:
         """COALESCE(a, b) and IFNULL(a, b)."""
-        found, programs = alike([self.value(part) for part in (node.this, *node.expressions)])
+        found, programs = unify_branches([self.value(part) for part in (node.this, *node.expressions)])
         return replace(found, program=partial(ev.evaluate_coalesce, tuple(programs)), literal=None)
 
     def absolute(self, node: exp.Abs) -> Term:
@@ -313,7 +317,7 @@ class Reader:
         weights = [general_ci(one) for one in names.set_names]
         if not isinstance(name.literal, str) or name.literal not in names.set_names or len(set(weights)) < len(weights):
             raise Unsupported("FIND_IN_SET needs a name of the SET, spelled as there, and a column of type SET")
-        return Term(partial(ev.apply_unless_null, partial(ev.place_in, name.literal), names.program), "place")
+        return Term(partial(ev.apply_unless_null, partial(ev.find_in_set, name.literal), names.program), "place")
 
     def _text(self, node: exp.Expr) -> Term:
         inner = self.value(node)

@@ -1,7 +1,7 @@
-"""The text of an expression as sqlglot's tree, only where the tree says all that the text says, as MySQL binds it.
+"""Parses an expression with sqlglot, and accepts the tree only if it has all of the text, with MySQL's precedence.
 
-sqlglot takes what MySQL would not, drops some of it, skips comments that MySQL runs, and binds comparisons in another
-order: each of these is refused, with a word on what to write.
+sqlglot accepts what MySQL would not, drops parts, skips comments that MySQL runs, and binds comparisons in another
+order: each of these is refused, with a hint what to write.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ def parse(text: str) -> exp.Expr:
     """`text` as MySQL reads it. Raises Unsupported."""
     try:
         tokens = sqlglot.tokenize(text, read="mysql")
-        found = sqlglot.parse(text, read="mysql")
+        trees = sqlglot.parse(text, read="mysql")
     except (SqlglotError, RecursionError) as error:
         raise Unsupported(str(error).splitlines()[0]) from None
-    if len(found) != 1 or found[0] is None:
+    if len(trees) != 1 or trees[0] is None:
         raise Unsupported("it is not one expression")
     if any(token.comments for token in tokens):
         raise Unsupported("a comment may be run by servers: leave it out")
-    tree = found[0]
-    _require_whole(tree, tokens)
+    tree = trees[0]
+    _require_all_tokens(tree, tokens)
     groups = sum(map(_is_group, tokens, [None, *tokens]))
     if groups < _count(tree, exp.Paren):
-        # The parser put some in by itself, and not always where MySQL binds.
+        # The parser adds some itself, not always where MySQL binds.
         raise Unsupported("put parentheses around each comparison that is part of another one (and write NOT for !)")
     for node in tree.walk():
         _require_parentheses(node)
     return tree
 
 
-def _require_whole(tree: exp.Expr, tokens: list[Token]) -> None:
-    """As many names and constants in the tree as in the text. Raises Unsupported."""
+def _require_all_tokens(tree: exp.Expr, tokens: list[Token]) -> None:
+    """The tree has as many names and constants as the text. Raises Unsupported."""
     names = sum(map(_is_name, tokens, [None, *tokens], [*tokens[1:], None]))
     constants = sum(token.token_type in _CONSTANTS for token in tokens)
     if names > _count(tree, exp.Identifier) or constants != _count(tree, exp.Literal, exp.JSONPath, *_BYTES):
         raise Unsupported("a name or constant of it has no meaning there")
 
 
-def _is_name(token: Token, before: Token | None, behind: Token | None) -> bool:
+def _is_name(token: Token, before: Token | None, following: Token | None) -> bool:
     if token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER) or token.text.upper() in _ENDS:
         return False
-    called = behind is not None and behind.token_type == TokenType.L_PAREN
+    called = following is not None and following.token_type == TokenType.L_PAREN
     return not called and (before is None or before.token_type != TokenType.COLLATE)
 
 
@@ -74,7 +74,7 @@ def _count(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
 
 
 def _require_parentheses(node: exp.Expr) -> None:
-    """Operators that sqlglot or a reader may bind unlike MySQL are put in parentheses. Raises Unsupported."""
+    """Operators that sqlglot or a reader may bind differently from MySQL are in parentheses. Raises Unsupported."""
     parts = [part for part in node.iter_expressions() if isinstance(part, (*_COMPARING, *_JOINING, exp.Not))]
     if isinstance(node, (*_COMPARING, *_CALCULATING)):
         loose = [part for part in parts if part.arg_key != "expressions"]

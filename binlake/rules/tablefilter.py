@@ -1,7 +1,7 @@
-"""TiDB's table filter: patterns of `schema.table`, where the last one that fits decides (reference 3.5).
+"""TiDB's table filter: patterns of `schema.table`, where the last one that matches decides (reference 3.5).
 
 `*`, `?` and `[...]` are wildcards, `/.../` is a regular expression, quotes or backticks hold names with other signs,
-a leading `!` leaves tables out. Names are compared without regard to case, as TiDB's.
+a leading `!` excludes tables. Names are compared without regard to case, as in TiDB.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TableMatcher:
         self._rules = [_read_rule(text.strip()) for text in patterns]
 
     def matches(self, db: str, table: str) -> bool:
-        """True when the last pattern that fits `db`.`table` accepts it; False when none fits."""
+        """True when the last pattern that matches `db`.`table` includes it; False when none matches."""
         return next((rule.accepts for rule in reversed(self._rules) if rule.matches(db, table)), False)
 
 
@@ -47,14 +47,14 @@ def _read_rule(text: str) -> _Rule:
     table = _NAME.match(body, dot + 1) if body[dot : dot + 1] == "." else None
     if db is None or table is None or table.end() != len(body):
         raise ConfigError("a pattern of tables cannot be read", where={"pattern": text}, hint=_HINT)
-    return _Rule(not text.startswith("!"), _compiled(db, text), _compiled(table, text))
+    return _Rule(not text.startswith("!"), _compile(db, text), _compile(table, text))
 
 
-def _compiled(name: re.Match[str], text: str) -> re.Pattern[str]:
+def _compile(name: re.Match[str], text: str) -> re.Pattern[str]:
     if name["regex"] is not None:
         expression = f".*(?:{name['regex'][1:-1]}).*"
     elif name["plain"] is not None:
-        expression = "".join(_wildcard(part) for part in re.findall(r"\[[^\]]+\]|.", name["plain"], re.DOTALL))
+        expression = "".join(_wildcard_regex(part) for part in re.findall(r"\[[^\]]+\]|.", name["plain"], re.DOTALL))
     else:
         expression = re.escape((name["tick"] or "").replace("``", "`") or (name["quote"] or "").replace('""', '"'))
     try:
@@ -63,7 +63,7 @@ def _compiled(name: re.Match[str], text: str) -> re.Pattern[str]:
         raise ConfigError(f"not a regular expression: {error}", where={"pattern": text}, hint=_HINT) from None
 
 
-def _wildcard(part: str) -> str:
+def _wildcard_regex(part: str) -> str:
     if len(part) > 1:
         inside = part[1:-1].replace("\\", r"\\").replace("^", r"\^")
         return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"

@@ -22,10 +22,10 @@ class TableChoice(abc.ABC):
 
     def keeps(self, db: str, table: str) -> bool:
         """True when changes of `db`.`table` are replicated."""
-        found = self._known.get((db, table))
-        if found is None:
-            found = self._known[db, table] = self._judge(db, table)
-        return found
+        is_kept = self._known.get((db, table))
+        if is_kept is None:
+            is_kept = self._known[db, table] = self._judge(db, table)
+        return is_kept
 
     @abc.abstractmethod
     def _judge(self, db: str, table: str) -> bool: ...
@@ -50,7 +50,7 @@ class TableFilter(TableChoice):
 SYSTEM = frozenset(
     {"information_schema", "inspection_schema", "performance_schema", "metrics_schema", "mysql", "sys", "dm_heartbeat"}
 )
-"""Databases that the block-allow-list drops whatever it says."""
+"""Databases that the block-allow-list always drops."""
 
 
 class BlockAllow(TableChoice):

@@ -1,6 +1,6 @@
-"""A value inside an expression: its program and all that decides how it meets another one; pairs in one type.
+"""A value inside an expression: its program and what decides its comparison with another; pairs get a common type.
 
-What servers read unlike (a DATE beside a number, two collations, a text of which the number is not plain) has no pair.
+What servers read differently (a DATE and a number, two collations, a text that is not a plain number) has no pair.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ UTF8 = ("utf8", "utf8mb3", "utf8mb4", "ascii")
 
 
 class Unsupported(Exception):
-    """The expression has something that has no form here; the text says what."""
+    """The expression has something unsupported; the text says what."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A value. `literal`: that of a constant. `scale`: digits behind the point of a DECIMAL.
+    """A value. `literal`: the value of a constant. `scale`: digits after the point of a DECIMAL.
 
-    Of a text: `charset` and `collation` ("" = a constant takes the other side's), `explicit` by COLLATE; of an ENUM or
-    SET (`named`) `ordinal`, its number.
+    For a text: `charset` and `collation` ("" = a constant takes the other side's), `explicit` by COLLATE; for an ENUM
+    or SET (`named`) `ordinal`, its number.
     """
 
     program: ev.Program
@@ -71,12 +71,12 @@ def constant(value: str | bytes | int | Decimal | float, kind: Kind, scale: int 
 
 
 def condition_term(program: ev.Program) -> Term:
-    """What a condition gives: 1, 0 or NULL."""
+    """The result of a condition: 1, 0 or NULL."""
     return Term(program, "int")
 
 
 def column_term(column: ColumnInfo, at: int) -> Term:
-    """The column whose canonical text is at place `at` of the rows."""
+    """The column whose canonical text is at index `at` of the rows."""
     for types, kind, convert in _PLAIN_COLUMNS:
         if column.tp in types:
             return Term(partial(ev.read, at, convert), kind)
@@ -87,13 +87,13 @@ def column_term(column: ColumnInfo, at: int) -> Term:
     collation = collation_of(column.charset, column.collate)
     text = Term(partial(ev.read, at, ev.keep_text), "text", charset=column.charset.lower(), collation=collation)
     if column.tp in (t.ENUM, t.SET):
-        return _named(text, column, at)
+        return _named_term(text, column, at)
     return text
 
 
-def _named(text: Term, column: ColumnInfo, at: int) -> Term:
-    # With an empty name, the text does not tell it from the value without one.
-    act = ev.enum_place if column.tp == t.ENUM else ev.set_number
+def _named_term(text: Term, column: ColumnInfo, at: int) -> Term:
+    # With an empty name, its text equals that of the value without a name.
+    act = ev.enum_number if column.tp == t.ENUM else ev.set_number
     names = column.elems if column.tp == t.SET else ()
     ordinal = None if "" in column.elems else partial(ev.read, at, partial(act, column.elems))
     return replace(text, ordinal=ordinal, named=True, set_names=names)
@@ -113,7 +113,7 @@ _PLAIN_COLUMNS: tuple[tuple[frozenset[int], Kind, Callable[[str], object]], ...]
 
 
 def number(term: Term) -> Term:
-    """`term` where a number is wanted. Raises Unsupported."""
+    """`term` as a number. Raises Unsupported."""
     if term.kind in NUMBERS:
         return replace(term, kind="int") if term.kind == "year" else term
     if term.kind == "null":
@@ -130,7 +130,7 @@ def number(term: Term) -> Term:
 
 
 def plain_number(text: str) -> int | Decimal:
-    """The number that is all of a constant text; of more than 15 digits servers make different ones.
+    """The number that a constant text is; with more than 15 digits servers differ.
 
     Raises Unsupported.
     """
@@ -146,44 +146,44 @@ def as_real(term: Term) -> ev.Program:
 
 def unify_number_types(terms: Sequence[Term]) -> list[ev.Program]:
     """Numbers in one type: exact, unless one is a DOUBLE."""
-    return [as_real(term) if any(one.kind == "real" for one in terms) else term.program for term in terms]
+    return [as_real(term) if any(each.kind == "real" for each in terms) else term.program for term in terms]
 
 
 # Pairs of a comparison
 
 
 def pair(left: Term, right: Term, bytewise: bool, *, ordered: bool) -> tuple[ev.Program, ev.Program]:
-    """What a comparison compares; `ordered` for < and its kin. Raises Unsupported."""
+    """The two programs that a comparison compares; `ordered` for < and the like. Raises Unsupported."""
     if "null" in (left.kind, right.kind):
         return left.program, right.program
-    for one, other, swapped in ((left, right, False), (right, left, True)):
-        found = _beside(one, other, bytewise, ordered)
-        if found is not None:
-            return (found[1], found[0]) if swapped else found
+    for first, second, swapped in ((left, right, False), (right, left, True)):
+        programs = _pair_by_first(first, second, bytewise, ordered)
+        if programs is not None:
+            return (programs[1], programs[0]) if swapped else programs
     raise Unsupported(f"a {left.kind} cannot be compared with a {right.kind} here")
 
 
-def _beside(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program] | None:
-    """(one, other) where `one` says how `other` is read."""
-    if one.kind == "year":
-        return one.program, _beside_year(other)
-    if one.kind in NUMBERS:
-        return _beside_number(one, other)
-    if one.kind == "text":
-        return _texts(one, other, bytewise, ordered) if other.kind == "text" else None
-    if one.kind == "binary":
-        return _beside_binary(one, other)
-    if one.kind in (*TEMPORAL, "time"):
-        return _beside_time(one, other)
-    if one.kind == "place" and other.kind == "int" and other.literal == 0:
-        return one.program, other.program
+def _pair_by_first(first: Term, second: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program] | None:
+    """(first, second) where the type of `first` decides how `second` is read."""
+    if first.kind == "year":
+        return first.program, _year_partner(second)
+    if first.kind in NUMBERS:
+        return _number_pair(first, second)
+    if first.kind == "text":
+        return _text_pair(first, second, bytewise, ordered) if second.kind == "text" else None
+    if first.kind == "binary":
+        return _binary_pair(first, second)
+    if first.kind in (*TEMPORAL, "time"):
+        return _time_pair(first, second)
+    if first.kind == "place" and second.kind == "int" and second.literal == 0:
+        return first.program, second.program
     return None
 
 
-def _beside_year(other: Term) -> ev.Program:
-    value = other.literal
-    if other.kind == "year":
-        return other.program
+def _year_partner(partner: Term) -> ev.Program:
+    value = partner.literal
+    if partner.kind == "year":
+        return partner.program
     if isinstance(value, str) and re.fullmatch("[0-9]{4}", value):
         value = int(value)
     if not isinstance(value, int) or not 1901 <= value <= 2155:
@@ -191,7 +191,7 @@ def _beside_year(other: Term) -> ev.Program:
     return partial(ev.constant, value)
 
 
-def _beside_number(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
+def _number_pair(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
     if other.kind == "bits" and one.kind == "int":
         return one.program, other.program
     if other.kind == "text" and not other.named and isinstance(other.literal, str):
@@ -205,30 +205,32 @@ def _beside_number(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | No
     return first, second
 
 
-def _texts(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program]:
+def _text_pair(one: Term, other: Term, bytewise: bool, ordered: bool) -> tuple[ev.Program, ev.Program]:
     collation = common_collation(one, other)
     if one.named and other.named:
         raise Unsupported("an ENUM or SET is compared with constants and texts only")
-    weigh = weigh_of(collation, bytewise)
+    weigh = find_weigher(collation, bytewise)
     if ordered and not bytewise and not has_order(collation):
-        raise Unsupported(f"the order of {collation} is not known here")
-    first, second = (_weighed(term, weigh) for term in (one, other))
+        raise Unsupported(f"the order of {collation} is unknown here")
+    first, second = (_weigh_term(term, weigh) for term in (one, other))
     return first, second
 
 
-def _weighed(term: Term, weigh: Callable[[str], str]) -> ev.Program:
+def _weigh_term(term: Term, weigh: Callable[[str], str]) -> ev.Program:
     if isinstance(term.literal, str):
         return partial(ev.constant, weigh(term.literal))
     return term.program if weigh is ev.keep_text else partial(ev.apply_unless_null, weigh, term.program)
 
 
 def common_collation(*terms: Term) -> str:
-    """The collation in which texts meet: COLLATE's, else the columns'. Raises Unsupported when there is not one."""
+    """The collation of a comparison: COLLATE's, else the columns'. Raises Unsupported."""
     explicit = {term.collation for term in terms if term.explicit}
-    found = explicit or {term.collation for term in terms if term.collation}
-    if len(found) != 1:
-        raise Unsupported("texts of two collations meet: add COLLATE" if found else "a comparison needs a column")
-    return found.pop()
+    collations = explicit or {term.collation for term in terms if term.collation}
+    if len(collations) != 1:
+        raise Unsupported(
+            "texts of two collations are compared: add COLLATE" if collations else "a comparison needs a column"
+        )
+    return collations.pop()
 
 
 def require_one_collation(*terms: Term) -> None:
@@ -238,22 +240,22 @@ def require_one_collation(*terms: Term) -> None:
         common_collation(*texts)
 
 
-def weigh_of(collation: str, bytewise: bool) -> Callable[[str], str]:
-    """What texts weigh; `bytewise` where the source compares all of them by bytes. Raises Unsupported."""
-    found = ev.keep_text if bytewise else weigher(collation)
-    if found is None:
+def find_weigher(collation: str, bytewise: bool) -> Callable[[str], str]:
+    """The weight function of texts; `bytewise` where the source compares all texts by bytes. Raises Unsupported."""
+    weigh = ev.keep_text if bytewise else weigher(collation)
+    if weigh is None:
         raise Unsupported(
-            f"what is equal in the collation {collation} is not known here: compare by code points with"
+            f"equality in the collation {collation} is unknown here: compare by code points with"
             " `… COLLATE utf8mb4_bin`"
         )
-    return found
+    return weigh
 
 
-def _beside_binary(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
-    if other.kind == "binary":
-        return one.program, other.program
-    if other.kind == "text" and isinstance(other.literal, str):
-        return one.program, partial(ev.constant, other.literal.encode())
+def _binary_pair(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
+    if second.kind == "binary":
+        return first.program, second.program
+    if second.kind == "text" and isinstance(second.literal, str):
+        return first.program, partial(ev.constant, second.literal.encode())
     return None
 
 
@@ -264,24 +266,24 @@ _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?", re.ASCII)
 _MOST_TIME = parse_duration("838:59:59")
 
 
-def _beside_time(one: Term, other: Term) -> tuple[ev.Program, ev.Program] | None:
-    if one.kind == "time":
-        if other.kind == "time":
-            return one.program, other.program
-    elif other.kind in TEMPORAL:
-        return one.program, other.program
-    if other.kind != "text" or not isinstance(other.literal, str):
+def _time_pair(first: Term, second: Term) -> tuple[ev.Program, ev.Program] | None:
+    if first.kind == "time":
+        if second.kind == "time":
+            return first.program, second.program
+    elif second.kind in TEMPORAL:
+        return first.program, second.program
+    if second.kind != "text" or not isinstance(second.literal, str):
         return None
-    return one.program, partial(ev.constant, _time_literal(one.kind, other.literal))
+    return first.program, partial(ev.constant, _time_literal(first.kind, second.literal))
 
 
 def _time_literal(kind: str, text: str) -> int | str:
     try:
         if kind == "time":
-            found = parse_duration(text)
-            if abs(found) > _MOST_TIME:
+            duration = parse_duration(text)
+            if abs(duration) > _MOST_TIME:
                 raise ValueError("beyond TIME")
-            return found
+            return duration
         if not (_DATE.fullmatch(text) or _MOMENT.fullmatch(text)):
             raise ValueError("another form")
         datetime.fromisoformat(f"{text:0<26}" if "." in text else text)
@@ -294,20 +296,20 @@ def _time_literal(kind: str, text: str) -> int | str:
 # Values that are equal to one another
 
 
-def alike(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
-    """(what IF and COALESCE give, but for its program; their values in one type). Raises Unsupported."""
+def unify_branches(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
+    """(the term of IF and COALESCE without its program; their values in one type). Raises Unsupported."""
     known = [term for term in terms if term.kind != "null"]
     programs = [term.program for term in terms]
     if not known:
         return terms[0], programs
     if all(term.kind in NUMBERS for term in known):
-        found = [number(term) for term in terms]
-        widest = max((term.kind for term in found), key=_WIDTHS.index)
-        return Term(_unset, widest, scale=max(term.scale for term in found)), unify_number_types(found)
+        numbers = [number(term) for term in terms]
+        widest = max((term.kind for term in numbers), key=_WIDTHS.index)
+        return Term(_unset, widest, scale=max(term.scale for term in numbers)), unify_number_types(numbers)
     kind = known[0].kind
     if kind in ("document", "json", "bits") or any(term.kind != kind for term in known):
-        said = ", ".join(sorted({term.kind for term in known}))
-        raise Unsupported(f"IF and COALESCE need values of one kind here, not {said}")
+        kinds = ", ".join(sorted({term.kind for term in known}))
+        raise Unsupported(f"IF and COALESCE need values of one kind here, not {kinds}")
     if kind != "text":
         return Term(_unset, kind), programs
     named = [term for term in known if term.collation]

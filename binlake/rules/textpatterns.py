@@ -1,4 +1,4 @@
-"""Patterns of LIKE and REGEXP as Python's, as far as all servers read them alike."""
+"""Patterns of LIKE and REGEXP as Python's, as far as all servers read them the same way."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
     """The pattern of LIKE over weighed texts. Raises Unsupported."""
     pieces, at = [""], 0
     while at < len(text):
-        found = _LIKE_PARTS.match(text, at)
-        if found is None:
+        match = _LIKE_PARTS.match(text, at)
+        if match is None:
             raise Unsupported(r"in LIKE a backslash may only precede %, _ or another backslash")
-        many, one, escaped, plain = found.groups()
+        many, single, escaped, plain = match.groups()
         if many:
             pieces.append("")
         else:
-            pieces[-1] += "." if one else re.escape(weigh(escaped or plain))
-        at = found.end()
+            pieces[-1] += "." if single else re.escape(weigh(escaped or plain))
+        at = match.end()
     if len(pieces) == 1:
         return re.compile(pieces[0], re.DOTALL)
     first, *middle, last = pieces
-    # A piece is best taken where it is found first: what is behind has the most room, and nothing is tried again.
+    # The first match of a piece is the best: it leaves the most room for the rest, so there is no backtracking.
     found_first = "".join(f"(?>.*?{piece})" for piece in middle if piece)
     return re.compile(f"{first}{found_first}.*{last}", re.DOTALL)
 
@@ -42,17 +42,17 @@ _PUT = {"any": r"[^\n]", "end": r"\Z"}
 
 def regexp_pattern(text: str) -> re.Pattern[str]:
     """The pattern of REGEXP: characters, classes, groups, repetitions and alternatives. Raises Unsupported."""
-    found = _regexp_parts(text)
-    kinds = [kind for kind, _ in found]
+    parts = _regexp_parts(text)
+    kinds = [kind for kind, _ in parts]
     before: list[str] = ["start", *kinds]
     repeats_nothing = any(
         kind == "many" and last in ("start", "open", "or", "many", "end")
         for last, kind in zip(before, kinds, strict=False)
     )
-    if not found or repeats_nothing or _repeats_repetition(kinds):
+    if not parts or repeats_nothing or _repeats_repetition(kinds):
         raise Unsupported(f"servers read the pattern '{text}' differently, or reject it")
     try:
-        return re.compile("".join(_PUT.get(kind, part) for kind, part in found))
+        return re.compile("".join(_PUT.get(kind, part) for kind, part in parts))
     except (re.error, OverflowError):
         raise Unsupported(f"'{text}' is not a pattern") from None
 
@@ -60,16 +60,16 @@ def regexp_pattern(text: str) -> re.Pattern[str]:
 def _regexp_parts(text: str) -> list[tuple[str, str]]:
     parts, at = [], 0
     while at < len(text):
-        found = _REGEXP_PARTS.match(text, at)
-        if found is None or found.lastgroup is None:
+        match = _REGEXP_PARTS.match(text, at)
+        if match is None or match.lastgroup is None:
             raise Unsupported(f"'{text[at : at + 12]}' in a pattern is read differently by servers")
-        parts.append((found.lastgroup, found[0]))
-        at = found.end()
+        parts.append((match.lastgroup, match[0]))
+        at = match.end()
     return parts
 
 
 def _repeats_repetition(kinds: list[str]) -> bool:
-    """True for (a+)+ and its kin, which can take for ever on one text."""
+    """True for (a+)+ and the like, which can take for ever on some texts."""
     opened: list[bool] = []
     for kind, following in zip(kinds, [*kinds[1:], ""], strict=True):
         if kind == "open":

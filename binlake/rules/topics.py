@@ -1,6 +1,6 @@
 """Which topic and partition a table's messages go to (reference/data-migration-and-ticdc.md 2.6, MISSION S2-41 to 43).
 
-The first dispatcher whose matcher fits decides. With Avro one topic carries one table; the other protocols may share
+The first dispatcher whose matcher matches decides. With Avro one topic carries one table; the other protocols may share
 one, since their messages name the table.
 """
 
@@ -14,11 +14,11 @@ from binlake.errors import ConfigError
 from binlake.rules.tablefilter import TableMatcher
 
 MOST_TOPIC_CHARACTERS = 249
-"""Kafka's limit of a topic's name."""
+"""Kafka's limit for the length of a topic's name."""
 PARTITION_RULES = ("default", "table", "ts", "index-value")
 
 OWN_TOPICS = "{schema}_{table}"
-"""The topics of a feed that names none."""
+"""The topics of a feed without dispatchers."""
 
 _EXPRESSION = re.compile(r"[A-Za-z0-9._-]*\{schema\}[A-Za-z0-9._-]*\{table\}[A-Za-z0-9._-]*")
 _SHARED_EXPRESSION = re.compile(r"([A-Za-z0-9._-]|\{schema\}|\{table\})+")
@@ -57,7 +57,7 @@ class Topics:
         self._rules = [(TableMatcher(dispatcher.matcher), dispatcher) for dispatcher in dispatchers]
 
     def dispatcher(self, db: str, table: str) -> Dispatcher:
-        """The first dispatcher that fits. Raises ConfigError when none does."""
+        """The first dispatcher that matches. Raises ConfigError when none does."""
         for matcher, dispatcher in self._rules:
             if matcher.matches(db, table):
                 return dispatcher
@@ -68,7 +68,7 @@ class Topics:
         )
 
     def topic(self, db: str, table: str) -> str:
-        """The topic of the table's messages. Raises ConfigError when no dispatcher fits."""
+        """The topic of the table's messages. Raises ConfigError when no dispatcher matches."""
         return topic_name(self.dispatcher(db, table).topic, db, table)
 
     def require_own_topics(self, tables: Iterable[tuple[str, str]]) -> None:

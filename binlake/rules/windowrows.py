@@ -1,4 +1,4 @@
-"""What drops rows of one window: the expressions of the rules, read with the definitions that the window passes."""
+"""The row filter of one window: the expressions of the rules, read with the definitions that occur in the window."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from binlake.rules.rowfilter import RowFilter, TableFilter
 from binlake.rules.rules import Rules
 
 
-def row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
-    """What drops rows of a window, by the definition of each row's place (R-19). Raises ConfigError."""
+def make_row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
+    """The filter for rows of a window, by the definition at each row's commit_ts (R-19). Raises ConfigError."""
     places = []
     for db, table in rules.expressions.tables():
         for since, until, state in schemas.spans():

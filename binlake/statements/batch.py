@@ -1,4 +1,4 @@
-"""A batch of SQL as the lake's table `statement` holds it: what finalize executes and nothing else (hazards R-62)."""
+"""A batch of SQL as in the lake's table `statement`: finalize executes exactly this (hazards R-62)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNCHECKED = -1
 
 
 REPLACED: Final = "replaced"
-"""The kind of a DDL that an operator put in the place of the source's."""
+"""The kind of a DDL with which an operator replaced the source's."""
 INJECTED: Final = "injected"
 """The kind of a DDL that an operator put between changes of the source."""
 
@@ -24,7 +24,7 @@ INJECTED: Final = "injected"
 class Phase(IntEnum):
     """What a batch does inside a segment (invariant 6): its DDL, then PHASES; or, in mode ordered, its changes.
 
-    KEEP copies what the target alone has of rows that are written anew, RESTORE puts it back (hazards R-12).
+    KEEP copies the target's own values of rows that are rewritten, RESTORE puts them back (hazards R-12).
     """
 
     DDL = 0
@@ -78,7 +78,7 @@ class StatementBatch:
 
 
 def statement_digest(sql: Sequence[str | bytes]) -> str:
-    """SHA-256 (hex) of statements (text, or its UTF-8) in order; a NUL byte parts them."""
+    """SHA-256 (hex) of statements (text, or its UTF-8) in order, separated by NUL bytes."""
     digest = hashlib.sha256()
     for statement in sql:
         digest.update(statement if isinstance(statement, bytes) else statement.encode())

@@ -1,8 +1,8 @@
-"""How the net changes of a window are cut into chunks of rows that one call renders, the same for every caller.
+"""Cuts the net changes of a window into chunks of rows that one call renders, the same for every caller.
 
 The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. What a
 chunk holds follows from the rows alone: hash buckets of the key's beginning, in order, up to a count of rows and bytes.
-Batches are pinned, so nothing here may depend on which process holds the rows or in which order they come.
+Batches are pinned, so nothing here may depend on which process has the rows, or on their order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEXT_FACTOR = 4
 ENTRY_BYTES = 300
 """Bytes of SQL for each column at most, besides its text: names and punctuation."""
 
-PLACE = (Change.SEGMENT, "phase", Change.DB, Change.TABLE)
+CHUNK_KEY = (Change.SEGMENT, "phase", Change.DB, Change.TABLE)
 SIZES = pa.schema(
     [
         (Change.SEGMENT, pa.int32()),
@@ -43,18 +43,18 @@ SIZES = pa.schema(
         ("bytes", pa.int64()),
     ]
 )
-"""Of a place and bucket: its rows, and bytes of their SQL at most."""
+"""For a chunk key and bucket: its rows, and the most bytes that their SQL can have."""
 
 Ints = NDArray[np.int64]
 
-_LAST = len('00"]')
-"""Bytes at the end of a key that its bucket does not depend on: more would make one bucket of too many large rows."""
-_MANY = 1 << 31
-"""Codes of places that are not made few: far from where a product of two would lose bits."""
+_IGNORED_KEY_BYTES = len('00"]')
+"""Bytes at the end of a key that its bucket ignores: with more, one bucket would have too many large rows."""
+_RENUMBER_ABOVE = 1 << 31
+"""Above this many combinations, codes are renumbered: far below where a product of two would overflow."""
 
 
-class Place(NamedTuple):
-    """Where statements belong: rows of one table in one phase of a segment (PLACE)."""
+class ChunkKey(NamedTuple):
+    """Rows of one table in one phase of a segment (CHUNK_KEY)."""
 
     segment: int
     phase: int
@@ -64,76 +64,76 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of one place rendered by one call: its hash `buckets`, and its first and last batch number."""
+    """Rows of one `key` rendered by one call: their hash `buckets`, and the first and last batch number."""
 
-    place: Place
+    key: ChunkKey
     buckets: tuple[int, ...]
     first_batch: int
     last_batch: int
 
 
-def add_places(changes: pa.Table) -> pa.Table:
-    """Rows of `change` with their phase and bucket."""
+def add_chunk_keys(changes: pa.Table) -> pa.Table:
+    """Add the phase and bucket to rows of `change`."""
     deleted = pc.equal(changes[Change.OP], "delete")
     phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
-    return changes.append_column("phase", phase).append_column("bucket", pa.array(_buckets(changes[Change.KEY])))
+    return changes.append_column("phase", phase).append_column("bucket", pa.array(_hash_buckets(changes[Change.KEY])))
 
 
-def _buckets(keys: Any) -> NDArray[np.int32]:
-    """The bucket of each key (JSON): one for all that differ in their last two bytes only.
+def _hash_buckets(keys: Any) -> NDArray[np.int32]:
+    """The bucket of each key (JSON): the same for keys that differ in their last two bytes only.
 
-    So a batch has neighbours, which a server writes to few pages, and counts as few ranges.
+    So a batch has neighbouring keys, which a server writes to few pages and counts in few ranges.
     """
-    beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_LAST)
+    beginnings = pc.binary_slice(keys.cast(pa.binary()), 0, -_IGNORED_KEY_BYTES)
     hashes = row_hashes(pa.table({Change.KEY: beginnings}), [Change.KEY])
     return (hashes % np.uint64(BUCKETS)).astype(np.int32)
 
 
 def measure_sizes(rows: pa.Table) -> pa.Table:
-    """SIZES of placed rows."""
-    codes, places = number_places(rows, PLACE)
+    """SIZES of rows with chunk keys."""
+    codes, keys = number_values(rows, CHUNK_KEY)
     groups = codes * BUCKETS + np.asarray(rows["bucket"])
     copies, text = np.asarray(rows[Change.COPIES]), _text_bytes(rows)
-    there = np.flatnonzero(np.bincount(groups, minlength=1))
-    counted = [np.bincount(groups, weights, 1)[there].astype(np.int64) for weights in (copies, text * copies)]
-    found = places.take(pa.array(there // BUCKETS))
-    columns = [*found.columns, *map(pa.array, ((there % BUCKETS).astype(np.int32), *counted))]
+    present = np.flatnonzero(np.bincount(groups, minlength=1))
+    counted = [np.bincount(groups, weights, 1)[present].astype(np.int64) for weights in (copies, text * copies)]
+    sizes = keys.take(pa.array(present // BUCKETS))
+    columns = [*sizes.columns, *map(pa.array, ((present % BUCKETS).astype(np.int32), *counted))]
     return pa.Table.from_arrays(columns, schema=SIZES)
 
 
 def sum_sizes(parts: pa.Table) -> list[dict[str, Any]]:
-    """SIZES of all rows from those of their parts, in order of place and bucket."""
-    names = (*PLACE, "bucket")
+    """SIZES of all rows from those of their parts, in order of key and bucket."""
+    names = (*CHUNK_KEY, "bucket")
     summed = parts.group_by(list(names)).aggregate([("rows", "sum"), ("bytes", "sum")])
-    found = summed.rename_columns({"rows_sum": "rows", "bytes_sum": "bytes"}).to_pylist()
-    return sorted(found, key=lambda row: tuple(row[name] for name in names))
+    sizes = summed.rename_columns({"rows_sum": "rows", "bytes_sum": "bytes"}).to_pylist()
+    return sorted(sizes, key=lambda row: tuple(row[name] for name in names))
 
 
 def cut_chunks(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
-    """Chunks in order of place; batch numbers of one (segment, phase) never meet. `counted`: by `sum_sizes`."""
-    found: list[Chunk] = []
+    """Chunks in order of their keys; batch numbers of a (segment, phase) do not overlap. `counted`: by `sum_sizes`."""
+    chunks: list[Chunk] = []
     for _, phase in groupby(counted, key=lambda row: (row[Change.SEGMENT], row["phase"])):
         first = 0
-        for place, rows in groupby(phase, key=lambda row: Place(*(row[name] for name in PLACE))):
-            for part in _parts(list(rows)):
+        for key, rows in groupby(phase, key=lambda row: ChunkKey(*(row[name] for name in CHUNK_KEY))):
+            for part in _split_rows(list(rows)):
                 size, text = sum(row["rows"] for row in part), sum(row["bytes"] for row in part)
-                # Two neighbours that were cut for their bytes hold more than one bound together.
+                # Two neighbouring batches that were cut by bytes together exceed one limit.
                 last = first + size // limits.rows + 1 + 2 * (text // limits.bytes + 1)
-                found.append(Chunk(place, tuple(row["bucket"] for row in part), first, last))
+                chunks.append(Chunk(key, tuple(row["bucket"] for row in part), first, last))
                 first = last + 1
-    return found
+    return chunks
 
 
 def number_chunks(rows: pa.Table, chunks: Sequence[Chunk]) -> Ints:
-    """For each placed row the number of its chunk in `chunks`."""
-    codes, places = number_places(rows, PLACE)
-    numbers = np.full((places.num_rows, BUCKETS), -1)
-    own = {tuple(place.values()): code for code, place in enumerate(places.to_pylist())}
+    """The number of each row's chunk in `chunks`; `rows` have chunk keys."""
+    codes, keys = number_values(rows, CHUNK_KEY)
+    numbers = np.full((keys.num_rows, BUCKETS), -1)
+    codes_of_keys = {tuple(key.values()): code for code, key in enumerate(keys.to_pylist())}
     for number, chunk in enumerate(chunks):
-        if chunk.place in own:
-            numbers[own[chunk.place], list(chunk.buckets)] = number
-    found: Ints = numbers[codes, np.asarray(rows["bucket"])]
-    return found
+        if chunk.key in codes_of_keys:
+            numbers[codes_of_keys[chunk.key], list(chunk.buckets)] = number
+    result: Ints = numbers[codes, np.asarray(rows["bucket"])]
+    return result
 
 
 def split_by_chunk(rows: pa.Table, numbers: Ints, count: int) -> list[pa.Table]:
@@ -145,7 +145,7 @@ def split_by_chunk(rows: pa.Table, numbers: Ints, count: int) -> list[pa.Table]:
     return [rows.slice(int(start), int(stop - start)) for start, stop in pairwise(ends)]
 
 
-def _parts(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+def _split_rows(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
     part: list[Mapping[str, Any]] = []
     for row in rows:
         full = sum(r["rows"] for r in part) >= CHUNK_ROWS or sum(r["bytes"] for r in part) >= 4 * CHUNK_BYTES
@@ -156,16 +156,16 @@ def _parts(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
     yield part
 
 
-def number_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
-    """(for each row the number of its values of `names`, those values)."""
+def number_values(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
+    """Number the distinct values of the columns `names`: (each row's number, the values by number)."""
     codes: Ints = np.zeros(rows.num_rows, np.int64)
     most = 1
     for name in names:
-        found = _whole(rows[name]).dictionary_encode()
-        codes = codes * len(found.dictionary) + np.asarray(found.indices)
-        most *= len(found.dictionary)
-        if most > _MANY:
-            # Only those that occur, so that no number of them grows beyond its bits.
+        encoded = _join_chunks(rows[name]).dictionary_encode()
+        codes = codes * len(encoded.dictionary) + np.asarray(encoded.indices)
+        most *= len(encoded.dictionary)
+        if most > _RENUMBER_ABOVE:
+            # Only combinations that occur, so that the codes do not overflow.
             codes, most = _renumber(codes), rows.num_rows
     codes = _renumber(codes)
     some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
@@ -174,12 +174,12 @@ def number_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]
 
 
 def _renumber(codes: Ints) -> Ints:
-    """The same numbers for the same codes, from 0 on without a gap."""
+    """Number distinct codes from 0 on, without a gap."""
     return np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
 
 
 def _text_bytes(rows: pa.Table) -> Ints:
-    """Bytes of SQL that each row takes at most: of its final image, else of its first one."""
+    """The most bytes of SQL for each row: by its final image, else its first one."""
     parts = [
         _text_bytes_of(batch[Change.AFTER], batch[Change.BEFORE])
         for batch in rows.select([Change.AFTER, Change.BEFORE]).to_batches()
@@ -203,5 +203,5 @@ def _bytes_of(maps: pa.MapArray) -> Ints:
     return found
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,7 +1,7 @@
 """Literals of whole columns with Arrow's string kernels: the same text as `literal`, without an object per value.
 
-What is looked for in a column is looked for once in all its bytes: a kernel that looks at each value costs ten times
-what joining the texts does.
+A search in a column is one search in all its bytes: a kernel that searches each value costs ten times as much as
+joining the texts.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ def join_tuples(literals: Sequence[Array]) -> Array:
 def join_value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
     """`join_tuples` of the `value_literals` of each (values, column), in one pass over the text where there is no NULL.
 
-    With a comma behind each: neighbours lie as a statement has them (`JoinedTexts`).
+    With a comma after each, so neighbours are joined as in a statement (`JoinedTexts`).
     """
     pieces = _in_parentheses([_pieces(values, literal_kind(column)) for values, column in columns])
     return _concatenate([*pieces, ","])
 
 
 def append_commas(texts: Array) -> Array:
-    """Each of `texts` with a comma behind it."""
+    """Each of `texts` with a comma after it."""
     return _concatenate([texts, ","])
 
 
 class JoinedTexts:
     """A large string column without NULL whose texts all end with a comma.
 
-    They lie in one Arrow buffer, so those of neighbours are joined already, whatever a batch takes.
+    They are in one Arrow buffer, so texts of neighbouring rows are joined already, for any batch.
     """
 
     def __init__(self, column: Any) -> None:
@@ -75,7 +75,7 @@ class JoinedTexts:
         return np.diff(self._ends)
 
     def joined(self, start: int, stop: int) -> bytes:
-        """The texts of the rows from `start` up to `stop`, one at least, with commas between them (UTF-8)."""
+        """The texts of the rows from `start` to before `stop`, at least one, with commas between them (UTF-8)."""
         return bytes(self._data[int(self._ends[start]) : int(self._ends[stop]) - 1])
 
 
@@ -91,8 +91,8 @@ def _concatenate(pieces: Sequence[Array | str]) -> Array:
     joined: list[Any] = []
     for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
         texts = list(group)
-        joined += [_large("".join(texts))] if constant else texts
-    return pc.binary_join_element_wise(*joined, _large(""))
+        joined += [_large_scalar("".join(texts))] if constant else texts
+    return pc.binary_join_element_wise(*joined, _large_scalar(""))
 
 
 _AFFIXES = {LiteralKind.BIT: ("0x", ""), LiteralKind.BINARY: ("X'", "'"), LiteralKind.TEXT: ("'", "'")}
@@ -104,46 +104,46 @@ def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
     if values.null_count:
         return [_literals(values, kind)]
     before, after = _AFFIXES.get(kind, ("", ""))
-    return [before, _inner(values, kind), after]
+    return [before, _literal_text(values, kind), after]
 
 
 def _literals(values: Array, kind: LiteralKind) -> Array:
     before, after = _AFFIXES.get(kind, ("", ""))
-    inner = _inner(values, kind)
-    return _or_null(_concatenate([before, inner, after]) if before else inner)
+    inner = _literal_text(values, kind)
+    return _nulls_as_text(_concatenate([before, inner, after]) if before else inner)
 
 
-def _inner(values: Array, kind: LiteralKind) -> Array:
-    """The text between a literal's marks."""
+def _literal_text(values: Array, kind: LiteralKind) -> Array:
+    """The text between a literal's quotes."""
     values = values.cast(pa.large_string())
     if kind is LiteralKind.FLOAT:
-        return _real(_replace(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
+        return _real_literals(_replace(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
     if kind is LiteralKind.DOUBLE:
-        return _real(values)
+        return _real_literals(values)
     return _escape(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
 
 
 def _escape(values: Array) -> Array:
-    for found, put in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
-        values = _replace(values, found, put)
+    for char, put in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
+        values = _replace(values, char, put)
     return values
 
 
-def _replace(values: Array, found: str, put: str) -> Array:
-    # Looking first is cheaper than copying a column that has nothing to replace.
-    return pc.replace_substring(values, found, put) if _has(values, found) else values
+def _replace(values: Array, text: str, replacement: str) -> Array:
+    # Searching first is cheaper than copying a column with nothing to replace.
+    return pc.replace_substring(values, text, replacement) if _has(values, text) else values
 
 
-def _has(values: Array, found: str) -> bool:
-    """True when `found`, which is ASCII, may be in a large string column: what lies behind a NULL counts as well."""
+def _has(values: Array, text: str) -> bool:
+    """True when `text`, which is ASCII, may be in a large string column; bytes behind a NULL count too."""
     offsets, data = values.buffers()[1:]
     if data is None or not len(values):
         return False
     ends = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
-    return found.encode() in data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
+    return text.encode() in data.slice(int(ends[0]), int(ends[-1] - ends[0])).to_pybytes()
 
 
-def _real(values: Array) -> Array:
+def _real_literals(values: Array) -> Array:
     if not _has(values, "e") and not _has(values, "E"):
         return _concatenate([values, "e0"])
     plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
@@ -153,12 +153,12 @@ def _real(values: Array) -> Array:
 def _widen(values: Array) -> Array:
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)).astype(np.float32).astype(np.float64)
     texts = pa.array([repr(number) for number in numbers.tolist()], pa.large_string())
-    return _or_null(_real(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))
+    return _nulls_as_text(_real_literals(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))
 
 
-def _or_null(values: Array) -> Array:
-    return pc.fill_null(values, _large("NULL"))
+def _nulls_as_text(values: Array) -> Array:
+    return pc.fill_null(values, _large_scalar("NULL"))
 
 
-def _large(text: str) -> Any:
+def _large_scalar(text: str) -> Any:
     return pa.scalar(text, pa.large_string())

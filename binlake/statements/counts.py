@@ -1,4 +1,4 @@
-"""Counts the keys of a batch on the target: each of them must be there once a segment is written (hazards R-13)."""
+"""Counts the keys of a batch on the target: each must exist once a segment is written (hazards R-13)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from binlake.statements.literal import qualified, quote_name
 from binlake.statements.writtencolumns import key_columns
 
 _LEAST = 4
-"""Keys of a range on average: with fewer a list is shorter."""
+"""Minimum average keys per range: with fewer, a list is shorter."""
 
 
 class KeyCounts:
     """The queries that count the rows of `table` with some of the keys `columns` (canonical texts, by key column).
 
     `alike`: the target's key has the type of the source's. Whole numbers without a gap are then counted as ranges: a
-    key is there once at most, so a range is counted whole only where each of its numbers is there.
+    key exists at most once, so a range has its full count only if each of its numbers exists.
     """
 
     def __init__(self, table: TableDef, columns: Sequence[Any], *, alike: bool) -> None:
         keys = key_columns(table)
         self._name = qualified(table.db, table.name)
-        self._names = tuple_of([quote_name(column.name) for column in keys])
-        self._exact = tuple_of([exact_name(column) for column in keys])
+        self._names = name_tuple([quote_name(column.name) for column in keys])
+        self._exact = name_tuple([exact_name(column) for column in keys])
         literals = [match_literals(values, column) for values, column in zip(columns, keys, strict=True)]
         self._texts = JoinedTexts(append_commas(literals[0] if len(literals) == 1 else join_tuples(literals)))
         self._numbers = _whole_numbers(columns[0], keys[0]) if alike and len(keys) == 1 else None
@@ -42,17 +42,17 @@ class KeyCounts:
 
     def sql(self, start: int, stop: int) -> str:
         """Counts the keys from `start` to `stop`, texts byte by byte: a row of another batch may have an equal one."""
-        found = self._texts.joined(start, stop).decode()
-        listed = f"{self._names} IN ({found})"
+        keys = self._texts.joined(start, stop).decode()
+        listed = f"{self._names} IN ({keys})"
         if self._exact != self._names:
-            listed += f" AND {self._exact} IN ({found})"
+            listed += f" AND {self._exact} IN ({keys})"
         ranges = self._ranges(start, stop)
-        # Never longer than what the batch was cut for.
+        # Never longer than the size that the batch was cut for.
         condition = ranges if ranges and len(ranges.encode()) < len(listed.encode()) else listed
         return f"SELECT COUNT(*) FROM {self._name} WHERE {condition}"
 
     def _ranges(self, start: int, stop: int) -> str:
-        """The keys as ranges without a gap; empty where a list is shorter for certain."""
+        """The keys as ranges without gaps; empty where a list is certainly shorter."""
         if self._numbers is None:
             return ""
         numbers = np.sort(self._numbers[start:stop])
@@ -63,13 +63,13 @@ class KeyCounts:
         return " OR ".join(f"{self._names} BETWEEN {low} AND {high}" for low, high in zip(firsts, lasts, strict=True))
 
 
-def tuple_of(names: Sequence[str]) -> str:
-    """`(a,b,…)`; a single one stands alone."""
+def name_tuple(names: Sequence[str]) -> str:
+    """`(a,b,…)`, or a single name without parentheses."""
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
 def _whole_numbers(values: Any, column: ColumnInfo) -> Any:
-    """The keys as 64-bit numbers (numpy); None where they are none."""
+    """The keys as 64-bit numbers (numpy); None where they are not whole numbers."""
     if column.tp not in t.INTEGERS:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What was sealed is what is executed: one digest over all batches of a window, one over the text of each (R-62)."""
+"""Proves that exactly the sealed batches are executed: a digest of all batches of a window and of each text (R-62)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def digest_of_index(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def batch_to_row(batch: StatementBatch) -> dict[str, Any]:
-    """The fields of `batch` as plain values; `checked_batch_from_row` is the way back."""
+    """The fields of `batch` as plain values, the reverse of `checked_batch_from_row`."""
     return {**asdict(batch), "phase": int(batch.phase)}
 
 
 def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_to_row`. Raises ImmutableWindow when its text is not the one that was derived."""
+    """The batch of `batch_to_row`. Raises ImmutableWindow when its text does not have the stored digest."""
     sql = cast(Sequence[str], row[Statement.SQL])
     if statement_digest(sql) != row[Statement.DIGEST]:
         raise ImmutableWindow(
@@ -54,6 +54,6 @@ def checked_batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
 
 
 def batch_from_row(row: Mapping[str, Any]) -> StatementBatch:
-    """The batch of `batch_to_row` of whose text nothing needs to be proved: it never left this process."""
+    """The batch of `batch_to_row` without a check of its text, for rows that never left this process."""
     sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
     return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})

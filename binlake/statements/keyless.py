@@ -1,8 +1,8 @@
 """Conditions that find exactly the rows equal to an image: for tables without a key (hazards R-44).
 
 Each form was measured on MariaDB 10.11: FLOAT by its widened value, JSON by content (an explicit NOT NULL, because
-JSON_EQUALS(NULL, x) is taken for true there), text by bytes after the indexable comparison, since a collation would
-take `A` for `a` and `a ` for `a`.
+JSON_EQUALS(NULL, x) counts as true there), text by bytes after the indexable comparison, since a collation would
+treat `A` and `a ` as equal to `a`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
     """Arrow column of conditions `column equals value`, NULL included, for a column of canonical text."""
     literals = match_literals(values, column)
     parts = _template(column, dialect).split("\0")
-    pieces: list[Any] = [_large(parts[0])]
+    pieces: list[Any] = [_large_scalar(parts[0])]
     for part in parts[1:]:
-        pieces += [literals, _large(part)]
-    present = pc.binary_join_element_wise(*pieces, _large(""))
-    return pc.if_else(values.is_null(), _large(f"{quote_name(column.name)} IS NULL"), present)
+        pieces += [literals, _large_scalar(part)]
+    present = pc.binary_join_element_wise(*pieces, _large_scalar(""))
+    return pc.if_else(values.is_null(), _large_scalar(f"{quote_name(column.name)} IS NULL"), present)
 
 
 def exact_name(column: ColumnInfo) -> str:
-    """The column for comparisons with text literals: byte by byte where its collation takes texts for equal."""
+    """The column for comparisons with text literals: bytewise where its collation treats different texts as equal."""
     name = quote_name(column.name)
     if literal_kind(column) is LiteralKind.TEXT and column.tp in _CHARACTERS:
         return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
@@ -48,18 +48,18 @@ def exact_name(column: ColumnInfo) -> str:
 
 
 def _template(column: ColumnInfo, dialect: Dialect) -> str:
-    """The condition with a NUL byte where the literal goes."""
+    """The condition with a NUL byte as the placeholder of the literal."""
     name = quote_name(column.name)
     kind = literal_kind(column)
     if kind is LiteralKind.JSON:
         if dialect != "mariadb":
             return f"({name} IS NOT NULL AND {name} = CAST(\0 AS JSON))"
-        # JSON_EQUALS tells nothing about values nested deeper than 31: those are found by their text.
+        # JSON_EQUALS does not work for values nested deeper than 31: those are compared by text.
         return f"({name} IS NOT NULL AND (JSON_EQUALS({name}, \0) OR CAST({name} AS BINARY) = CAST(\0 AS BINARY)))"
     if exact_name(column) != name:
         return f"{name} <=> \0 AND {exact_name(column)} <=> CAST(\0 AS BINARY)"
     return f"{name} <=> \0"
 
 
-def _large(text: str) -> Any:
+def _large_scalar(text: str) -> Any:
     return pa.scalar(text, pa.large_string())

@@ -1,7 +1,7 @@
 """Rows with the error value of an ENUM (ordinal 0, shown as an empty text), which a strict session refuses.
 
 TiDB keeps it where the source's session was lenient. No literal stores it in a strict session (measured on MariaDB
-10.11), so a statement with such a row runs leniently, and no other does: what is too long must fail and not be cut.
+10.11), so only a statement with such a row runs leniently: in others a value that is too long must fail, not be cut.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnIn
         for column in columns
         if has_error_value(column)
     ]
-    found = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
-    return found if found.any() else None
+    any_mask = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    return any_mask if any_mask.any() else None
 
 
 def has_error_value(column: ColumnInfo) -> bool:
@@ -36,7 +36,7 @@ def has_error_value(column: ColumnInfo) -> bool:
 
 
 def make_lenient(sql: str, dialect: Dialect) -> str:
-    """`sql` in a session of its own kind: only this statement is not strict."""
+    """`sql` with a prefix that makes the session lenient for this statement only."""
     if dialect == "mariadb":
         return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
     verb, _, rest = sql.partition(" ")

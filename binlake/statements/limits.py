@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow.compute as pc
 
 MAX_STATEMENT_BYTES = 4 << 20
-"""Bound of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
+"""Limit of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
 
 PACKET_MARGIN = 1 << 10
-"""Bytes of a packet that are not the statement's text, generously."""
+"""A generous allowance for the bytes of a packet besides the statement's text."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
     """`rows` a batch; `bytes` of its text, unless one row alone has more; `packet`: bytes no statement may pass
-    (the server's max_allowed_packet; None = not known).
+    (the server's max_allowed_packet; None = unknown).
     """
 
     rows: int = 100
@@ -33,7 +33,7 @@ class BatchLimits:
 
     def takes(self, statement: str) -> bool:
         """True when the server takes `statement`."""
-        # No character has more than four bytes: most statements need no encoding to know.
+        # No character has more than four bytes: most statements need not be encoded to know.
         return self.takes_bytes(4 * len(statement)) or self.takes_bytes(len(statement.encode()))
 
     def takes_bytes(self, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""One SQL literal per canonical text: what a server reads back is the value that the source held.
+"""One SQL literal per canonical text: a server stores the value that the source had.
 
 Sources: MISSION S0-22; hazards R-12, R-44. The session has no NO_BACKSLASH_ESCAPES and speaks utf8mb4
 (`binlake.target.session.session`). These functions are the reference; `columns` does the same for whole columns.
@@ -28,7 +28,7 @@ class LiteralKind(Enum):
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
 
 FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
-"""The shortest text of the greatest FLOAT is, read as a double, above it: MariaDB refuses it as out of range."""
+"""Read as a double, the shortest text of the greatest FLOAT exceeds it: MariaDB refuses it as out of range."""
 
 
 def literal_kind(column: ColumnInfo) -> LiteralKind:
@@ -51,9 +51,9 @@ def value_literal(text: str | None, kind: LiteralKind) -> str:
     if kind is LiteralKind.NUMBER:
         return text
     if kind is LiteralKind.FLOAT:
-        return _real(text.replace(FLOAT_MAX, FLOAT_MAX_LITERAL))
+        return _real_literal(text.replace(FLOAT_MAX, FLOAT_MAX_LITERAL))
     if kind is LiteralKind.DOUBLE:
-        return _real(text)
+        return _real_literal(text)
     if kind is LiteralKind.BINARY:
         return f"X'{text}'"
     # X'..' is a string in MariaDB's comparisons; 0x.. is bytes to a BIT column and a number to a comparison.
@@ -73,7 +73,7 @@ def match_literal(text: str | None, kind: LiteralKind) -> str:
 
 def widen_float(text: str) -> str:
     """A double literal equal to the 32-bit float that `text` stands for."""
-    return _real(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
+    return _real_literal(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
 
 
 def quote(text: str) -> str:
@@ -91,6 +91,6 @@ def qualified(db: str, table: str) -> str:
     return f"{quote_name(db)}.{quote_name(table)}"
 
 
-def _real(text: str) -> str:
-    # Without an exponent the server would read a DECIMAL: -0 loses its sign, long ones are converted twice.
+def _real_literal(text: str) -> str:
+    # Without an exponent the server would read a DECIMAL: -0 loses its sign, long numbers are converted twice.
     return text if "e" in text or "E" in text else text + "e0"

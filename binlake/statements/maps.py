@@ -1,7 +1,7 @@
-"""Columns of row images that are maps, as the lake's `before` and `after` hold them.
+"""Columns of row images that are maps, as in the lake's `before` and `after`.
 
 Rule: each column is what `map_lookup` gives, the first value of its name, NULL where a map lacks it or is NULL itself.
-Maps that all have the same names in the same order, as full images of one definition do, are cut column by column.
+Maps that all have the same names in the same order, like full images of one definition, are sliced column by column.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Array = Any
 def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
     """Columns of an Arrow MAP<string,string> array; absent key = NULL.
 
-    `wanted`: the numbers (numpy) of the rows to take, in their order; all as they are if not given.
+    `wanted`: the numbers (numpy) of the rows to take, in their order; None for all rows in order.
     """
     return ImageMaps(maps).columns(columns, wanted)
 
 
 class ImageMaps:
-    """The same maps, asked several times: that they all have the same names is seen once."""
+    """Maps that are read several times: whether all have the same names is checked once."""
 
     def __init__(self, maps: Array) -> None:
         self._maps = maps
 
     @cached_property
     def _names(self) -> list[str] | None:
-        return _names_of_all(self._maps)
+        return _common_names(self._maps)
 
     @cached_property
     def _rows(self) -> Array:
-        return _numbers(self._maps)
+        return _number_maps(self._maps)
 
     def columns(self, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
         """As `images_from_maps`."""
@@ -47,44 +47,44 @@ class ImageMaps:
             return _look_up(maps, columns, wanted)
         items, width = maps.items.slice(maps.offsets[0].as_py()), len(names)
         rows = self._rows if wanted is None else self._rows.take(pa.array(wanted))
-        # Of a name that occurs twice the first counts.
+        # Of a name that occurs twice the first one counts.
         places = {name: place for place, name in reversed(list(enumerate(names)))}
-        return {name: _column(items, rows, places.get(name), width) for name in columns}
+        return {name: _take_column(items, rows, places.get(name), width) for name in columns}
 
 
 def _look_up(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
-    """The same of maps whose names differ: each entry is put where its name and row have their place."""
+    """`images_from_maps` of maps with different names: each entry is assigned to its column and row."""
     offsets = np.asarray(maps.offsets).astype(np.int64)
-    # What lies behind a NULL is no part of it.
+    # Entries behind a NULL do not count.
     sizes = np.diff(offsets) * np.asarray(maps.is_valid())
     entries = np.repeat(offsets[:-1] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-    found = pc.index_in(maps.keys.take(pa.array(entries)), pa.array(columns, maps.type.key_type))
-    # One column more takes what nobody asked for.
+    indexes = pc.index_in(maps.keys.take(pa.array(entries)), pa.array(columns, maps.type.key_type))
+    # An additional column takes the entries of all other names.
     places = np.full((len(columns) + 1, len(maps)), -1, np.int64)
     numbers = np.repeat(np.arange(len(maps)), sizes)
     # From the last to the first, which counts; copies, since numpy takes views in the order of their memory.
-    last_first = [np.flip(one).copy() for one in (np.asarray(found.fill_null(len(columns))), numbers, entries)]
+    last_first = [np.flip(part).copy() for part in (np.asarray(indexes.fill_null(len(columns))), numbers, entries)]
     places[last_first[0], last_first[1]] = last_first[2]
     chosen = places if wanted is None else places[:, wanted]
     return {name: maps.items.take(pa.array(at, mask=at < 0)) for name, at in zip(columns, chosen, strict=False)}
 
 
-def _column(items: Array, rows: Array, place: int | None, width: int) -> Array:
+def _take_column(items: Array, rows: Array, place: int | None, width: int) -> Array:
     if place is None:
         return pa.nulls(len(rows), items.type)
     return items.take(pc.add(pc.multiply(rows, width), place))
 
 
-def _numbers(maps: Array) -> Array:
-    """The number of each map among those that are not NULL; NULL for those that are."""
+def _number_maps(maps: Array) -> Array:
+    """The number of each map among those that are not NULL; NULL for NULL."""
     if not maps.null_count:
         return pa.array(np.arange(len(maps)))
     here = np.asarray(maps.is_valid())
     return pa.array(here.cumsum() - 1, mask=~here)
 
 
-def _names_of_all(maps: Array) -> list[str] | None:
-    """The names that every map has, in order; None where they differ, or where nothing is there to compare."""
+def _common_names(maps: Array) -> list[str] | None:
+    """The names of every map, in order; None where they differ, or where there is no map."""
     count = len(maps) - maps.null_count
     if not count or not pa.types.is_string(maps.type.key_type):
         return None
@@ -98,7 +98,7 @@ def _names_of_all(maps: Array) -> list[str] | None:
 
 
 def _repeats(keys: Array, width: int) -> bool:
-    """Whether `keys` are the first `width` of them again and again."""
+    """Whether `keys` repeat their first `width` elements."""
     _, offsets, data = keys.buffers()
     bounds = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
     if (np.diff(bounds).reshape(-1, width) != np.diff(bounds[: width + 1])).any():

@@ -1,7 +1,7 @@
-"""Column values that only the target has survive a rewrite: copied before the segment's first write, put back last.
+"""Preserves column values that only the target has: copied before the segment's first write, restored last.
 
-Rule: hazards R-12. The copy is a table like the target's own, beside the ledger, so values keep their types and nothing
-of them passes through here. Why it is exact is proved in docs/understand/apply-shapes.md.
+Rule: hazards R-12. The copy is a table like the target's own, next to the ledger, so values keep their types and never
+leave the server. Why it is exact is proved in docs/understand/apply-shapes.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from binlake.statements.writtencolumns import key_columns, written_columns
 
 
 def copy_prefix(replication: str) -> str:
-    """How the names of all copies of a replication begin."""
+    """The prefix of the names of all copies of a replication."""
     return f"binlake_kept_{_hash(replication)[:8]}_"
 
 
@@ -69,36 +69,36 @@ class PreserveStatements:
         return self._next
 
     def keeps(self, keys: Images) -> Iterator[StatementBatch]:
-        """Copy the rows of `keys` as they are; the rows stay locked until the transaction ends."""
+        """Copy the rows of `keys`; they stay locked until the transaction ends."""
         names = ",".join(map(quote_name, self._copied))
         head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._key_names()} IN ("
         texts = self._key_texts(keys)
         for start, stop in self._limits.cuts(texts):
-            yield self._batch(Phase.KEEP, "keep", (f"{head}{_joined(texts, start, stop)}) FOR UPDATE",))
+            yield self._batch(Phase.KEEP, "keep", (f"{head}{_join(texts, start, stop)}) FOR UPDATE",))
 
     def restores(self, keys: Images) -> Iterator[StatementBatch]:
-        """Put back the values of rows that have the key they had."""
+        """Restore the values of rows that kept their key."""
         pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
-        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._sets()}"
+        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._format_sets()}"
         head += f" WHERE {self._key_names('t.')} IN ("
         texts = self._key_texts(keys)
         for start, stop in self._limits.cuts(texts):
-            yield self._batch(Phase.RESTORE, "restore", (f"{head}{_joined(texts, start, stop)})",))
+            yield self._batch(Phase.RESTORE, "restore", (f"{head}{_join(texts, start, stop)})",))
 
     def moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
-        """Give the row of each of `keys` the values of the row that had the key of `origins`; a statement a row."""
-        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._sets()} WHERE {self._key_names('t.')}="
+        """Give the row of each of `keys` the values of the row that had the key of `origins`; one statement per row."""
+        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._format_sets()} WHERE {self._key_names('t.')}="
         middle = f" AND {self._key_names('k.')}="
         parts = [_text(head), self._key_texts(keys), _text(middle), self._key_texts(origins), _text("")]
         statements = pc.binary_join_element_wise(*parts)
         for start in range(0, len(statements), self._limits.rows):
             yield self._batch(Phase.RESTORE, "restore", tuple(statements.slice(start, self._limits.rows).to_pylist()))
 
-    def _sets(self) -> str:
-        kept = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
-        # A column that is named keeps its value: ON UPDATE CURRENT_TIMESTAMP would renew the source's.
+    def _format_sets(self) -> str:
+        sets = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
+        # Naming a column keeps its value: ON UPDATE CURRENT_TIMESTAMP would change the source's.
         same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
-        return ",".join([*kept, *same])
+        return ",".join([*sets, *same])
 
     def _key_names(self, prefix: str = "") -> str:
         names = ",".join(prefix + quote_name(column.name) for column in self._keys)
@@ -109,13 +109,13 @@ class PreserveStatements:
         return literals[0] if len(literals) == 1 else join_tuples(literals)
 
     def _batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
-        # No row change of the source: these count none.
+        # These are not row changes of the source, so they count none.
         number, self._next = self._next, self._next + 1
         place = (self._segment, phase, number, self._table.db, self._table.name, kind)
         return StatementBatch(*place, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql))
 
 
-def _joined(texts: Any, start: int, stop: int) -> str:
+def _join(texts: Any, start: int, stop: int) -> str:
     return ",".join(texts.slice(start, stop - start).to_pylist())
 
 

@@ -20,7 +20,7 @@ from binlake.rows.codec import key_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.columns import JoinedTexts, append_commas, join_tuples, join_value_tuples, match_literals
-from binlake.statements.counts import KeyCounts, tuple_of
+from binlake.statements.counts import KeyCounts, name_tuple
 from binlake.statements.keyless import image_conditions
 from binlake.statements.lenient import make_lenient, rows_with_error_values
 from binlake.statements.limits import BatchLimits
@@ -59,13 +59,13 @@ class TableStatements:
         self._dialect: Dialect = dialect
         self._limits = limits or BatchLimits()
         self._next = first_batch
-        # With one unique key a row meets at most the row that it replaces: both forms leave the same
-        # (docs/understand/apply.md), and what the statement does not name stays as it is.
+        # With one unique key a row conflicts at most with the row that it replaces: both forms have the same result
+        # (docs/understand/apply.md), and columns that the statement does not name stay unchanged.
         self._updates = (plain or bool(table.kept)) and len(table.unique_keys()) == 1
         self._name = qualified(table.db, table.name)
         self._columns = written_columns(table, dialect)
         self._keys = key_columns(table)
-        self._key_names = tuple_of([quote_name(column.name) for column in self._keys])
+        self._key_names = name_tuple([quote_name(column.name) for column in self._keys])
         self._alike = alike
 
     @property
@@ -74,16 +74,16 @@ class TableStatements:
         return self._next
 
     def render_writes(self, images: Images, *, anew: bool = False) -> Iterator[StatementBatch]:
-        """Full final images; after phase 2 each key must be there once. For tables with a key only.
+        """Full final images; after phase 2 each key must exist once. For tables with a key only.
 
         REPLACE; where the identity is the only unique key INSERT … ON DUPLICATE KEY UPDATE outside safe mode, and in
-        tables with columns of the target's own, but for rows written `anew`: those of another row's origin.
+        tables with columns of the target's own, except for rows written `anew`: those with another row's origin.
         """
         updates = self._updates and not anew
         kind: Kind = "upsert" if updates else "replace"
         self._require_key(kind)
-        verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
-        heads = self._heads(verb, images)
+        verb, tail = ("INSERT", self._duplicate_clause()) if updates else ("REPLACE", "")
+        heads = self._statement_heads(verb, images)
         values = JoinedTexts(self._value_tuples(images))
         counts = KeyCounts(self._table, [self._image(images, key.name) for key in self._keys], alike=self._alike)
         for start, stop in self._limits.cuts_of([values.sizes, counts.sizes]):
@@ -103,7 +103,7 @@ class TableStatements:
 
     def render_inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
-        heads = self._heads("INSERT", images)
+        heads = self._statement_heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
         values = JoinedTexts(self._value_tuples(images).take(pa.array(repeated)))
         for start, stop in self._limits.cuts_of([values.sizes]):
@@ -140,12 +140,12 @@ class TableStatements:
         texts = tuple(text.decode() for text in sql)
         return StatementBatch(*place, kind, texts, expect, verify_sql, verify_rows, rows, statement_digest(sql))
 
-    def _heads(self, verb: str, images: Images) -> _Heads:
+    def _statement_heads(self, verb: str, images: Images) -> _Heads:
         head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
         return _Heads(head, images, self._columns, self._dialect)
 
-    def _on_duplicate(self) -> str:
-        # The key too: a collation may take another text for the same.
+    def _duplicate_clause(self) -> str:
+        # The key too: a collation may treat another text as equal.
         names = [quote_name(column.name) for column in self._columns]
         return " ON DUPLICATE KEY UPDATE " + ",".join(f"{name}=VALUES({name})" for name in names)
 
@@ -169,7 +169,7 @@ class TableStatements:
         return images[name]
 
     def _require_fits_packet(self, sql: bytes, images: Images, row: int) -> None:
-        """Only a statement of one row can be too long: `row` is its place in `images`."""
+        """Only a statement of one row can be too long: `row` is its index in `images`."""
         if self._limits.takes_bytes(len(sql)):
             return
         key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
@@ -192,12 +192,12 @@ def _names(columns: Sequence[ColumnInfo]) -> str:
 
 
 class _Heads:
-    """How a statement on some rows of `images` begins: `head`, in the words of a lenient session where they need it."""
+    """The beginning of a statement on some rows of `images`: `head`, made lenient where the rows need it."""
 
     def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
         self._odd = rows_with_error_values(images, columns)
         self._strict, self._lenient = head.encode(), make_lenient(head, dialect).encode()
 
     def of(self, rows: Any) -> bytes:
-        """For these rows (a slice, or their numbers)."""
+        """The beginning for these rows (a slice, or their numbers)."""
         return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict

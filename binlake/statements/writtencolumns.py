@@ -1,4 +1,4 @@
-"""Which columns of a row are sent to the target, and which it computes itself."""
+"""The columns of a row that are sent to the target, and those that it computes itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
     """True when the target computes `column` from its row.
 
-    MariaDB takes no primary key on a generated column: there a stored one is a plain column with the source's values.
-    So is one anywhere whose value depends on the time zone of the session that wrote the row (hazards R-29).
+    MariaDB allows no primary key on a generated column: there a stored one is a plain column with the source's values.
+    So is, on any server, one whose value depends on the time zone of the session that wrote the row (hazards R-29).
     """
     if not column.is_generated or (column.generated_stored and depends_on_zone(column, table)):
         return False
@@ -25,14 +25,14 @@ def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
 
 
 def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:
-    """True when a generated column reads a TIMESTAMP, or a function that turns moments into clocks or back."""
+    """True when a generated column reads a TIMESTAMP, or uses a function that converts moments and local time."""
     named = {name.replace("``", "`").lower() for name in _NAMES.findall(column.generated_expr)}
-    stamps = {other.name.lower() for other in table.columns if other.tp == t.TIMESTAMP}
+    stamps = {each.name.lower() for each in table.columns if each.tp == t.TIMESTAMP}
     return bool(named & stamps) or _ZONED.search(column.generated_expr) is not None
 
 
 def written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:
-    """The columns of an image that a statement names."""
+    """The columns of an image that are named in statements."""
     return [column for column in table.row_columns if not is_computed(column, table, dialect)]
 
 

@@ -1,6 +1,6 @@
-"""What finalize hands over: the segments of a window in order, and their batches as a stream (nothing is derived here).
+"""The input of an apply: the segments of a window in order, and their batches as a stream (nothing is derived here).
 
-A segment's plan follows from the window's cuts and from what is known of its batches before they are read.
+A segment's plan follows from the window's cuts and the known facts about its batches, before these are read.
 Sources: DESIGN 3.6, 4; hazards R-04 (what a restart compares), R-18 (definitions of the segment), R-62.
 """
 
@@ -21,13 +21,12 @@ from binlake.target.definitions.forms import Name
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 from binlake.window.manifest import ApplyManifest
 
-# Running these again does something else than running them once: they swap or move whole tables.
+# Not repeatable: they swap or move whole tables.
 _NOT_REPEATABLE = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_PARTITION})
 
 Hook = Callable[[str], None]
-"""Called with the name of a step that was just passed: `opened`, `intent`, `ddl_executed`, `ddl_done`, `batch`,
-`before_commit`, `after_commit`, `checkpoint`, `aside`, `closed`. The seam for fault injection; without one nothing is
-called."""
+"""Called with the name of the step that was just completed: `opened`, `intent`, `ddl_executed`, `ddl_done`, `batch`,
+`before_commit`, `after_commit`, `checkpoint`, `aside`, `closed`. Used for fault injection; optional."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,13 @@ class SegmentPlan:
 
     @property
     def tables(self) -> set[tuple[str, str]]:
-        """(db, table) of what its DDL changes and its rows go into."""
+        """(db, table) of everything that its DDL changes or its rows go into."""
         getting = self.expected.tables if self.expected is not None else ()
         return {name for name in (*self.touched, *getting) if name[1]}
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Those that its batches may have, in order (modes atomic and parallel)."""
+        """The phases that its batches may have, in order (modes atomic and parallel)."""
         return PHASES if self.copies else (Phase.DELETE, Phase.WRITE)
 
 
@@ -103,7 +102,7 @@ class WindowPlans:
         touched = list(after.names) if after is not None else []
         own = content.ddl is not None and content.ddl.kind in (REPLACED, INJECTED)
         if cut is not None and content.ddl is not None and own:
-            # Nobody says what an operator's statement leaves; that it ran shows by any change of what it names.
+            # The result of an operator's statement is unknown; any change of the tables it names shows that it ran.
             after = None
             touched = list(dict.fromkeys([*touched, *replaced_names(content.ddl.sql[-1], cut.db)]))
         return SegmentPlan(
@@ -119,7 +118,7 @@ class WindowPlans:
             rows=content.rows,
             bytes=content.bytes,
             ordered=content.ordered,
-            # Behind an injected statement its commit_ts is not downstream yet: a DDL or rows may have the same.
+            # After an injected statement its commit_ts is not downstream yet: a DDL or rows may have the same one.
             rows_ahead=cut is not None and (cut.since < cut.commit_ts or cut.decision == "injected"),
         )
 
@@ -132,7 +131,7 @@ class WindowPlans:
 
 def _is_repeatable(cut: LandedDdl, ddl: StatementBatch | None, *, own: bool) -> bool:
     if own and ddl is not None:
-        # Nor is it known of other statements of an operator that running them again changes nothing.
+        # An operator's other statements are not known to be repeatable either.
         return empties_table(ddl.sql[-1])
     return cut.action not in _NOT_REPEATABLE
 
@@ -167,7 +166,7 @@ def too_many_rows_error(window: str, segment: int, rows: int, most: int) -> Perm
 
 
 class StatementSource(Protocol):
-    """The pinned statements of a window. Both methods give the same every time they are asked."""
+    """The pinned statements of a window. Both methods return the same on every call."""
 
     def segments(self) -> list[SegmentPlan]:
         """All segments in order; the last one ends at the window's hi."""
@@ -177,18 +176,18 @@ class StatementSource(Protocol):
 
 
 class WriteAhead(Protocol):
-    """Keeps a window's statements outside source and lake while it is applied (DESIGN 3.10): `binlake.target.relay`."""
+    """Stores a window's statements outside source and lake while it is applied (DESIGN 3.10), see `relay`."""
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
-        """Make all of it durable; `check` is asked between batches and may raise. Nothing is applied when it fails."""
+        """Make all of it durable; `check` is called between batches and may raise. On failure nothing is applied."""
 
-    def applied(self, commit_ts: int) -> None:
-        """What is at or below the checkpoint `commit_ts` is not needed any more."""
+    def delete_applied(self, commit_ts: int) -> None:
+        """Delete what is at or below the checkpoint `commit_ts`: it is no longer needed."""
 
 
 @dataclass
 class ApplyResult:
-    """What one call did. `state`: applied, or already (the checkpoint is at or behind hi: nothing was written).
+    """What one call did. `state`: applied, or already (the checkpoint is at or past hi: nothing was written).
 
     `rows`, `batches`, `ddls`: executed by this call, `replaced` and `injected` of the DDL being an operator's;
     `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `tables`:

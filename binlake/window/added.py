@@ -1,6 +1,6 @@
-"""Rows of `mutation` with the columns that their target has besides the source's (`binlake.window.extras`).
+"""Adds columns to rows of `mutation` that their target has besides the source's (`binlake.window.extras`).
 
-One pass over Arrow batches, in driver and tasks alike; rows of other tables stay as they are.
+One pass over Arrow batches, in driver and tasks alike; rows of other tables do not change.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _IMAGES = (Mutation.BEFORE, Mutation.AFTER)
 
 
 def add_columns(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
-    """`batch` with the columns `added` behind those of both images."""
+    """`batch` with the columns `added` at the end of both images."""
     of = np.full(batch.num_rows, -1)
     for number, extra in enumerate(added):
-        of[_rows(batch, extra)] = number
+        of[_find_rows(batch, extra)] = number
     if (of < 0).all():
         return batch
     for name in _IMAGES:
@@ -33,26 +33,26 @@ def add_columns(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch
     return batch
 
 
-def _rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
+def _find_rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
     here = [
         pc.equal(batch[Mutation.SOURCE_DB], extra.db),
         pc.equal(batch[Mutation.SOURCE_TABLE], extra.table),
         pc.greater_equal(batch[Mutation.COMMIT_TS], extra.since),
         pc.less(batch[Mutation.COMMIT_TS], extra.until),
     ]
-    return np.flatnonzero(np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in here]))
+    return np.flatnonzero(np.logical_and.reduce([mask.to_numpy(zero_copy_only=False) for mask in here]))
 
 
-def _append_values(maps: Any, of: Ints, added: Sequence[Extra]) -> Any:
-    """Map number n with the values of extra `of[n]` behind its own; -1 and NULL maps stay."""
+def _append_values(maps: Any, extra_of: Ints, added: Sequence[Extra]) -> Any:
+    """Map number n with the values of extra `of[n]` appended; -1 and NULL maps stay."""
     bounds, null = np.asarray(maps.offsets).astype(np.int64), np.asarray(maps.is_null())
     counts = np.asarray([*(len(extra.values) for extra in added), 0])
-    own, more = np.where(null, 0, np.diff(bounds)), np.where(null, 0, counts[of])
-    ends = (own + more).cumsum()
-    starts, firsts = ends - own - more, (counts.cumsum() - counts)[of] + len(maps.keys)
+    sizes, more = np.where(null, 0, np.diff(bounds)), np.where(null, 0, counts[extra_of])
+    ends = (sizes + more).cumsum()
+    starts, firsts = ends - sizes - more, (counts.cumsum() - counts)[extra_of] + len(maps.keys)
     index = np.empty(int(ends[-1]), np.int64)
-    index[_each(starts, own)] = _each(bounds[:-1], own)
-    index[_each(starts + own, more)] = _each(firsts, more)
+    index[_expand_ranges(starts, sizes)] = _expand_ranges(bounds[:-1], sizes)
+    index[_expand_ranges(starts + sizes, more)] = _expand_ranges(firsts, more)
     names = [name for extra in added for name in extra.values]
     values = [value for extra in added for value in extra.values.values()]
     keys = pa.concat_arrays([maps.keys, pa.array(names, pa.string())]).take(pa.array(index))
@@ -61,7 +61,7 @@ def _append_values(maps: Any, of: Ints, added: Sequence[Extra]) -> Any:
     return pa.MapArray.from_arrays(offsets, keys, items)
 
 
-def _each(starts: Ints, sizes: Ints) -> Ints:
-    """The numbers of so many neighbours from each start on."""
+def _expand_ranges(starts: Ints, sizes: Ints) -> Ints:
+    """All numbers of the ranges with these `starts` and `sizes`."""
     moved: Ints = np.repeat(starts - (sizes.cumsum() - sizes), sizes)
     return moved + np.arange(len(moved))

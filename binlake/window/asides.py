@@ -1,4 +1,4 @@
-"""What events say of tables that are set aside at the target: those that are, and those not recorded yet (U-16)."""
+"""The tables that are set aside at the target according to events, and those not recorded yet (U-16)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SET_ASIDE, BACK = "set-aside", "back"
 
 
 def list_set_aside(events: Sequence[EventRow]) -> list[dict[str, str]]:
-    """The tables that are set aside by `events` of this stage, in order of time: what each event says."""
-    found: dict[str, dict[str, str]] = {}
+    """The tables that are set aside by `events` of this stage, in order of time, with each event's details."""
+    aside: dict[str, dict[str, str]] = {}
     for event in events:
         detail = json.loads(event["detail"])
-        found.pop(fold_name(detail["table"]), None)
+        aside.pop(fold_name(detail["table"]), None)
         if event["state"] == SET_ASIDE:
-            found[fold_name(detail["table"])] = detail
-    return list(found.values())
+            aside[fold_name(detail["table"])] = detail
+    return list(aside.values())
 
 
 def list_unrecorded(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
-    """Those of `tables` (of `AsideTable.to_dict`) that none of `events` is about."""
-    recorded = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
-    return [table for table in tables if _place(table) not in recorded]
+    """Those of `tables` (of `AsideTable.to_dict`) that none of `events` mentions."""
+    recorded = {_event_key(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
+    return [table for table in tables if _event_key(table) not in recorded]
 
 
-def _place(table: Mapping[str, str]) -> tuple[str, str, str]:
+def _event_key(table: Mapping[str, str]) -> tuple[str, str, str]:
     return fold_name(table["table"]), table["since"], table["at"]

@@ -15,7 +15,7 @@ from binlake.statements.literal import quote, quote_name
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 
-_OWN: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
+_KIND_OF_DECISION: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
 """The kind of an operator's statement by the decision that names it."""
 _SHOWN = 5
 _MESSAGE = 128
@@ -23,10 +23,10 @@ _MESSAGE = 128
 
 
 def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
-    """(the batch that `ddl` is at the target, or None; why there is none). Raises TargetRefused."""
+    """(the batch that runs `ddl` at the target, or None; why there is none). Raises TargetRefused."""
     if ddl.decision == "skip":
         return None, f"left to the operator: {ddl.reason}"
-    if kind := _OWN.get(ddl.decision):
+    if kind := _KIND_OF_DECISION.get(ddl.decision):
         use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
         return _batch(segment, ddl, (*use, ddl.sql), kind), ""
     if ddl.decision == "refused":
@@ -36,32 +36,34 @@ def make_ddl_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Stat
 
 
 def make_refusing_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
-    """In the place of a DDL that cannot be said, where its tables may be set aside: what any target refuses, and says.
+    """A batch for a DDL without SQL text whose tables may be set aside: any target refuses it, with `why`.
 
-    So it stands at its place with its ledger row or its error, and a table that came back meanwhile does not pass it.
+    So the DDL gets its ledger row or its error, and a table that was brought back meanwhile does not pass it.
     """
     message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
     return _batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
 
 
 def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
-    """`hi`, the end of a sink's window above `lo` inside a landed one: no row may be left alone that comes behind a DDL
-    above hi. Raises ConfigError."""
+    """`hi`, the end of a sink's window above `lo` inside a landed one, if no row up to it depends on a DDL above it.
+
+    Raises ConfigError.
+    """
     split = [ddl for ddl in ddls if ddl.opens_segment and ddl.since <= hi < ddl.commit_ts]
     if not split:
         return hi
     raise ConfigError(
-        "the end of a window (window.stop-at, or what was asked for) lies inside a DDL whose effect rows up to it "
-        "may already have",
+        "the end of a window (window.stop-at, or the requested one) lies inside a DDL: rows up to it may already "
+        "depend on it",
         where={"stop-at": hi, "window_from": lo, "ddl_from": split[0].since, "ddl_commit_ts": split[0].commit_ts},
         hint=f"use {split[0].commit_ts} as the end, or one below {split[0].since}",
     )
 
 
 def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
-    """The segments are those that were sealed: `starts` are the commit_ts at which the window is cut now.
+    """The segments equal the sealed ones: `starts` are the commit_ts at which the window is cut now.
 
-    A manifest sealed before it held the places says how many there are. Raises CheckpointConflict.
+    An older manifest only has the number of segments. Raises CheckpointConflict.
     """
     if pinned.segments == len(starts) + 1 and pinned.cuts in ((), tuple(starts)):
         return
@@ -79,24 +81,24 @@ def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
 
 
 def require_pinned_texts(
-    cuts: Sequence[LandedDdl], own: Iterable[StatementBatch], pinned: Iterable[StatementBatch]
+    cuts: Sequence[LandedDdl], configured: Iterable[StatementBatch], pinned: Iterable[StatementBatch]
 ) -> None:
-    """No DDL of an open window was replaced, injected or left out since it was sealed: what is pinned runs, no other.
+    """No DDL of an open window was replaced, injected or left out since it was sealed: only pinned statements run.
 
-    `own`: the batches of `cuts` as the configuration has them now; the segments are those pinned
+    `configured`: the batches of `cuts` as the configuration has them now; the segments are those pinned
     (`require_pinned_cuts`). Raises CheckpointConflict.
     """
-    now, then = ({batch.segment: batch.sql for batch in batches} for batches in (own, pinned))
+    now, then = ({batch.segment: batch.sql for batch in batches} for batches in (configured, pinned))
     for segment, ddl in enumerate(cuts, 1):
-        by_operator = ddl.decision in _OWN or ddl.reason == IGNORED
+        by_operator = ddl.decision in _KIND_OF_DECISION or ddl.reason == IGNORED
         if by_operator and now.get(segment) != then.get(segment):
-            raise _other_text(then.get(segment, ()), commit_ts=ddl.commit_ts)
-    # With segments as they were, a DDL without a statement now has none by another rule than then.
+            raise _other_statement_error(then.get(segment, ()), commit_ts=ddl.commit_ts)
+    # The segments did not change, so a DDL now has no statement because of a different rule.
     if left := sorted(set(then) - set(now)):
-        raise _other_text(then[left[-1]], segment=left[-1])
+        raise _other_statement_error(then[left[-1]], segment=left[-1])
 
 
-def _other_text(pinned: Sequence[str], **place: int) -> CheckpointConflict:
+def _other_statement_error(pinned: Sequence[str], **place: int) -> CheckpointConflict:
     return CheckpointConflict(
         "the target holds this window open with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},

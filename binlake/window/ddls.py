@@ -1,7 +1,7 @@
 """The DDL of a window in commit order: which apply, which are skipped by which rule, and the segment each opens.
 
-What is applied opens a segment for the sinks, and so does what `filter.ignore-txn-commit-ts` leaves to the operator;
-what is skipped still changes how later rows are decoded.
+An applied DDL opens a segment for the sinks, and so does one that `filter.ignore-txn-commit-ts` leaves to the operator;
+a skipped one still changes how later rows are decoded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def window_schemas(
     jobs: Sequence[tuple[int, DdlJob]],
     lo: int = 0,
 ) -> WindowSchemas:
-    """The schemas of a window above `lo`: `jobs` are its (commit_ts, job) pairs, also those that left no binlog."""
+    """The schemas of a window above `lo`: `jobs` are its (commit_ts, job) pairs, those without a binlog included."""
     return WindowSchemas(base, attach_jobs(binlogs, jobs), lo)
 
 
@@ -42,7 +42,7 @@ def plan_ddls(
 ) -> list[LandedDdl]:
     """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration.
 
-    In the order in which sinks get them: those cut the window where the rows do. Raises SchemaError, ConfigError.
+    In the order in which sinks get them, as they cut the window where the rows do. Raises SchemaError, ConfigError.
     """
     return plan_locked_ddls(base, binlogs, jobs, rules, ignored, lo)[0]
 
@@ -57,12 +57,12 @@ def plan_locked_ddls(
     before: Locks | None = None,
     resolutions: Iterable[Resolution] = (),
 ) -> tuple[list[LandedDdl], Locks]:
-    """As `plan_ddls`, and what tables that share a target hold in the window; `before`: what they held at lo.
+    """As `plan_ddls`, with the holds of tables that share a target in the window; `before`: their holds at lo.
 
-    `resolutions`: what an operator commanded at lo.
+    `resolutions`: an operator's commands at lo.
     """
-    naming, held = Naming(rules), before or Locks()
-    judge = Judge(naming, TargetTables(base, naming, held.shown(lo)), ignored, held)
+    naming, locks = Naming(rules), before or Locks()
+    judge = Judge(naming, TargetTables(base, naming, locks.definitions_at(lo)), ignored, locks)
     resolved = [judge.shared.resolve(resolution, lo, base.version) for resolution in resolutions]
     started = [*(row for row in resolved if row is not None), *judge.shared.start(lo, base.version)]
     planned = [replace(row, segment=n) for n, row in enumerate(started, 1)]
@@ -72,7 +72,7 @@ def plan_locked_ddls(
         after = state if job is None else state.follow(job, ddl.commit_ts, base.version)
         names = Spelling(state, after, naming)
         decided = _decide(ddl, _source_row(ddl, lo, find_touched(state, after), names), names, judge)
-        session = replace(_session_of(ddl, rules), guessed=rules.invalid_text == "latin1")
+        session = replace(_read_session(ddl, rules), guessed=rules.invalid_text == "latin1")
         for row in (decided, *judge.shared.take_released()):
             segment += row.opens_segment
             planned.append(replace(row, segment=segment, after=replace(row.after, session=session)))
@@ -102,21 +102,21 @@ def _source_row(ddl: WindowDdl, lo: int, sides: tuple[Definitions, Definitions],
     )
 
 
-def _session_of(ddl: WindowDdl, rules: Rules) -> SourceSession:
+def _read_session(ddl: WindowDdl, rules: Rules) -> SourceSession:
     return SourceSession.of(ddl.job, ddl.commit_ts, rules.zone) if ddl.job is not None else SourceSession()
 
 
 def require_replacements_used(planned: Iterable[LandedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
-    """Each replacement of the window (lo, hi] stands for a DDL that would have run. Raises ConfigError."""
+    """Each replacement of the window (lo, hi] replaces a DDL that would have run. Raises ConfigError."""
     ddls: dict[int, list[LandedDdl]] = {}
     for ddl in planned:
         ddls.setdefault(ddl.commit_ts, []).append(ddl)
     for commit_ts in replacements:
-        found = ddls.get(commit_ts, [])
-        if lo < commit_ts <= hi and all(ddl.decision != "replaced" for ddl in found):
+        at_ts = ddls.get(commit_ts, [])
+        if lo < commit_ts <= hi and all(ddl.decision != "replaced" for ddl in at_ts):
             raise ConfigError(
                 "ddl-replacement names a commit_ts at which no DDL would run on the target",
-                where={"commit_ts": commit_ts, "reason": found[0].reason if found else "there is no DDL"},
+                where={"commit_ts": commit_ts, "reason": at_ts[0].reason if at_ts else "there is no DDL"},
                 hint="the table `ddl` has the commit_ts of each DDL",
             )
 
@@ -124,7 +124,7 @@ def require_replacements_used(planned: Iterable[LandedDdl], replacements: Iterab
 def attach_jobs(binlogs: Sequence[WindowDdl], jobs: Sequence[tuple[int, DdlJob]]) -> list[WindowDdl]:
     """The DDL of a window in commit order: `binlogs` with their jobs, and the `jobs` without a binlog.
 
-    Such a job keeps the place that land gave it, behind the DDL of that commit_ts. Raises SchemaError.
+    Such a job keeps the commit_ts that land assigned to it, after the DDL of that commit_ts. Raises SchemaError.
     """
     for commit_ts, job in jobs:
         _refuse_flashback(commit_ts, job)
@@ -138,7 +138,7 @@ def attach_jobs(binlogs: Sequence[WindowDdl], jobs: Sequence[tuple[int, DdlJob]]
 def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
     if job.took_effect and job.type == Action.FLASHBACK_CLUSTER:
         raise SchemaError(
-            "FLASHBACK CLUSTER took the source's rows back without a binlog",
+            "FLASHBACK CLUSTER reverted the source's rows without a binlog",
             where={"commit_ts": commit_ts, "job_id": job.id, "query": job.query[:200]},
             hint="start a new replication from a fresh copy of the source, with initial-commit-ts at or above this",
         )
@@ -157,7 +157,7 @@ def _decide(ddl: WindowDdl, row: LandedDdl, names: Spelling, judge: Judge) -> La
 
 
 def _never_applied_reason(ddl: WindowDdl) -> str:
-    """Why a DDL never runs on any target; empty = it may."""
+    """Why a DDL never runs on any target; empty = it may run."""
     job = ddl.job
     if ddl.kind == "setval":
         return "pseudo DDL of a sequence"

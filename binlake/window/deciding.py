@@ -1,4 +1,4 @@
-"""What is decided of one DDL under filters and routes, as a row of the table `ddl`: text, names and definitions."""
+"""Writes the decision about one DDL as a row of the table `ddl`: text, names and definitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Case:
     names: Spelling
 
     @property
-    def place(self) -> tuple[str, str]:
+    def name(self) -> tuple[str, str]:
         """(db, table) of the job, as the definitions spell them."""
         touched = (*self.ddl.after.tables, *self.ddl.before.tables)
         return self.names.of_job(self.job.schema_name, self.job.table_name, touched)
@@ -44,70 +44,70 @@ class Case:
 
 
 class Decider:
-    """Makes the rows of what is decided, by the names that `naming` gives."""
+    """Makes rows of decisions, with the target's names of `naming`."""
 
     def __init__(self, naming: Naming) -> None:
         self._naming = naming
         self._rules = naming.rules
 
-    def _own_name(self, case: Case) -> tuple[str, str]:
-        return case.place[0], "" if case.on_database else case.place[1]
+    def _rule_name(self, case: Case) -> tuple[str, str]:
+        return case.name[0], "" if case.on_database else case.name[1]
 
-    def _target(self, table: TableDef) -> tuple[str, str]:
+    def _target_name(self, table: TableDef) -> tuple[str, str]:
         return fold_pair(self._naming.table(table.db, table.name))
 
-    def _drops(self, renamed_out: Collection[TableDef]) -> bool:
+    def _is_dropped_when_renamed_out(self, renamed_out: Collection[TableDef]) -> bool:
         tables = [table for table in renamed_out if table.kind == "table"]
         return self._rules.renamed_out == "drop" and self._rules.copies_ddl and len(tables) == len(renamed_out) > 0
 
-    def _drop_text(self, tables: Collection[TableDef]) -> str:
+    def _write_drop(self, tables: Collection[TableDef]) -> str:
         names = (qualified(*self._naming.table(table.db, table.name)) for table in tables)
         return f"DROP TABLE {', '.join(names)}"
 
-    def _apply(self, case: Case, kept: Sides) -> LandedDdl:
+    def _apply(self, case: Case, sides: Sides) -> LandedDdl:
         query = case.ddl.query
         try:
             known = case.names.known() if needs_standard(query, case.job.query) else NOTHING_KNOWN
             query = standard_text(query, case.job.query, known)
-            sql, alert = self._routed_text(case, query, kept)
-            there = {table.id for table in kept[1].tables}
-            left = [table for table in kept[0].tables if table.id not in there]
-            if case.job.type == Action.RENAME_TABLES and self._drops(left):
-                sql, alert = f"{self._drop_text(left)}; {sql}", ""
+            sql, alert = self._routed_text(case, query, sides)
+            remaining = {table.id for table in sides[1].tables}
+            removed = [table for table in sides[0].tables if table.id not in remaining]
+            if case.job.type == Action.RENAME_TABLES and self._is_dropped_when_renamed_out(removed):
+                sql, alert = f"{self._write_drop(removed)}; {sql}", ""
         except SchemaError as error:
-            # The plan of the window goes on: who applies it stops at this DDL alone, and says what to do.
-            return self._decide(case, "refused", error.message, query, self._sides_at_target(kept), error.message)
-        before, after = self._sides_at_target(kept)
+            # Planning the window continues: only the apply stops at this DDL, with a message what to do.
+            return self._decide(case, "refused", error.message, query, self._sides_at_target(sides), error.message)
+        before, after = self._sides_at_target(sides)
         if case.job.type == Action.DROP_SCHEMA and self._rules.routes:
-            gone = {fold_name(db.name) for db in before.databases}
-            stay = [table for table in before.tables if fold_name(table.db) not in gone]
-            before = Definitions(before.databases, tuple(t for t in before.tables if fold_name(t.db) in gone))
+            dropped = {fold_name(db.name) for db in before.databases}
+            stay = [table for table in before.tables if fold_name(table.db) not in dropped]
+            before = Definitions(before.databases, tuple(t for t in before.tables if fold_name(t.db) in dropped))
             alert = f"{table_name(stay[0])} of another database stays at the target" if stay else alert
         return self._decide(case, "apply", "", sql, (before, after), alert)
 
-    def _routed_text(self, case: Case, query: str, kept: Sides) -> tuple[str, str]:
+    def _routed_text(self, case: Case, query: str, sides: Sides) -> tuple[str, str]:
         """(text, alert): `query` with the target's names, without the parts of a list that a filter leaves out."""
-        found = classify(query)
-        home = session_db(found, case.ddl.before.tables, case.place[0])
-        own: list[tuple[str, str]] = []
+        statement = classify(query)
+        home = session_db(statement, case.ddl.before.tables, case.name[0])
+        own_names: list[tuple[str, str]] = []
         alert = ""
         if case.job.type == Action.RENAME_TABLES:
-            names = [(db or home, name) for db, name in found.tables]
-            own = [name for name in names if self._rules.keeps(*name)]
-            if len(own) < len(names):
+            names = [(db or home, name) for db, name in statement.tables]
+            own_names = [name for name in names if self._rules.keeps(*name)]
+            if len(own_names) < len(names):
                 left = next(name for name in names if not self._rules.keeps(*name))
                 alert = f"the renames of or to {'.'.join(left)} are left out"
         elif case.job.type in (Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE):
-            own = [(table.db, table.name) for table in kept[0].tables]
-        text = put_target_names(query, home, case.names, own)
-        return self._without_former(case, kept) + text, alert
+            own_names = [(table.db, table.name) for table in sides[0].tables]
+        text = put_target_names(query, home, case.names, own_names)
+        return self._drop_former_view(case, sides) + text, alert
 
-    def _without_former(self, case: Case, kept: Sides) -> str:
-        """CREATE OR REPLACE VIEW takes the place of a view spelled otherwise, which a target would keep beside it."""
+    def _drop_former_view(self, case: Case, sides: Sides) -> str:
+        """CREATE OR REPLACE VIEW replaces a view spelled differently, which a target would otherwise keep."""
         if case.job.type != Action.CREATE_VIEW:
             return ""
-        now = {(table.db, table.name) for table in kept[1].tables}
-        former = [table for table in kept[0].tables if (table.db, table.name) not in now]
+        now = {(table.db, table.name) for table in sides[1].tables}
+        former = [table for table in sides[0].tables if (table.db, table.name) not in now]
         names = (qualified(*self._naming.table(table.db, table.name)) for table in former)
         return "".join(f"DROP VIEW IF EXISTS {name}; " for name in names)
 
@@ -128,8 +128,8 @@ class Decider:
         return self._decide(case, "skip", reason, case.ddl.query, sides, alert)
 
     def _decide(self, case: Case, decision: str, reason: str, sql: str, sides: Sides, alert: str = "") -> LandedDdl:
-        db, table = case.place
-        if self._rules.routes and self._rules.keeps(*self._own_name(case)):
+        db, table = case.name
+        if self._rules.routes and self._rules.keeps(*self._rule_name(case)):
             db, table = (self._naming.database(db), "") if case.on_database else self._naming.table(db, table)
         before, after = sides
         return replace(
@@ -144,10 +144,10 @@ class Decider:
             alert=alert,
         )
 
-    def _unmergeable(self, case: Case, what: str) -> SchemaError:
+    def _unmergeable_error(self, case: Case, what: str) -> SchemaError:
         return SchemaError(
             f"a DDL of a table that shares its target cannot be merged: {what}",
-            where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.place),
+            where={"commit_ts": case.ddl.commit_ts, "table": ".".join(case.name),
                    "query": case.ddl.query[:200]},
             hint="bring the target to the shape of all its tables by hand and name the commit_ts in"
             " filter.ignore-txn-commit-ts",

@@ -1,7 +1,7 @@
-"""Which definition a table had at a place of a window, derived from the landed DDL of the window alone (hazards R-18).
+"""The definition of a table at a commit_ts of a window, derived from the window's landed DDL alone (hazards R-18).
 
 Identity and types are those of the segment a row falls into, never today's: a DDL inside the window changes them for
-the rows behind it only.
+the rows after it only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
-"""The rule that skips what an operator does on the target: it applies the change of schema, without a statement."""
+"""The rule for what an operator does on the target: the schema changes, but no statement runs."""
 SYNC_DDL = "sync-ddl"
 EVENTS = "event filter"
 EXTRACT = "extract columns"
@@ -34,7 +34,7 @@ _BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
 
 
 def is_left_to_operator(reason: str) -> bool:
-    """True for a rule that leaves a DDL to an operator: the rows behind it have other definitions on the target."""
+    """True for a rule that leaves a DDL to an operator: the rows after it have other definitions on the target."""
     return reason in _BY_HAND
 
 
@@ -75,24 +75,24 @@ class LandedDdl:
 
     @property
     def opens_segment(self) -> bool:
-        """The rows behind it have other definitions on the target: something runs, or it is left to the operator."""
+        """True when rows after it have other definitions on the target: it runs, or is left to the operator."""
         return self.decision != "skip" or is_left_to_operator(self.reason)
 
     @property
     def tables(self) -> set[tuple[str, str]]:
-        """(db, table) of the tables that it makes, changes or removes at the target."""
+        """(db, table) of the tables that it creates, changes or removes at the target."""
         sides = (*self.before.tables, *self.after.tables)
-        return {(table.db, table.name) for table in sides if table.kind == "table"} | self._named_by_operator()
+        return {(table.db, table.name) for table in sides if table.kind == "table"} | self._names_in_operator_sql()
 
     @property
     def touched(self) -> list[str]:
         """`db.table` of everything touched, views and sequences too, sorted: the column `tables`."""
-        own = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
-        return sorted(f"{db}.{table}" for db, table in own | self._named_by_operator())
+        names = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
+        return sorted(f"{db}.{table}" for db, table in names | self._names_in_operator_sql())
 
-    def _named_by_operator(self) -> set[tuple[str, str]]:
-        own = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
-        return {name for name in own if name[1]}
+    def _names_in_operator_sql(self) -> set[tuple[str, str]]:
+        names = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
+        return {name for name in names if name[1]}
 
 
 class SegmentTable(NamedTuple):
@@ -127,7 +127,7 @@ class Cell:
 
 
 def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
-    """`ddl` of a source without new collations, as it must be at the target."""
+    """`ddl` of a source without new collations, rewritten for the target."""
     return replace(
         ddl,
         sql=ddl.sql if ddl.decision == "refused" else bytewise_text(ddl.sql, dialect),
@@ -137,9 +137,9 @@ def use_bytewise_collations(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
 
 
 class WindowDefinitions:
-    """Definitions by place in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order.
+    """Definitions by commit_ts in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order.
 
-    `shown` turns a definition of `base` into that of the target, where `ddls` have those already.
+    `shown` converts a definition of `base` to the target's; those of `ddls` are the target's already.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class WindowDefinitions:
         self._changes: dict[tuple[str, str], list[tuple[int, TableDef | None]]] = {}
         for ddl in ddls:
             for table in ddl.before.tables:
-                self._note(table, ddl.since, None)
+                self._record(table, ddl.since, None)
             for table in ddl.after.tables:
-                self._note(table, ddl.since, table)
+                self._record(table, ddl.since, table)
 
-    def _note(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
+    def _record(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
         self._changes.setdefault(fold_pair((table.db, table.name)), []).append((commit_ts, definition))
 
     def at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
@@ -167,14 +167,14 @@ class WindowDefinitions:
         return definition if definition is None or self._shown is None else self._shown(definition)
 
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
-        """The definition for the segment [since, until): that at its start, else the first inside it.
+        """The definition for the segment [since, until): the one at its start, else the first inside it.
 
         A DDL that a filter skips opens no segment, so what it creates appears inside one. Raises SchemaError.
         """
         definition = self._within(db, table, since, until)
         if definition is None:
             raise SchemaError(
-                "rows of a table that has no definition at their place",
+                "rows of a table that has no definition at their commit_ts",
                 where={"table": f"{db}.{table}", "since": since, "until": until},
                 hint="the lake's schema history is damaged; derive the window again from merge",
             )
@@ -209,11 +209,11 @@ class Segments:
     starts: tuple[int, ...]
 
     def of(self, commit_ts: int) -> int:
-        """The segment of `commit_ts`; that of a DDL itself is the one it opens."""
+        """The segment of `commit_ts`; a DDL belongs to the segment it opens."""
         return bisect_right(self.starts, commit_ts)
 
     def bounds(self, segment: int) -> SegmentBounds:
-        """Those of the segment with this number."""
+        """The bounds of the segment with this number."""
         since = self.starts[segment - 1] if segment else self.lo + 1
         until = self.starts[segment] if segment < len(self.starts) else self.hi + 1
         return SegmentBounds(since, until)

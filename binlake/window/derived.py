@@ -1,7 +1,7 @@
-"""What merge and compact seal for the stages after them: all that decides there, and nothing that a person alone reads.
+"""What merge and compact seal for later stages: everything that those decide by, and nothing for people alone.
 
-Each is text in the row of the table `window` that says that the stage ended: the one is never there without the other.
-It holds nothing of the run that made it, so a stage that runs again seals the same text.
+Each is text in the row of the table `window` that records the end of the stage, so both are written together.
+It contains nothing about the run, so a stage that runs again seals the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from binlake.window.shardlocks import Locks
 
 @dataclass(frozen=True)
 class Merged:
-    """What merge made of landed `windows`: row changes and DDL, skipped DDL included; `whole`: it left no row out."""
+    """Totals of merged landed `windows`: row changes and DDL, skipped DDL included; `whole`: no row was left out."""
 
     rows: int
     ddls: int
@@ -28,12 +28,12 @@ class Merged:
 
     @property
     def empty(self) -> bool:
-        """Nothing to derive from."""
+        """True when there is nothing to derive from."""
         return self.rows == 0 and self.ddls == 0
 
     @classmethod
     def total(cls, parts: Iterable[Merged]) -> Merged:
-        """That of windows one behind the other."""
+        """The totals of consecutive windows."""
         every = list(parts)
         return cls(
             sum(part.rows for part in every),
@@ -48,15 +48,15 @@ class Merged:
 
     @classmethod
     def from_body(cls, raw: Mapping[str, Any]) -> Merged:
-        """That of `body`."""
+        """The reverse of `body`."""
         return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]))
 
 
 @dataclass(frozen=True)
 class MergeManifest(OfWindow):
-    """What merge sealed of one landed window (lo, hi] for compact and mirror.
+    """Sealed by merge for one landed window (lo, hi], read by compact and mirror.
 
-    `locks`: what tables that share a target held at some place of it.
+    `locks`: the holds of tables that share a target anywhere in it.
     """
 
     VERSION: ClassVar[int] = 1
@@ -70,8 +70,8 @@ class MergeManifest(OfWindow):
     def to_json(self) -> str:
         """The sealed text."""
         place = {"replication": self.replication, "lo": self.lo, "hi": self.hi}
-        held = {"locks": self.locks.to_dict()} if self.locks else {}
-        return seal("merge", self.VERSION, {**place, "merged": self.merged.body(), **held})
+        locks = {"locks": self.locks.to_dict()} if self.locks else {}
+        return seal("merge", self.VERSION, {**place, "merged": self.merged.body(), **locks})
 
     @classmethod
     def from_json(cls, text: str) -> MergeManifest:
@@ -86,11 +86,11 @@ class MergeManifest(OfWindow):
 
 @dataclass(frozen=True)
 class CompactManifest(OfWindow):
-    """What compact sealed of a sink's window (lo, hi] for convert and finalize.
+    """Sealed by compact for a sink's window (lo, hi], read by convert and finalize.
 
-    `ordered`: for a target of that mode, so that `change` has no row of it; `rows`: those of `change`; `merged`: what
-    it was derived from; `cuts`: the commit_ts at which its segments start, from the second; `shapes`: how tables of the
-    target differed from the source's at lo.
+    `ordered`: for a target of that mode, so that `change` has no row of it; `rows`: those of `change`; `merged`: its
+    input; `cuts`: the commit_ts at which its segments start, from the second; `shapes`: how tables of the target
+    differed from the source's at lo.
     """
 
     VERSION: ClassVar[int] = 1
@@ -115,13 +115,13 @@ class CompactManifest(OfWindow):
         return _build("compact", unseal(text, "compact", cls.VERSION), cls._from_body)
 
     def digest(self) -> str:
-        """What the apply manifest names it by, the digest of its seal."""
+        """The digest of its seal, by which the apply manifest refers to it."""
         return digest_of(canonical_json(self._body()))
 
     def _body(self) -> dict[str, Any]:
         place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
-        found = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.body()}
-        return {**place, **found, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+        values = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.body()}
+        return {**place, **values, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
 
     @classmethod
     def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
@@ -141,7 +141,7 @@ class CompactManifest(OfWindow):
 Manifest = TypeVar("Manifest", MergeManifest, CompactManifest)
 
 
-def require_own(manifest: Manifest, replication: str, lo: int, hi: int) -> Manifest:
+def require_manifest_of(manifest: Manifest, replication: str, lo: int, hi: int) -> Manifest:
     """`manifest`, if it was sealed for this window of this replication. Raises DamagedManifest."""
     if (manifest.replication, manifest.lo, manifest.hi) != (replication, lo, hi):
         raise DamagedManifest(
@@ -151,10 +151,10 @@ def require_own(manifest: Manifest, replication: str, lo: int, hi: int) -> Manif
     return manifest
 
 
-def read_own(kind: type[Manifest], text: str, replication: str, lo: int, hi: int, *, hint: str) -> Manifest:
+def read_manifest_of(kind: type[Manifest], text: str, replication: str, lo: int, hi: int, *, hint: str) -> Manifest:
     """The manifest `text` of this window of this replication. Raises DamagedManifest with the window and `hint`."""
     try:
-        return require_own(kind.from_json(text), replication, lo, hi)
+        return require_manifest_of(kind.from_json(text), replication, lo, hi)
     except DamagedManifest as error:
         where = {"window": window_name(lo, hi), **error.where}
         raise DamagedManifest(error.message, where=where, hint=hint) from None
@@ -164,4 +164,4 @@ def _build(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]
     try:
         return make(body)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedManifest(f"the {kind} manifest lacks a value, or has one of another kind: {error!r}") from None
+        raise DamagedManifest(f"the {kind} manifest lacks a value, or has one of another type: {error!r}") from None

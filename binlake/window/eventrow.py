@@ -1,4 +1,4 @@
-"""A row of the lake's table `window` as it is read: one event, as a stage or a command recorded it."""
+"""A row of the lake's table `window`: one event, recorded by a stage or a command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NotRequired, TypedDict
 
 
 class EventRow(TypedDict):
-    """`stage` of the window (lo, hi] came to `state`; `detail` is JSON, `at_ms` Unix ms; `manifest` where asked for."""
+    """`stage` of the window (lo, hi] reached `state`; `detail` is JSON, `at_ms` Unix ms; `manifest` if requested."""
 
     lo: int
     hi: int

@@ -25,46 +25,48 @@ class Extra:
 
 
 def extras_of_window(schemas: WindowSchemas, naming: Naming, locks: Locks | None = None, lo: int = 0) -> list[Extra]:
-    """All that the rows of a window behind `lo` need, by place; without routes nothing. Raises ConfigError.
+    """All extras of the rows of a window above `lo`; nothing without routes. Raises ConfigError.
 
-    `locks`: what is held in it: such a row gets what it lacks of the definition with which it is released.
+    `locks`: its holds: a held row gets the missing columns of the definition with which it is released.
     """
-    found: list[Extra] = []
+    extras: list[Extra] = []
     if not naming.rules.routes:
-        return found
+        return extras
     open_at: dict[tuple[str, str], Extra] = {}
     for since, until, state in schemas.spans():
-        # The first span has no start of its own; what is commanded at lo holds from the first row on.
-        place, held = max(since, lo + 1), locks or Locks()
+        # The first span has no start of its own; an operator's command at lo counts from the first row on.
+        start, locked = max(since, lo + 1), locks or Locks()
         wanted = {
             (table.db, table.name): values
-            for table, values in _of_state(state, naming, held.shown(place), held.held(place))
+            for table, values in _extras_of_state(
+                state, naming, locked.definitions_at(start), locked.held_tables(start)
+            )
         }
         for name, extra in list(open_at.items()):
             if wanted.get(name) != extra.values:
-                found.append(open_at.pop(name))
+                extras.append(open_at.pop(name))
         for name, values in wanted.items():
             began = open_at[name].since if name in open_at else since
             open_at[name] = Extra(*name, began, until, values)
-    return [*found, *open_at.values()]
+    return [*extras, *open_at.values()]
 
 
-def _of_state(
+def _extras_of_state(
     state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef], held: Collection[Name]
 ) -> Iterator[tuple[TableDef, _Values]]:
     tables = TargetTables(state, naming, shown)
-    shared = {source.id: group for group in tables.shared() for source in group}
-    for table in naming.kept(state.tables()):
+    shared = {source.id: group for group in tables.list_shared() for source in group}
+    for table in naming.select_replicated(state.tables()):
         extracted = naming.rules.routes.extracted(table.db, table.name, table.source)
         values = {e.column: e.value for e in extracted}
         if table.id in shared and (table.db, table.name) not in held:
-            values |= _values_it_lacks(table, naming.merge(shared[table.id]))
+            values |= _missing_values(table, naming.merge(shared[table.id]))
         if values:
             yield table, values
 
 
-def _values_it_lacks(table: TableDef, target: TableDef) -> _Values:
-    """What `table` lacks of its target: a row without it has the origin default, as at the table that has it."""
+def _missing_values(table: TableDef, target: TableDef) -> _Values:
+    """The columns that `table` lacks at its target, with their origin defaults, as in the table that has them."""
     lacking = [column for column in target.row_columns if table.column(column.name) is None]
     texts = {column.name: filled_text(column) for column in lacking}
     return {name: text for name, text in texts.items() if text is not None}

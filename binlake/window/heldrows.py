@@ -1,7 +1,7 @@
-"""Rows of `mutation` where tables that share a target wait for each other: left out while held, then placed at the DDL.
+"""Rows of `mutation` where tables that share a target wait for each other: left out while held, then moved to the DDL.
 
-A row that is released counts with the commit_ts of the DDL that released it; its own commit_ts takes the place of its
-start_ts, so that the rows of a table keep their order.
+A released row counts with the commit_ts of the DDL that released it; its own commit_ts replaces its start_ts, so that
+the rows of a table keep their order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReleasedRange(NamedTuple):
 
 
 def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[ReleasedRange]:
-    """What a window (lo, hi] has to read of what lies before it."""
+    """The earlier rows that a window (lo, hi] has to read."""
     return [
         ReleasedRange(hold.source, hold.since - 1, min(hold.ends(lo) - 1, lo))
         for hold in holds
@@ -42,37 +42,39 @@ def find_released_ranges(holds: Iterable[Hold], lo: int, hi: int) -> list[Releas
 def apply_holds(rows: pa.Table, holds: Sequence[Hold], hi: int) -> pa.Table:
     """`rows` as they count in a window that ends at `hi`."""
     return pa.Table.from_batches(
-        [placed for batch in rows.to_batches() for placed in _apply_holds_to(batch, holds, hi)], rows.schema
+        [part for batch in rows.to_batches() for part in _apply_holds_to(batch, holds, hi)], rows.schema
     )
 
 
 def _apply_holds_to(batch: pa.RecordBatch, holds: Sequence[Hold], hi: int) -> Iterator[pa.RecordBatch]:
     commits, starts = (np.array(batch.column(name)) for name in (Mutation.COMMIT_TS, Mutation.START_TS))
-    own = [(hold, _rows_of(batch, commits, hold, hi)) for hold in holds]
-    own = [(hold, rows) for hold, rows in own if rows.any()]
-    if not own:
+    rows_of_holds = [(hold, _find_held_rows(batch, commits, hold, hi)) for hold in holds]
+    rows_of_holds = [(hold, rows) for hold, rows in rows_of_holds if rows.any()]
+    if not rows_of_holds:
         yield batch
         return
-    extras = [Extra(*hold.source, hold.since, hold.ends(hi), dict(hold.filled)) for hold, _ in own if hold.filled]
+    extras = [
+        Extra(*hold.source, hold.since, hold.ends(hi), dict(hold.filled)) for hold, _ in rows_of_holds if hold.filled
+    ]
     batch = add_columns(batch, extras) if extras else batch
-    kept = np.ones(batch.num_rows, np.bool_)
-    for hold, rows in own:
+    free = np.ones(batch.num_rows, np.bool_)
+    for hold, rows in rows_of_holds:
         if hold.waits or hold.released > hi:
-            kept &= ~rows
+            free &= ~rows
             continue
         starts[rows] = commits[rows]
         commits[rows] = hold.released
     for name, values in ((Mutation.COMMIT_TS, commits), (Mutation.START_TS, starts)):
         place = batch.schema.get_field_index(name)
         batch = batch.set_column(place, batch.schema.field(place), pa.array(values, pa.int64()))
-    yield batch if kept.all() else batch.filter(pa.array(kept))
+    yield batch if free.all() else batch.filter(pa.array(free))
 
 
-def _rows_of(batch: pa.RecordBatch, commits: NDArray[np.int64], hold: Hold, hi: int) -> Bools:
+def _find_held_rows(batch: pa.RecordBatch, commits: NDArray[np.int64], hold: Hold, hi: int) -> Bools:
     names = zip((Mutation.SOURCE_DB, Mutation.SOURCE_TABLE), hold.source, strict=True)
-    found: Bools = (commits >= hold.since) & (commits < hold.ends(hi))
-    if not found.any():
-        return found
+    rows: Bools = (commits >= hold.since) & (commits < hold.ends(hi))
+    if not rows.any():
+        return rows
     for name, value in names:
-        found &= np.asarray(pc.equal(batch.column(name), value).to_numpy(zero_copy_only=False))
-    return found
+        rows &= np.asarray(pc.equal(batch.column(name), value).to_numpy(zero_copy_only=False))
+    return rows

@@ -1,4 +1,4 @@
-"""Transactions that a pump saw too late or gave up: recorded durably, when a plan first sees them (R-08, R-09)."""
+"""Transactions that a pump saw too late or gave up: recorded durably when a plan first sees them (R-08, R-09)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from binlake.window.eventrow import EventRow
 from binlake.window.plan import Counters, Member
 
 STAGE = "incident"
-"""Events of this stage in the table `window` hold what was reported."""
+"""The stage of events in the table `window` with reported incidents."""
 
 
 def find_new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
-    """By node, what its counters show beyond the last event about it; empty = nothing new.
+    """By node, the increase of its counters since the last event about it; empty = nothing new.
 
     `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
     """
@@ -36,22 +36,22 @@ def describe_incidents(incidents: Mapping[str, Mapping[str, Any]]) -> str:
     """For a log line and a task's result."""
     return "; ".join(
         f"{node}: {counts['late_commits']} late and {counts['early_commits']} early commits since its start"
-        f"{_describe_lost(counts)}"
+        f"{_describe_given_up(counts)}"
         for node, counts in incidents.items()
     )
 
 
-def _describe_lost(found: Mapping[str, Any]) -> str:
-    lost = found.get("lost_commit_ts")
-    return f", transactions given up at {', '.join(lost)}" if lost else ""
+def _describe_given_up(counts: Mapping[str, Any]) -> str:
+    given_up = counts.get("lost_commit_ts")
+    return f", transactions given up at {', '.join(given_up)}" if given_up else ""
 
 
 def _recorded_counters(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
     recorded = {}
     for event in events:
-        for node, found in json.loads(event["detail"])["pumps"].items():
-            lost = tuple(map(int, found.get("lost_commit_ts", ())))
-            recorded[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"], 0, lost)
+        for node, counts in json.loads(event["detail"])["pumps"].items():
+            lost = tuple(map(int, counts.get("lost_commit_ts", ())))
+            recorded[node, counts["store_uuid"]] = Counters(counts["late_commits"], counts["early_commits"], 0, lost)
     return recorded
 
 

@@ -1,6 +1,6 @@
 """Statements of the target's own between the changes of a window: each opens a segment before its commit_ts (U-15).
 
-The source knows nothing of them: no definition changes, and no row is decoded differently.
+They are unknown to the source: no definition changes, and no row is decoded differently.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def add_injections(
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
     rows: list[LandedDdl] = []
     for ddl in planned:
-        # What cuts the window may stand before its commit_ts; what does not is no bound for what is behind it.
+        # A DDL that cuts the window may do so before its commit_ts; one that does not is no bound for what follows.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
             rows.append(_row_before(rows, planned, due.pop(0), version))
-        made = sum(other.decision == "injected" for other in rows)
+        made = sum(each.decision == "injected" for each in rows)
         rows.append(replace(ddl, segment=ddl.segment + made))
     for injection in due:
         rows.append(_row_before(rows, planned, injection, version))
@@ -35,11 +35,11 @@ def add_injections(
 def _row_before(
     rows: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int
 ) -> LandedDdl:
-    """The row of `injection` behind all `rows`. Rows that ran ahead of a later DDL are behind it too."""
-    behind = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
+    """The row of `injection` after all `rows`. Rows that ran ahead of a later DDL come after it too."""
+    later = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
     return LandedDdl(
         commit_ts=injection.commit_ts,
-        since=min([injection.commit_ts, *behind]),
+        since=min([injection.commit_ts, *later]),
         start_ts=0,
         schema_version=max([version, *(ddl.schema_version for ddl in rows)]),
         job_id=0,

@@ -1,7 +1,7 @@
-"""The definition that holds the rows of several tables, each of another shape: DM's joined schema (optimistic mode).
+"""The definition that can hold the rows of several tables of different shapes: DM's joined schema (optimistic mode).
 
-Rule: all columns and plain indexes that any table has, the unique keys that all have, and of each column a type that
-holds every value of every table. What no type holds is a conflict, named with both tables.
+Rule: all columns and plain indexes of any table, the unique keys that all have, and for each column a type that can
+hold every value of every table. If there is no such type, it is a conflict that names both tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILLS = {"default": "origin_default", "default_bit": "origin_default_bit"}
 
 
 class Conflict(Exception):
-    """No definition holds the rows of all tables; the message names the tables and what differs."""
+    """No definition can hold the rows of all tables; the message names the tables and the difference."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Member:
 def join_tables(tables: tuple[TableDef, ...]) -> TableDef:
     """The definition for the rows of all `tables`, with the name and number of the first by number.
 
-    A column's number is made of its name, so that it is the same in every joined definition. Raises Conflict.
+    A column's number is derived from its name, so that it is the same in every joined definition. Raises Conflict.
     """
     ordered = sorted(tables, key=lambda table: table.id)
     members: dict[str, list[_Member]] = {}
@@ -50,36 +50,42 @@ def join_tables(tables: tuple[TableDef, ...]) -> TableDef:
     numbers: dict[str, int] = {}
     for name in sorted(members):
         numbers[name] = _free_number(zlib.crc32(name.encode()) & _ID_BITS, numbers)
-    columns = [_raw_column(own, numbers[name], offset) for offset, (name, own) in enumerate(members.items())]
-    plain = {_parts(index): index for table in ordered for index in _plain(table)}
+    columns = [_raw_column(group, numbers[name], offset) for offset, (name, group) in enumerate(members.items())]
+    plain = {_key_parts(index): index for table in ordered for index in _plain_indexes(table)}
     indexes = [_raw_index(n, index, list(members)) for n, index in enumerate((*_shared_keys(ordered), *plain.values()))]
     first = ordered[0]
     raw = {**first.raw, "cols": columns, "index_info": indexes, "pk_is_handle": False, "is_common_handle": False}
     return TableDef.from_json(raw, DbInfo(first.db_id, first.db, "", "", {}))
 
 
-def _free_number(number: int, taken: dict[str, int]) -> int:
-    while number in taken.values():
+def _free_number(number: int, used: dict[str, int]) -> int:
+    while number in used.values():
         number += 1
     return number
 
 
 def _raw_column(members: Sequence[_Member], number: int, offset: int) -> dict[str, Any]:
     first = joined = members[0]
-    for other in members[1:]:
-        joined = replace(joined, column=_join_types(joined, other))
-    raw = {**_raw_of(first), **_raw_fill(members)}
-    own = joined.column
-    kind = {"Tp": own.tp, "Flag": own.flag, "Flen": own.flen, "Decimal": own.decimal, "Elems": list(own.elems) or None}
+    for member in members[1:]:
+        joined = replace(joined, column=_join_types(joined, member))
+    raw = {**_raw_of_member(first), **_raw_fill(members)}
+    column = joined.column
+    kind = {
+        "Tp": column.tp,
+        "Flag": column.flag,
+        "Flen": column.flen,
+        "Decimal": column.decimal,
+        "Elems": list(column.elems) or None,
+    }
     return {**raw, "id": number, "offset": offset, "type": {**raw["type"], **kind}}
 
 
 def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
-    """What rows without the column have in it, whichever table has the least number: tables come and are emptied.
+    """The value of rows without the column, independent of the order of tables, which come and are truncated.
 
-    That of a table whose rows got it by ADD COLUMN; else what they get when it is added for one that was made with it.
+    That of a table whose rows got it by ADD COLUMN; else the value when it is added for a table created with it.
     """
-    raws = [_raw_of(member) for member in members]
+    raws = [_raw_of_member(member) for member in members]
     added = next((raw for raw in raws if any(raw.get(name) is not None for name in _FILLS.values())), None)
     if added is not None:
         return {name: added.get(name) for name in _FILLS.values()}
@@ -88,7 +94,7 @@ def _raw_fill(members: Sequence[_Member]) -> dict[str, Any]:
     return {fill: raws[0].get(name) for name, fill in _FILLS.items()}
 
 
-def _raw_of(member: _Member) -> dict[str, Any]:
+def _raw_of_member(member: _Member) -> dict[str, Any]:
     return next(raw for raw in member.table.raw["cols"] if raw["id"] == member.column.id)
 
 
@@ -96,16 +102,16 @@ def _join_types(one: _Member, other: _Member) -> ColumnInfo:
     """The column of `one`, widened so that it holds the values of both. Raises Conflict."""
     mine, theirs = one.column, other.column
     nullable = not (mine.not_null and theirs.not_null)
-    wider = mine if _holds(mine, theirs) else theirs if _holds(theirs, mine) else None
+    wider = mine if _can_hold(mine, theirs) else theirs if _can_hold(theirs, mine) else None
     if wider is None:
-        shown = ", ".join(f"{_name(m.table)} has {_shown(m.column)}" for m in (one, other))
-        raise Conflict(f"column {mine.name}: {shown}")
-    # Defaults and comments are those of the first table, whichever has the wider type.
+        differences = ", ".join(f"{_name(m.table)} has {_describe_column(m.column)}" for m in (one, other))
+        raise Conflict(f"column {mine.name}: {differences}")
+    # Defaults and comments are the first table's, whichever has the wider type.
     flag = mine.flag & ~t.FLAG_NOT_NULL if nullable else mine.flag
     return replace(mine, tp=wider.tp, flen=wider.flen, decimal=wider.decimal, elems=wider.elems, flag=flag)
 
 
-def _holds(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
+def _can_hold(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
     """True when every value of `narrow` but NULL is one of `wide`, with the same text."""
     if (wide.unsigned, wide.charset, wide.collate, wide.generated_expr, wide.generated_stored) != (
         narrow.unsigned, narrow.charset, narrow.collate, narrow.generated_expr, narrow.generated_stored
@@ -120,10 +126,10 @@ def _holds(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
             return family.index(wide.tp) >= family.index(narrow.tp)
     if wide.tp != narrow.tp:
         return False
-    return _holds_lengths(wide, narrow)
+    return _can_hold_lengths(wide, narrow)
 
 
-def _holds_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
+def _can_hold_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
     if wide.tp in (t.VARCHAR, t.VARSTRING):
         return wide.flen >= narrow.flen
     if wide.tp == t.STRING and not wide.is_binary:
@@ -136,19 +142,19 @@ def _holds_lengths(wide: ColumnInfo, narrow: ColumnInfo) -> bool:
 
 
 def _shared_keys(tables: Sequence[TableDef]) -> list[IndexInfo]:
-    """The unique keys that all `tables` have. Raises Conflict where all have some and none is everyone's."""
-    every = [{_parts(key): key for key in table.unique_keys()} for table in tables]
-    shared = [key for parts, key in every[0].items() if all(parts in own for own in every[1:])]
+    """The unique keys that all `tables` have. Raises Conflict where all have some but share none."""
+    every = [{_key_parts(key): key for key in table.unique_keys()} for table in tables]
+    shared = [key for parts, key in every[0].items() if all(parts in keys for keys in every[1:])]
     if not shared and all(every):
         raise Conflict(f"the tables {', '.join(map(_name, tables))} have no unique key in common")
     return shared
 
 
-def _plain(table: TableDef) -> Iterable[IndexInfo]:
+def _plain_indexes(table: TableDef) -> Iterable[IndexInfo]:
     return (index for index in table.indexes if not index.unique and index.state == PUBLIC)
 
 
-def _parts(index: IndexInfo) -> tuple[tuple[str, int], ...]:
+def _key_parts(index: IndexInfo) -> tuple[tuple[str, int], ...]:
     return tuple((fold_name(part.name), part.length) for part in index.columns)
 
 
@@ -168,7 +174,7 @@ def _name(table: TableDef) -> str:
     return f"{table.db}.{table.name}"
 
 
-def _shown(column: ColumnInfo) -> str:
+def _describe_column(column: ColumnInfo) -> str:
     collation = f" {column.collate}" if column.collate and column.collate != "binary" else ""
     generated = f" AS ({column.generated_expr})" if column.generated_expr else ""
     return f"{column.type_text}{collation}{generated}"

@@ -1,7 +1,7 @@
-"""One DDL under filters and routes: whether it runs on the target, as which text, and what it changes there.
+"""Judges one DDL under filters and routes: whether it runs on the target, with which text, and what it changes there.
 
-Every name is judged, old and new (R-28). A DDL that would cost one table of many sources the rows of the others never
-runs (R-15). What is unexpectedly left out carries an alert.
+Every name is judged, old and new (R-28). A DDL that would remove rows of other source tables from a shared target never
+runs (R-15). What is left out unexpectedly has an alert.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EMPTIES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.D
 
 
 class Judge(Decider):
-    """Judges the DDL of a window in commit order; `tables` are the target's at its start and follow along."""
+    """Judges the DDL of a window in commit order; `tables` are the target's at its start and are kept up to date."""
 
     def __init__(
         self, naming: Naming, tables: TargetTables, ignored: Collection[int], locks: Locks | None = None
@@ -38,47 +38,47 @@ class Judge(Decider):
         self._ignored = ignored
 
     def judge(self, case: Case) -> LandedDdl:
-        """`case.ddl` as the target has it, decided on.
+        """The row with the decision about `case.ddl`, in the target's terms.
 
         Raises SchemaError (a shard's DDL that cannot be merged), ConfigError, Permanent.
         """
-        held = self._tables.neighbours(case.ddl.before.tables)
+        neighbours = self._tables.neighbours(case.ddl.before.tables)
         self._tables.change(case.ddl.before, case.ddl.after)
         self.shared.follow(case)
-        kept = self._replicated_sides(case)
-        if kept is None:
+        sides = self._replicated_sides(case)
+        if sides is None:
             return self._skip(case, FILTERED, self._sides_when_filtered(case))
-        shared = self._find_shared(case, kept, held)
+        shared = self._find_shared(case, sides, neighbours)
         if case.ddl.commit_ts in self._ignored or case.ddl.commit_ts in self._rules.replacements:
             return self._leave_to_operator(
-                case, self._sides_after_manual_change(kept) if shared else self._sides_at_target(kept)
+                case, self._sides_after_manual_change(sides) if shared else self._sides_at_target(sides)
             )
-        if not self._passes(case):
+        if not self._passes_event_filter(case):
             removes = case.job.type in REMOVES
             if case.job.type in _EMPTIES:
-                for table in kept[0].tables:
+                for table in sides[0].tables:
                     self._rules.require_one_key(table, {"rows by DDL"})
-            return self._skip(case, EVENTS, NO_CHANGE if removes or shared else self._sides_at_target(kept))
+            return self._skip(case, EVENTS, NO_CHANGE if removes or shared else self._sides_at_target(sides))
         verdict = (
-            self._judge_rename_across_filter(case, kept, shared)
-            or self._judge_shared_database(case, kept, held)
-            or self._judge_rename_in_place(case, kept)
+            self._judge_rename_across_filter(case, sides, shared)
+            or self._judge_shared_database(case, sides, neighbours)
+            or self._judge_rename_in_place(case, sides)
         )
         if verdict is None and shared is not None:
-            verdict = self.shared.judge(case, kept, held, shared)
+            verdict = self.shared.judge(case, sides, neighbours, shared)
         if verdict is not None:
             return verdict
         if not self._rules.copies_ddl:
-            return self._skip(case, SYNC_DDL, self._sides_at_target(kept))
-        if self._has_extracts(kept) and case.job.type in (Action.CREATE_TABLE, Action.CREATE_TABLES):
-            return self._skip(case, EXTRACT, self._sides_at_target(kept), "create the table at the target by hand")
-        return self._apply(case, kept)
+            return self._skip(case, SYNC_DDL, self._sides_at_target(sides))
+        if self._has_extracts(sides) and case.job.type in (Action.CREATE_TABLE, Action.CREATE_TABLES):
+            return self._skip(case, EXTRACT, self._sides_at_target(sides), "create the table at the target by hand")
+        return self._apply(case, sides)
 
     def _replicated_sides(self, case: Case) -> Sides | None:
         """The definitions without tables that a filter leaves out; None when nothing is left."""
-        before, after = (self._naming.kept(side.tables) for side in (case.ddl.before, case.ddl.after))
+        before, after = (self._naming.select_replicated(side.tables) for side in (case.ddl.before, case.ddl.after))
         if case.on_database or not (case.ddl.before.tables or case.ddl.after.tables):
-            if not before and not after and not self._rules.keeps(*self._own_name(case)):
+            if not before and not after and not self._rules.keeps(*self._rule_name(case)):
                 return None
         elif not before and not after:
             return None
@@ -90,79 +90,83 @@ class Judge(Decider):
         # Under routes a name of the source may be that of another table at the target.
         return NO_CHANGE if self._rules.routes else (case.ddl.before, case.ddl.after)
 
-    def _passes(self, case: Case) -> bool:
-        """One name that passes is enough; a rename is judged by its old name."""
+    def _passes_event_filter(self, case: Case) -> bool:
+        """Whether the DDL passes: one passing name is enough; a rename is judged by its old name."""
         if case.on_database:
-            return self._rules.events.passes_ddl(case.place[0], "", case.job.type, case.ddl.query)
-        tables = self._naming.kept(case.ddl.before.tables) or self._naming.kept(case.ddl.after.tables)
-        names = [(table.db, table.name) for table in tables] or [case.place]
+            return self._rules.events.passes_ddl(case.name[0], "", case.job.type, case.ddl.query)
+        tables = self._naming.select_replicated(case.ddl.before.tables) or self._naming.select_replicated(
+            case.ddl.after.tables
+        )
+        names = [(table.db, table.name) for table in tables] or [case.name]
         return any(self._rules.events.passes_ddl(*name, case.job.type, case.ddl.query) for name in names)
 
-    def _judge_rename_across_filter(self, case: Case, kept: Sides, shared: TableDef | None) -> LandedDdl | None:
-        """A rename of which one name only is replicated, when it is all that the DDL does."""
+    def _judge_rename_across_filter(self, case: Case, sides: Sides, shared: TableDef | None) -> LandedDdl | None:
+        """A rename with only one of its names replicated, if the DDL does nothing else."""
         if case.job.type not in (Action.RENAME_TABLE, Action.RENAME_TABLES):
             return None
-        old, new = ({table.id for table in side.tables} for side in kept)
+        old, new = ({table.id for table in side.tables} for side in sides)
         if old & new:
             return None
-        gone = kept[0].tables
-        if old and shared is None and self._drops(gone):
-            sides = self._sides_at_target((kept[0], NOTHING))
-            judged = self._decide(case, "apply", "", self._drop_text(gone), sides)
-            return replace(judged, db=sides[0].tables[0].db, table=sides[0].tables[0].name)
+        removed = sides[0].tables
+        if old and shared is None and self._is_dropped_when_renamed_out(removed):
+            at_target = self._sides_at_target((sides[0], NOTHING))
+            judged = self._decide(case, "apply", "", self._write_drop(removed), at_target)
+            return replace(judged, db=at_target[0].tables[0].db, table=at_target[0].tables[0].name)
         if old:
             return self._skip(
-                case, RENAMED_OUT, self._sides_at_target(kept), "its table stays at the target, unchanged"
+                case, RENAMED_OUT, self._sides_at_target(sides), "its table stays at the target, unchanged"
             )
         why = f"{RENAMED_IN}: the target does not have this table's rows, or has old ones"
-        return self._decide(case, "refused", why, case.ddl.query, self._sides_at_target(kept), _RENAMED_IN_ALERT)
+        return self._decide(case, "refused", why, case.ddl.query, self._sides_at_target(sides), _RENAMED_IN_ALERT)
 
-    def _judge_rename_in_place(self, case: Case, kept: Sides) -> LandedDdl | None:
-        """A rename of a table whose name at the target stays: `log` to `LOG`, where a route gives both one name."""
-        if case.job.type != Action.RENAME_TABLE or not kept[0].tables:
+    def _judge_rename_in_place(self, case: Case, sides: Sides) -> LandedDdl | None:
+        """A rename that does not change the target's name: `log` to `LOG`, where a route maps both to one name."""
+        if case.job.type != Action.RENAME_TABLE or not sides[0].tables:
             return None
-        was, now = ([self._naming.table(table.db, table.name) for table in side.tables] for side in kept)
+        was, now = ([self._naming.table(table.db, table.name) for table in side.tables] for side in sides)
         return (
-            self._skip(case, "the target's name of the table stays", self._sides_at_target(kept))
+            self._skip(case, "the target's name of the table stays", self._sides_at_target(sides))
             if was == now
             else None
         )
 
-    def _judge_shared_database(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> LandedDdl | None:
-        """A database of the target that other databases or tables of the source go into too."""
+    def _judge_shared_database(
+        self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]
+    ) -> LandedDdl | None:
+        """A database of the target into which other databases or tables of the source are routed too."""
         if not case.on_database or not self._rules.routes:
             return None
         if case.job.type == Action.DROP_SCHEMA:
-            self.shared.narrow(case, kept, held)
-        target = self._naming.database(case.place[0])
-        others = sorted(self._tables.into(target) - {fold_name(case.job.schema_name)})
+            self.shared.narrow(case, sides, neighbours)
+        target = self._naming.database(case.name[0])
+        others = sorted(self._tables.find_source_databases(target) - {fold_name(case.job.schema_name)})
         if not others:
             return None
         what = f"{others[0]} goes into the database {target} too"
         alert = what if case.job.type == Action.DROP_SCHEMA else ""
         return self._skip(case, f"shared database: {what}", NO_CHANGE, alert)
 
-    def _find_shared(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> TableDef | None:
-        """A table of the DDL whose target has other tables too; None = none has."""
+    def _find_shared(self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]) -> TableDef | None:
+        """A table of the DDL that shares its target with others; None = there is none."""
         if not self._rules.routes or case.on_database:
             return None
-        sides = [(table, held.get(table.id, [])) for table in kept[0].tables]
-        sides += [(table, self._tables.sources(table)) for table in kept[1].tables]
-        shared = (table for table, all_of in sides if any(other.id != table.id for other in all_of))
-        # The last table of a target that others were passed over for is no other's, but still behind or ahead of it.
-        return next(shared, None) or next((table for table, _ in sides if self.shared.keeper.is_held(table)), None)
+        groups = [(table, neighbours.get(table.id, [])) for table in sides[0].tables]
+        groups += [(table, self._tables.sources(table)) for table in sides[1].tables]
+        shared = (table for table, group in groups if any(each.id != table.id for each in group))
+        # The last table of a target, after others were passed over, shares it no more, but may still differ from it.
+        return next(shared, None) or next((table for table, _ in groups if self.shared.keeper.is_held(table)), None)
 
-    def _sides_after_manual_change(self, kept: Sides) -> Sides:
-        """What somebody's hand left at a shared target: the shape of its tables now, if it is still there."""
-        found = []
-        for table in kept[1].tables:
+    def _sides_after_manual_change(self, sides: Sides) -> Sides:
+        """The result of a change by hand at a shared target: the present shape of its tables, if it still exists."""
+        tables = []
+        for table in sides[1].tables:
             shape = self._naming.merge([self._naming.definition(one) for one in self._tables.sources(table)])
-            found.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
-        before, _ = self._sides_at_target(kept)
-        return (before, Definitions((), tuple(found))) if found else NO_CHANGE
+            tables.append(replace(shape, id=table.id, raw={**shape.raw, "id": table.id}))
+        before, _ = self._sides_at_target(sides)
+        return (before, Definitions((), tuple(tables))) if tables else NO_CHANGE
 
-    def _has_extracts(self, kept: Sides) -> bool:
-        return any(self._rules.routes.extracted(table.db, table.name) for table in kept[1].tables)
+    def _has_extracts(self, sides: Sides) -> bool:
+        return any(self._rules.routes.extracted(table.db, table.name) for table in sides[1].tables)
 
     def _leave_to_operator(self, case: Case, sides: Sides) -> LandedDdl:
         sql = self._rules.replacements.get(case.ddl.commit_ts)

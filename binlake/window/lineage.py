@@ -1,6 +1,6 @@
-"""What a stage or command reports of the tables it read and wrote, for OpenLineage; and how much of it at most.
+"""The tables that a stage or command read and wrote, reported for OpenLineage up to a limit.
 
-Names, types and nothing of rows. It is reported with a result and stored nowhere: a consumer of lineage takes it from
+Names and types, nothing of rows. It is reported with a result and stored nowhere else: a consumer of lineage reads it
 there (docs/operate/alerts.md).
 """
 
@@ -15,14 +15,14 @@ import structlog
 log = structlog.get_logger(__name__)
 
 LINEAGE = "lineage"
-"""In a result's detail: `{"wrote": [Told.to_dict()…], "read": […]}`, each left out when there is none."""
+"""In a result's detail: `{"wrote": [LineageTable.to_dict()…], "read": […]}`, each left out when empty."""
 MOST_TABLES = 200
-"""Tables that one event names on a side. Of more, none: a part would pass for all."""
+"""The most tables that an event names on a side. If there are more it names none, as a part would look complete."""
 MOST_COLUMNS = 500
 """Columns of one event, each counted once for each table of the source that it may come from."""
 
 Columns = Sequence[tuple[str, str]]
-"""(name, type) each; a type that is not known is empty."""
+"""(name, type) each; an unknown type is empty."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class LineageTable:
             _table_from_dict(raw), tuple(raw["copied"]), tuple(_table_from_dict(source) for source in raw["sources"])
         )
 
-    def named(self) -> LineageTable:
+    def without_columns(self) -> LineageTable:
         """The same without columns."""
         bare = [Table(source.db, source.table) for source in self.sources]
         return LineageTable(Table(self.table.db, self.table.table), (), bare)
 
-    def alone(self) -> LineageTable:
+    def without_sources(self) -> LineageTable:
         """Without the source's tables."""
         return LineageTable(self.table)
 
@@ -78,13 +78,13 @@ class LineageBudget:
         self._columns = columns
 
     def takes_sources(self, count: int) -> bool:
-        """Whether `count` tables of the source fit; then they count."""
+        """Take `count` tables of the source if they fit; whether they did."""
         fits = count <= self._sources
         self._sources -= count if fits else 0
         return fits
 
     def takes_columns(self, columns: int, sources: int) -> bool:
-        """Whether so many columns from so many tables fit; then they count."""
+        """Take so many columns from so many tables if they fit; whether they did."""
         size = columns * max(sources, 1)
         fits = size <= self._columns
         self._columns -= size if fits else 0
@@ -92,38 +92,38 @@ class LineageBudget:
 
 
 def limit_tables(tables: Sequence[LineageTable]) -> list[LineageTable]:
-    """`tables` in one event: a table's columns and its sources whole or not at all, in the order given."""
+    """`tables` for one event, in order: a table's columns and sources completely or not at all."""
     budget = LineageBudget()
-    return [_fit_into(one, budget) for one in tables] if len(tables) <= MOST_TABLES else []
+    return [_fit_into(table, budget) for table in tables] if len(tables) <= MOST_TABLES else []
 
 
 def lineage_of(*, wrote: Iterable[LineageTable] = (), read: Iterable[LineageTable] = ()) -> dict[str, Any]:
-    """`lineage_detail` of these tables; generators are asked where an error of theirs does no harm."""
+    """`lineage_detail` of these tables; generators are read where their errors do no harm."""
     return lineage_detail(
-        lambda: {"wrote": limit_tables(list(wrote)), "read": limit_tables([one.named() for one in read])}
+        lambda: {"wrote": limit_tables(list(wrote)), "read": limit_tables([table.without_columns() for table in read])}
     )
 
 
 def lineage_detail(make: Callable[[], Mapping[str, Sequence[LineageTable]]]) -> dict[str, Any]:
-    """What to add to the detail of a result; nothing, and a line in the log, where `make` fails."""
+    """The addition to the detail of a result; empty, with a line in the log, where `make` fails."""
     try:
-        found = {side: [one.to_dict() for one in tables] for side, tables in make().items() if tables}
+        sides = {side: [table.to_dict() for table in tables] for side, tables in make().items() if tables}
     except Exception:
-        # The rows are where they belong: nobody must apply them again for the sake of a picture.
+        # The rows are written: a missing picture is no reason to apply them again.
         log.exception("lineage_not_reported")
         return {}
-    return {LINEAGE: found} if found else {}
+    return {LINEAGE: sides} if sides else {}
 
 
 def drop_lineage(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The detail of a result as everybody else gets it."""
+    """The detail of a result without lineage."""
     return {key: value for key, value in detail.items() if key != LINEAGE}
 
 
 def _fit_into(one: LineageTable, budget: LineageBudget) -> LineageTable:
     if not budget.takes_sources(len(one.sources)):
-        one = one.alone()
-    return one if budget.takes_columns(len(one.table.columns), len(one.sources)) else one.named()
+        one = one.without_sources()
+    return one if budget.takes_columns(len(one.table.columns), len(one.sources)) else one.without_columns()
 
 
 def _table_to_dict(table: Table) -> dict[str, Any]:

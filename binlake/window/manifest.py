@@ -1,4 +1,4 @@
-"""A manifest is written once and never changed: what it pins is what a rerun must find.
+"""A manifest is written once and never changed: a rerun must find what it pins.
 
 Sources: DESIGN 2; hazards R-03, R-16, R-40.
 
@@ -18,7 +18,7 @@ def window_name(lo: int, hi: int) -> str:
 
 
 class OfWindow:
-    """What belongs to one window (lo, hi]; both are commit_ts."""
+    """Something that belongs to one window (lo, hi]; both are commit_ts."""
 
     lo: int
     hi: int
@@ -47,7 +47,7 @@ class MemberProof:
 
 @dataclass(frozen=True)
 class WindowManifest(OfWindow):
-    """What land sealed: the window (lo, hi], its members, and the digest of its rows in `binlog`.
+    """Sealed by land: the window (lo, hi], its members, and the digest of its rows in `binlog`.
 
     `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` the rows
     above the first of a transaction; `bytes` are payload bytes.
@@ -79,12 +79,12 @@ class WindowManifest(OfWindow):
 
 @dataclass(frozen=True)
 class ApplyManifest(OfWindow):
-    """What convert pinned for one SQL sink before the first write: finalize executes this and nothing else.
+    """Pinned by convert for one SQL sink before the first write: finalize executes exactly this.
 
     `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
     at lo; `safe_mode` the form of the writes (safe or plain); `change` and `statement` the digests of the derived
     tables; `windows` the landed windows it covers; `cuts` the commit_ts at which its segments start, from the second;
-    `compact` the digest of the compact manifest it rests on (empty: sealed before there were such).
+    `compact` the digest of the compact manifest it is based on (empty: sealed before these existed).
     """
 
     replication: str
@@ -108,7 +108,7 @@ class ApplyManifest(OfWindow):
         """Canonical JSON, timestamps as strings."""
         values = asdict(self)
         values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
-        # Left out when empty: a manifest that was sealed before it had them keeps its digest.
+        # Left out when empty, so that a manifest that was sealed before they existed keeps its digest.
         return canonical_json({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
 
     @classmethod
@@ -119,5 +119,5 @@ class ApplyManifest(OfWindow):
         return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
 
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON: what the target remembers of an open window."""
+        """SHA-256 of the canonical JSON, stored at the target with the open window."""
         return digest_of(self.to_json())

@@ -1,4 +1,4 @@
-"""The members of a window: the registry's pumps and every pump remembered; none can leave unnoticed.
+"""The members of a window: the registry's pumps and every remembered pump; none can leave unnoticed.
 
 Sources: DESIGN 3.3; hazards R-05 (vanished, offline with data), R-06 (another disk), R-26 (collected range).
 """
@@ -17,7 +17,7 @@ from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 @dataclass(frozen=True)
 class Probe:
-    """What a pump says of itself; an original pump has no such answer and yields the zero values."""
+    """A pump's answer about itself; an original pump has none, so all values are zero."""
 
     store_uuid: str = ""
     max_commit_ts: int = 0
@@ -44,9 +44,11 @@ def gather_members(
     and raises SourceUnavailable when it does not answer.
     """
     present = {pump.node_id for pump in pumps}
-    kept = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
-    members = [_member(pump, kept.get(pump.node_id), lo, probe) for pump in pumps if not _is_given_up(pump, remembered)]
-    return members + [_vanished_member(known) for known in kept.values() if known.node_id not in present]
+    known_pumps = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
+    members = [
+        _member(pump, known_pumps.get(pump.node_id), lo, probe) for pump in pumps if not _is_forgotten(pump, remembered)
+    ]
+    return members + [_vanished_member(known) for known in known_pumps.values() if known.node_id not in present]
 
 
 def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
@@ -56,14 +58,14 @@ def flag_future_watermarks(members: Sequence[Member], now: int) -> list[Member]:
     that are still open (invariant 2).
     """
     return [
-        replace(member, problem=_from_future(member.watermark, now))
+        replace(member, problem=_describe_future_watermark(member.watermark, now))
         if member.watermark > now + oracle.FUTURE_SLACK and not member.problem
         else member
         for member in members
     ]
 
 
-def _from_future(watermark: int, now: int) -> str:
+def _describe_future_watermark(watermark: int, now: int) -> str:
     ahead_s = (oracle.physical(watermark) - oracle.physical(now)) // 1000
     return (
         f"its watermark {watermark} is {ahead_s} s above PD's clock: it has stored a binlog from the future"
@@ -71,17 +73,17 @@ def _from_future(watermark: int, now: int) -> str:
     )
 
 
-def _is_given_up(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
+def _is_forgotten(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
     known = remembered.get(pump.node_id)
-    gone = known is not None and known.state == FORGOTTEN and pump.state == "offline"
-    # A watermark above the one it was given up with: it has served since.
-    return gone and known is not None and pump.max_commit_ts <= known.watermark
+    is_offline = known is not None and known.state == FORGOTTEN and pump.state == "offline"
+    # A watermark above the one at which it was given up: it has served since.
+    return is_offline and known is not None and pump.max_commit_ts <= known.watermark
 
 
 def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
     uuid = known.store_uuid if known else ""
     if pump.state == "offline":
-        # A forced offline keeps the last heartbeat's watermark: what a probe saw later is not forgotten.
+        # A forced offline keeps the last heartbeat's watermark; a later one from a probe still counts.
         seen = max(pump.max_commit_ts, known.watermark if known else 0)
         return Member(pump.node_id, pump.host, pump.state, seen, uuid)
     try:

@@ -1,8 +1,8 @@
-"""What a DDL of one of several tables that share a target does there, when the target has their joined definition.
+"""The effect of one table's DDL on a target that several tables share by their joined definition.
 
-Rule (`shard-mode = "optimistic"`): the target is always what holds the rows of all tables at that place of the log. A
-DDL that changes the joined definition runs at once; one that does not is skipped; where the joined definition cannot be
-had, or rows already there would have other values than at the source, it is a conflict.
+Rule (`shard-mode = "optimistic"`): the target can always hold the rows of all tables at that commit_ts. A DDL that
+changes the joined definition runs at once; one that does not is skipped; where there is no joined definition, or rows
+already at the target would have other values than at the source, it is a conflict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.window.widening import write_alter
 
 @dataclass(frozen=True)
 class SharedChange:
-    """A DDL of one table: `old` and `new` are its definitions (None: not there), `was` and `now` those of all tables
+    """A DDL of one table: `old` and `new` are its definitions (None: absent), `was` and `now` those of all tables
     that share its target, by the target's names."""
 
     old: TableDef | None
@@ -34,56 +34,60 @@ class SharedChange:
 
 @dataclass(frozen=True)
 class JoinedChange:
-    """`sides`: the target before and after; `sql`: what runs, empty = nothing, None = the source's own statement."""
+    """`sides`: the target before and after; `sql`: the statement, empty = none, None = the source's own."""
 
     sides: tuple[Definitions, Definitions]
     sql: str | None
 
 
 def join_change(change: SharedChange, query: str) -> JoinedChange:
-    """What the DDL `query` does to the joined definition. Raises SchemaError or Conflict: there is no way for it."""
+    """The effect of the DDL `query` on the joined definition. Raises SchemaError or Conflict if it is impossible."""
     was, now = join_tables(tuple(change.was)), join_tables(tuple(change.now))
     if change.old is not None and change.new is not None:
         _require_same_names(change.old, change.new, query)
     if change.old is not None and change.new is not None:
         require_same_fill(change.old, change.new, was)
-    _require_kept_fill(change, was, now)
-    # One table before and after: what the mirror alters, and what rows are converted by.
+    _require_unchanged_fill(change, was, now)
+    # The same table before and after, as the mirror alters it and rows are converted.
     now = replace(now, id=was.id, raw={**now.raw, "id": was.id})
     sides = Definitions((), (was,)), Definitions((), (now,))
     if RowLayout(was) == RowLayout(now):
         return JoinedChange(sides, "")
-    if change.old is not None and change.new is not None and _delta(change.old, change.new) == _delta(was, now):
+    if (
+        change.old is not None
+        and change.new is not None
+        and _layout_change(change.old, change.new) == _layout_change(was, now)
+    ):
         return JoinedChange(sides, None)
     return JoinedChange(sides, write_alter(was, now))
 
 
 def require_same_fill(old: TableDef, new: TableDef, was: TableDef) -> None:
-    """Rows of a table have in a column that it adds what they have at the target, `was`. Raises Conflict."""
+    """In a column that a table adds, its rows get their value at the target, `was`. Raises Conflict."""
     for column in new.row_columns:
-        there = was.column(column.name)
-        if old.column(column.name) is None and there is not None and filled_text(there) != filled_text(column):
+        at_target = was.column(column.name)
+        if old.column(column.name) is None and at_target is not None and filled_text(at_target) != filled_text(column):
             raise Conflict(
-                f"column {column.name}: the table's rows have {filled_text(there)!r} at the target, and the DDL gives"
-                f" them {filled_text(column)!r}"
+                f"column {column.name}: the table's rows have {filled_text(at_target)!r} at the target, but the DDL"
+                f" gives them {filled_text(column)!r}"
             )
 
 
-def _require_kept_fill(change: SharedChange, was: TableDef, now: TableDef) -> None:
-    """Rows of a table without a column go on with what they have in the target's. Raises Conflict."""
+def _require_unchanged_fill(change: SharedChange, was: TableDef, now: TableDef) -> None:
+    """Rows of a table without a column keep their value in the target's. Raises Conflict."""
     for column in now.row_columns:
-        there = was.column(column.name)
-        if there is None or column.is_generated or filled_text(there) == filled_text(column):
+        at_target = was.column(column.name)
+        if at_target is None or column.is_generated or filled_text(at_target) == filled_text(column):
             continue
         if any(table.column(column.name) is None for table in change.now):
             raise Conflict(
-                f"column {column.name}: rows of tables without it have {filled_text(there)!r} at the target, and would"
-                f" have {filled_text(column)!r}"
+                f"column {column.name}: rows of tables without it have {filled_text(at_target)!r} at the target, and"
+                f" would have {filled_text(column)!r}"
             )
 
 
 def _require_same_names(old: TableDef, new: TableDef, query: str) -> None:
-    """No column is renamed: rows of the other tables keep its old name, and both are columns then. Raises Conflict."""
+    """No column is renamed: rows of other tables keep the old name, so there would be two columns. Raises Conflict."""
     former = {column.id: column.name for column in old.columns}
     renamed = [
         (former[column.id], column.name)
@@ -100,9 +104,9 @@ def renames_column(query: str) -> bool:
     return any(new != former for new, former in changed.items())
 
 
-def _delta(before: TableDef, after: TableDef) -> tuple[object, ...]:
-    one, other = RowLayout(before), RowLayout(after)
+def _layout_change(before: TableDef, after: TableDef) -> tuple[object, ...]:
+    old, new = RowLayout(before), RowLayout(after)
     return (
-        frozenset(one.columns - other.columns), frozenset(other.columns - one.columns),
-        frozenset(one.unique ^ other.unique), frozenset(one.plain ^ other.plain),
+        frozenset(old.columns - new.columns), frozenset(new.columns - old.columns),
+        frozenset(old.unique ^ new.unique), frozenset(old.plain ^ new.plain),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Proposing the next window: hi never passes a member that has not shown it is complete.
+"""Proposes the next window: hi never passes a member that has not shown it is complete.
 
 Sources: DESIGN 3.3; hazards R-05, R-35.
 
@@ -22,7 +22,7 @@ State = Literal["ready", "blocked", "waiting"]
 class Counters:
     """What a pump counted since it started: `late_commits` (hazards R-08) and `early_commits` (hazards R-09) are
     transactions that windows may have missed; `status_queries` counts writers that do not send their commit;
-    `lost_commit_ts` are transactions that were given up by command, ever: their rows are not in the pump."""
+    `lost_commit_ts` are all transactions ever given up by command: their rows are not in the pump."""
 
     late_commits: int = 0
     early_commits: int = 0
@@ -67,13 +67,13 @@ class Member:
     open_transactions: OpenTransactions = OpenTransactions()
 
     def drained(self, landed_ts: int) -> bool:
-        """Nothing of this member is left to land: it is offline and all it has is at or below `landed_ts`."""
+        """True when nothing of this member is left to land: it is offline with nothing above `landed_ts`."""
         return self.state == "offline" and self.watermark <= landed_ts
 
 
 @dataclass(frozen=True)
 class Blocker:
-    """A pump that holds the window back, since which commit_ts, and why."""
+    """A pump that blocks the window, since which commit_ts, and why."""
 
     node_id: str
     since: int
@@ -108,14 +108,14 @@ def propose_window(
 
     hi is the least of: every member's watermark, `tso` - 1, the next stop point, `lo` + `reach`
     (see `reach_after`; None: no cap), `stop_ts`.
-    A `stop_ts` above what the watermarks allow is `waiting`, never cut short in silence.
+    A `stop_ts` above what the watermarks allow is `waiting`, never silently cut short.
     """
     active = [member for member in members if not member.drained(lo)]
     blockers = _find_blockers(lo, active)
     if blockers:
         return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
     reachable = min([tso - 1, *(member.watermark for member in active)])
-    hi = min([reachable, *_limits(lo, stop_points, reach)])
+    hi = min([reachable, *_list_limits(lo, stop_points, reach)])
     if stop_ts is not None and stop_ts <= lo:
         return Plan("waiting", lo, lo, tuple(members), reason=f"stop_ts {stop_ts} is landed already (landed ts {lo})")
     if stop_ts is not None and reachable < stop_ts and hi == reachable:
@@ -144,8 +144,8 @@ def _find_blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
 def reach_after(last: WindowManifest | None, max_seconds: int) -> int | None:
     """How far the window after `last` may reach, in commit_ts: `max_seconds`, or twice what an empty `last` did.
 
-    So stretches of commit_ts without data, a year of them too, cost some windows and not one each hour. None for the
-    first window of a replication: it is not known where its data begin.
+    So ranges of commit_ts without data, even a year, cost a few windows instead of one per hour. None for the first
+    window of a replication: it is unknown where its data begins.
     """
     if last is None:
         return None
@@ -153,7 +153,7 @@ def reach_after(last: WindowManifest | None, max_seconds: int) -> int | None:
     return usual if last.dml or last.ddls else max(usual, 2 * (last.hi - last.lo))
 
 
-def _limits(lo: int, stop_points: Sequence[int], reach: int | None) -> list[int]:
+def _list_limits(lo: int, stop_points: Sequence[int], reach: int | None) -> list[int]:
     limits = [min((stop for stop in stop_points if stop > lo), default=oracle.MAX_TS)]
     if reach is not None:
         limits.append(lo + reach)

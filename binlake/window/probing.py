@@ -1,4 +1,4 @@
-"""Asking a pump about itself: what the membership of a window, and a task that waits for one, both need."""
+"""Asks a pump about itself, for the membership of a window and for a task that waits for one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from binlake.window.membership import Probe
 
 
 def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = None) -> Probe:
-    """What the pump at `host` (HOST:PORT) says of itself. Raises SourceUnavailable."""
+    """The answer of the pump at `host` (HOST:PORT) about itself. Raises SourceUnavailable."""
     try:
         info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).info()
     except WireError:
-        # An original pump has no Info service: the registry's word and the proof in the pull must do.
+        # An original pump has no Info service: the registry's entry and the proof in the pull must suffice.
         return Probe()
     return Probe(
         store_uuid=info.store_uuid,

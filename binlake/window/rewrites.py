@@ -1,7 +1,7 @@
-"""Which DDL changes rows by itself: no row change of the lake says what it left, so its tables are looked at behind it.
+"""The DDL that changes rows by itself: the lake has no row changes for it, so its tables are compared after it.
 
-Derived from the definitions before and after, whatever the statement: a type that changes converts values, a new column
-fills them, a new table id or a partition that is gone takes rows away.
+Derived from the definitions before and after, whatever the statement: a changed type converts values, a new column
+fills them, a new table id or a removed partition removes rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]
 STAGE = "verify-ddl"
-"""Events of this stage: `due` before such a DDL, then the outcome; each holds all that is still due."""
+"""Events of this stage: `due` before such a DDL, then the outcome; each holds everything that is still due."""
 FOUND = ("equal", "different", "not-comparable")
 """The states of an outcome."""
 
@@ -22,26 +22,26 @@ FOUND = ("equal", "different", "not-comparable")
 def tables_rewritten_by(ddls: Iterable[LandedDdl]) -> dict[Name, int]:
     """The target's tables whose rows one of `ddls` changes by itself at the target: the commit_ts of the last one.
 
-    By the name that the table has behind the last of `ddls`; those that are dropped later are left out.
+    By the table's name after the last of `ddls`; tables that are dropped later are left out.
     """
-    found: dict[Name, int] = {}
+    last_rewrites: dict[Name, int] = {}
     for ddl in ddls:
         if ddl.decision not in ("apply", "replaced"):
             continue
         names = {table.id: (table.db, table.name) for table in ddl.before.tables}
-        # A rename, and what it is part of, takes the mark along.
-        marks = {table_id: found.pop(name) for table_id, name in names.items() if name in found}
+        # A rename, also as a part of a DDL, moves the mark.
+        moved = {table_id: last_rewrites.pop(name) for table_id, name in names.items() if name in last_rewrites}
         for table in ddl.after.tables:
             name = (table.db, table.name)
             if _is_rewritten(_find_former(ddl.before.tables, table), table):
-                found[name] = ddl.commit_ts
-            elif table.id in marks:
-                found[name] = marks[table.id]
-    return found
+                last_rewrites[name] = ddl.commit_ts
+            elif table.id in moved:
+                last_rewrites[name] = moved[table.id]
+    return last_rewrites
 
 
 def _find_former(tables: Iterable[TableDef], after: TableDef) -> TableDef | None:
-    """The table as it was: by its id, else (TRUNCATE gives a new one) by its name."""
+    """The table before the DDL: by its id, else (TRUNCATE assigns a new one) by its name."""
     known = list(tables)
     same = [table for table in known if table.id == after.id]
     named = [t for t in known if fold_pair((t.db, t.name)) == fold_pair((after.db, after.name))]
@@ -61,11 +61,11 @@ def _is_rewritten(before: TableDef | None, after: TableDef) -> bool:
 
 
 def _match_renamed_columns(before: TableDef, after: TableDef) -> Mapping[str, ColumnInfo]:
-    """Columns of `after` under a name that `before` has not, where as many are gone: the one at the same place."""
+    """Columns of `after` with new names, matched in order with as many removed ones of `before`."""
     old, new = ({fold_name(column.name) for column in table.columns} for table in (before, after))
     came = [column for column in after.columns if fold_name(column.name) not in old]
-    gone = [column for column in before.columns if fold_name(column.name) not in new]
-    return {a.name: b for a, b in zip(came, gone, strict=True)} if len(came) == len(gone) else {}
+    removed = [column for column in before.columns if fold_name(column.name) not in new]
+    return {a.name: b for a, b in zip(came, removed, strict=True)} if len(came) == len(removed) else {}
 
 
 def _is_converted(before: ColumnInfo | None, after: ColumnInfo) -> bool:

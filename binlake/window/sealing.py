@@ -1,4 +1,4 @@
-"""Manifests as text: canonical JSON, and a seal that proves the text whole, of its kind and of a version known here.
+"""Manifests as text: canonical JSON, and a seal that proves that text, kind and version are the expected ones.
 
 In JSON every commit_ts is a decimal string (invariant 12).
 """
@@ -18,13 +18,13 @@ _TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
 
 def canonical_json(value: Mapping[str, Any]) -> str:
     """The one text of `value`: keys in order, timestamps as strings."""
-    return json.dumps(_texts(value), sort_keys=True, separators=(",", ":"))
+    return json.dumps(_timestamps_to_text(value), sort_keys=True, separators=(",", ":"))
 
 
 def parse_object(text: str, kind: str) -> dict[str, Any]:
     """The object of `canonical_json`. Raises WireError."""
     try:
-        raw = _numbers(json.loads(text))
+        raw = _timestamps_to_numbers(json.loads(text))
     except (ValueError, TypeError) as error:
         raise WireError(f"{kind} is not valid JSON: {error}") from None
     if not isinstance(raw, dict):
@@ -38,13 +38,13 @@ def digest_of(text: str) -> str:
 
 
 def seal(kind: str, version: int, body: Mapping[str, Any]) -> str:
-    """`body` as text that says what it is and holds the digest of itself."""
+    """`body` as text with its kind, version and digest."""
     digest = digest_of(canonical_json(body))
     return canonical_json({"kind": kind, "version": version, "digest": digest, "body": body})
 
 
 def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
-    """The body of `seal`. Raises DamagedManifest when it is not just what was sealed."""
+    """The body of `seal`. Raises DamagedManifest when it is not exactly what was sealed."""
     try:
         raw = parse_object(text, f"the {kind} manifest")
     except WireError as error:
@@ -62,13 +62,13 @@ def unseal(text: str, kind: str, version: int) -> dict[str, Any]:
     return body
 
 
-def _texts(value: Any) -> Any:
+def _timestamps_to_text(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: str(item) if key in _TEXT_KEYS else _texts(item) for key, item in value.items()}
-    return [_texts(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: str(item) if key in _TEXT_KEYS else _timestamps_to_text(item) for key, item in value.items()}
+    return [_timestamps_to_text(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _numbers(value: Any) -> Any:
+def _timestamps_to_numbers(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: int(item) if key in _TEXT_KEYS else _numbers(item) for key, item in value.items()}
-    return [_numbers(item) for item in value] if isinstance(value, list) else value
+        return {key: int(item) if key in _TEXT_KEYS else _timestamps_to_numbers(item) for key, item in value.items()}
+    return [_timestamps_to_numbers(item) for item in value] if isinstance(value, list) else value

@@ -1,9 +1,8 @@
-"""The shapes of a window's tables: as read at its lo, carried along by the window's own DDL (S4-22, S4-23).
+"""The shapes of a window's tables: read at its lo, then updated by the window's own DDL (S4-22, S4-23).
 
-With a shape every later step sees one definition: the source's columns that the target takes, and the unique keys that
-both have. So the identity of a row is that of the target. A DDL runs on both sides, so differences remain:
-under a new name after a RENAME, under a new id after a TRUNCATE. A table that the window itself drops and creates is
-made alike.
+With a shape every later step sees one definition: the source's columns that the target has, and the unique keys of
+both. So the identity of a row is the target's. A DDL runs on both sides, so differences remain: under a new name after
+a RENAME, under a new id after a TRUNCATE. A table that the window itself drops and creates is equal on both sides.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class TableShape:
-    """What of a table is not alike. `own`: columns of the target alone; `kept`: those whose values must be kept, as the
-    target spells them; `dropped`: columns of the source that are not written; `lost`: columns of the source's unique
-    keys that are none at the target. Names of `dropped` and `lost` in lower case.
+    """The differences of a table. `own`: columns of the target only; `kept`: those whose values must be preserved, as
+    the target spells them; `dropped`: columns of the source that are not written; `lost`: columns of the source's
+    unique keys that the target lacks. Names of `dropped` and `lost` are in lower case.
     """
 
     own: tuple[str, ...] = ()
@@ -49,10 +48,10 @@ class TableShape:
 
     def of(self, table: TableDef) -> TableDef:
         """The definition that the source's `table` and the target share."""
-        gone = frozenset(self.dropped)
-        columns = tuple(column for column in table.all_columns if fold_name(column.name) not in gone)
-        # A definition may spell its integer key as a flag: from here on every unique key is an index.
-        keys = [key for key in table.unique_keys() if self._is_shared(key, gone)]
+        dropped = frozenset(self.dropped)
+        columns = tuple(column for column in table.all_columns if fold_name(column.name) not in dropped)
+        # A definition may mark its integer key with a flag: from here on every unique key is an index.
+        keys = [key for key in table.unique_keys() if self._is_shared(key, dropped)]
         plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
         return replace(
             table,
@@ -71,7 +70,7 @@ class TableShape:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Shapes at a window's lo by the target's name, for tables that have one."""
+    """Shapes at a window's lo by the target's name, for tables that differ."""
 
     at_lo: Mapping[Name, TableShape] = field(default_factory=dict)
 
@@ -80,11 +79,11 @@ class Shapes:
 
     def base(self, table: TableDef) -> TableDef:
         """The definition at lo."""
-        return _apply_shape(table, self._by_name().get(_name(table)))
+        return _apply_shape(table, self._shapes_by_name().get(_name(table)))
 
     def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
         """The window's DDL in commit order, with the definitions that both sides share."""
-        known = self._by_name()
+        known = self._shapes_by_name()
         return tuple(_follow_ddl(ddl, known) for ddl in ddls)
 
     def to_list(self) -> list[Any]:
@@ -96,21 +95,21 @@ class Shapes:
         """The shapes of `to_list`."""
         return cls({(db, table): TableShape.from_dict(shape) for db, table, shape in raw})
 
-    def _by_name(self) -> dict[Name, TableShape]:
+    def _shapes_by_name(self) -> dict[Name, TableShape]:
         return {fold_pair(name): shape for name, shape in self.at_lo.items()}
 
 
 def _follow_ddl(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
-    """`ddl` shaped; `known`, the shapes by name, is moved behind it."""
+    """`ddl` with shared definitions; updates `known`, the shapes by name, to after it."""
     before = {_name(table): known.pop(_name(table), None) for table in ddl.before.tables}
     ids = {table.id: before[_name(table)] for table in ddl.before.tables}
-    # By id first: a RENAME may swap two names. A TRUNCATE keeps the name only.
+    # By id first, as a RENAME may swap two names. A TRUNCATE only keeps the name.
     after = {_name(t): ids[t.id] if t.id in ids else before.get(_name(t)) for t in ddl.after.tables}
     known.update({name: shape for name, shape in after.items() if shape is not None})
-    return replace(ddl, before=_definitions(ddl.before, before), after=_definitions(ddl.after, after))
+    return replace(ddl, before=_shape_definitions(ddl.before, before), after=_shape_definitions(ddl.after, after))
 
 
-def _definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
+def _shape_definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
     return replace(of, tables=tuple(_apply_shape(table, shapes.get(_name(table))) for table in of.tables))
 
 

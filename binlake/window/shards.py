@@ -36,8 +36,8 @@ class UnlikeShards:
 
 def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShards]:
     """The targets whose tables differ in shape, by name."""
-    found = []
-    for group in tables.shared():
+    unlike = []
+    for group in tables.list_shared():
         layouts = {table.id: RowLayout(table) for table in group}
         first = layouts[group[0].id]
         if all(layout == first for layout in layouts.values()):
@@ -48,24 +48,24 @@ def find_unlike_shards(tables: TargetTables, naming: Naming) -> list[UnlikeShard
             Shard(table.source, table.db, table.name, table.id, tuple(_describe_missing(table, shape)))
             for table in sorted(group, key=lambda table: (table.source, table.db, table.name))
         )
-        found.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
-    return sorted(found, key=lambda one: (one.db, one.table))
+        unlike.append(UnlikeShards(*naming.table(group[0].db, group[0].name), widest is not None, shards))
+    return sorted(unlike, key=lambda target: (target.db, target.table))
 
 
 def _describe_missing(table: TableDef, shape: Iterable[TableDef]) -> list[str]:
-    """What one of `shape` has otherwise: columns, indexes, and unique keys that the target waits to lose."""
-    own, found = RowLayout(table), dict[str, None]()
-    for other in shape:
-        layout = RowLayout(other)
-        for column in other.columns:
+    """What differs in a table of `shape`: columns, indexes, and unique keys that the target will lose."""
+    own, missing = RowLayout(table), dict[str, None]()
+    for each in shape:
+        layout = RowLayout(each)
+        for column in each.columns:
             mine = table.column(column.name)
             if mine is None:
-                found[f"column {column.name}"] = None
+                missing[f"column {column.name}"] = None
             elif {c for c in own.columns if c[0] == mine.name} != {c for c in layout.columns if c[0] == column.name}:
-                found[f"definition of column {column.name}"] = None
-        found |= dict.fromkeys(f"index ({_names(key)})" for key in sorted(layout.plain - own.plain))
-        found |= dict.fromkeys(f"no unique key ({_names(key)})" for key in sorted(own.unique - layout.unique))
-    return list(found)
+                missing[f"definition of column {column.name}"] = None
+        missing |= dict.fromkeys(f"index ({_names(key)})" for key in sorted(layout.plain - own.plain))
+        missing |= dict.fromkeys(f"no unique key ({_names(key)})" for key in sorted(own.unique - layout.unique))
+    return list(missing)
 
 
 def _names(key: tuple[tuple[str, int], ...]) -> str:

@@ -1,6 +1,6 @@
 """DDL of tables that share a target with other tables of the source, by `shard-mode` (hazards R-15).
 
-Never does such a DDL cost one table the rows of the others.
+Such a DDL never removes the rows of the other tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from binlake.window.definitions import SYNC_DDL, LandedDdl
 from binlake.window.joined import Conflict, join_tables
 from binlake.window.optimistic import SharedChange, join_change, require_same_fill
 from binlake.window.pessimistic import LockKeeper, Release
-from binlake.window.shardlocks import Hold, Locks, Name, Resolution, as_table, named
+from binlake.window.shardlocks import Hold, Locks, Name, Resolution, as_table, format_names
 from binlake.window.targets import Naming, RowLayout, TargetTables, find_widest
 
 REMOVES = frozenset(
@@ -26,7 +26,7 @@ _SAME_SHAPE = "shared table: the target has the shape that all its tables need"
 
 
 class SharedJudge(Decider):
-    """Judges them in commit order; `tables` are the target's and follow along. `locks`: what is held at the start."""
+    """Judges DDL in commit order; `tables` are the target's, kept up to date. `locks`: the holds at the start."""
 
     def __init__(self, naming: Naming, tables: TargetTables, locks: Locks) -> None:
         super().__init__(naming)
@@ -34,72 +34,74 @@ class SharedJudge(Decider):
         self.keeper = LockKeeper(tables, locks)
         self._released: list[LandedDdl] = []
 
-    def judge(self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef) -> LandedDdl | None:
-        """What to do where other tables of the source share the target; None = it runs as it is."""
+    def judge(
+        self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]], shared: TableDef
+    ) -> LandedDdl | None:
+        """The decision where other tables of the source share the target; None = it runs unchanged."""
         if self._rules.shard_mode == "pessimistic":
-            return self._judge_waiting(case, kept, held, shared)
-        old, new = ({table.id: table for table in side.tables} for side in kept)
+            return self._judge_waiting(case, sides, neighbours, shared)
+        old, new = ({table.id: table for table in side.tables} for side in sides)
         if case.job.type in REMOVES or not new:
             what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
-            gone = old.get(shared.id)
-            if self._joins and case.job.type == Action.DROP_TABLE and gone is not None and not new:
-                return self._judge_joined(case, kept, (gone, None), held[gone.id], what)
-            if gone is not None and not new:
-                what += self._left_columns(gone, held[gone.id])
+            removed = old.get(shared.id)
+            if self._is_optimistic and case.job.type == Action.DROP_TABLE and removed is not None and not new:
+                return self._judge_joined(case, sides, (removed, None), neighbours[removed.id], what)
+            if removed is not None and not new:
+                what += self._describe_left_columns(removed, neighbours[removed.id])
             return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
         if not old:
-            others = [other for other in self._tables.sources(shared) if other.id != shared.id]
-            if self._joins:
-                return self._judge_joined(case, kept, (None, new[shared.id]), others)
+            others = [each for each in self._tables.sources(shared) if each.id != shared.id]
+            if self._is_optimistic:
+                return self._judge_joined(case, sides, (None, new[shared.id]), others)
             return self._judge_creation(case, shared)
-        moved = [t for key, t in new.items() if key in old and self._target(old[key]) != self._target(t)]
+        moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
         if moved or set(old) != set(new):
-            raise self._unmergeable(case, "a rename or swap moves a table whose target has others too")
-        if self._joins:
+            raise self._unmergeable_error(case, "a rename or swap moves a table whose target has others too")
+        if self._is_optimistic:
             key = next(iter(new))
-            return self._judge_joined(case, kept, (old[key], new[key]), held[key])
-        return self._judge_alteration(case, old, new, held)
+            return self._judge_joined(case, sides, (old[key], new[key]), neighbours[key])
+        return self._judge_alteration(case, old, new, neighbours)
 
     @property
-    def _joins(self) -> bool:
+    def _is_optimistic(self) -> bool:
         return self._rules.shard_mode == "optimistic"
 
     def _judge_joined(
         self,
         case: Case,
-        kept: Sides,
+        sides: Sides,
         change: tuple[TableDef | None, TableDef | None],
         was: list[TableDef],
         alert: str = "",
     ) -> LandedDdl:
-        """As the joined definition changes by what the DDL makes of one table; `was`: all tables before it."""
-        old, new = (self._naming.definition(one) if one is not None else None for one in change)
-        now = self._tables.sources(next(one for one in change if one is not None))
-        before, after = ([self._naming.definition(one) for one in some] for some in (was, now))
+        """Decide by the joined definition; `change`: one table (before, after), `was`: all tables before."""
+        old, new = (self._naming.definition(table) if table is not None else None for table in change)
+        now = self._tables.sources(next(table for table in change if table is not None))
+        before, after = ([self._naming.definition(table) for table in tables] for tables in (was, now))
         try:
-            # First under the names of the source: a conflict names them.
-            for some in (was, now):
-                join_tables(tuple(some))
+            # First with the source's names, for the message of a conflict.
+            for tables in (was, now):
+                join_tables(tuple(tables))
             joined = join_change(SharedChange(old, new, before, after), case.ddl.query)
         except (Conflict, SchemaError) as error:
-            raise self._unmergeable(case, f"shard-mode = optimistic: {error}") from None
+            raise self._unmergeable_error(case, f"shard-mode = optimistic: {error}") from None
         if joined.sql == "":
             what = alert or "the target has the shape that all its tables need"
             return self._skip(case, f"shared table: {what}", NO_CHANGE, alert)
         if not self._rules.copies_ddl:
             return self._skip(case, SYNC_DDL, joined.sides)
         if joined.sql is None:
-            applied = self._apply(case, kept)
+            applied = self._apply(case, sides)
             return replace(applied, before=joined.sides[0], after=joined.sides[1])
         made = self._decide(case, "apply", "", joined.sql, joined.sides, alert)
         return replace(made, action=Action.MULTI_SCHEMA_CHANGE)
 
-    def _left_columns(self, gone: TableDef, was: list[TableDef]) -> str:
-        """What is to be done for the columns that `gone` alone had; `was`: all tables before it went.
+    def _describe_left_columns(self, removed: TableDef, was: list[TableDef]) -> str:
+        """What to do about columns that only `removed` had; `was`: all tables before its removal.
 
-        Nothing drops them here: the values of its rows, which stay, would go.
+        They are not dropped here, as the values of its rows, which stay, would be lost.
         """
-        before, after = find_widest(was), find_widest(self._tables.sources(gone))
+        before, after = find_widest(was), find_widest(self._tables.sources(removed))
         if before is None or after is None:
             return ""
         names = [column.name for column in before.columns if after.column(column.name) is None]
@@ -111,44 +113,44 @@ class SharedJudge(Decider):
         )
 
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
-        others = [other for other in self._tables.sources(table) if other.id != table.id]
+        others = [each for each in self._tables.sources(table) if each.id != table.id]
         known = find_widest(others)
         if known is None or not RowLayout(known).holds(RowLayout(table)):
-            raise self._unmergeable(case, "a table joins others at the target and has another shape")
+            raise self._unmergeable_error(case, "a table joins others at the target and has another shape")
         return self._skip(case, f"shared table: {table_name(others[0])} made it already", NO_CHANGE)
 
     def _judge_alteration(
-        self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], held: dict[int, list[TableDef]]
+        self, case: Case, old: dict[int, TableDef], new: dict[int, TableDef], neighbours: dict[int, list[TableDef]]
     ) -> LandedDdl | None:
         key = next(iter(new))
         sources = self._tables.sources(new[key])
-        was, now = find_widest(held.get(key, [])), find_widest(sources)
+        was, now = find_widest(neighbours.get(key, [])), find_widest(sources)
         if was is None or now is None:
-            raise self._unmergeable(case, "the tables that share a target differ in more than added columns")
+            raise self._unmergeable_error(case, "the tables that share a target differ in more than added columns")
         try:
             require_same_fill(old[key], new[key], was)
         except Conflict as conflict:
-            raise self._unmergeable(case, str(conflict)) from None
+            raise self._unmergeable_error(case, str(conflict)) from None
         if RowLayout(was) == RowLayout(now):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
-        raise self._unmergeable(case, "the DDL of one table does not bring the target from its shape to the next")
+        raise self._unmergeable_error(case, "the DDL of one table does not bring the target from its shape to the next")
 
     def follow(self, case: Case) -> None:
-        """Let what waits follow any DDL, whatever is decided of it: tables go on by other names, or go.
+        """Update the waiting steps after any DDL, whatever the decision: tables get other names, or are removed.
 
-        What is released where a table is no longer waited for runs with it (`take_released`).
+        Steps that are released because a table is no longer waited for run with it (`take_released`).
         """
         if not self.keeper.locks:
             return
         by_id = {table.id: table for table in case.ddl.after.tables}
         by_name = {fold_pair((table.db, table.name)): table for table in case.ddl.after.tables}
         left: dict[Name, str] = {}
-        for old in self._naming.kept(case.ddl.before.tables):
+        for old in self._naming.select_replicated(case.ddl.before.tables):
             new = by_id.get(old.id) or by_name.get(fold_pair((old.db, old.name)))
-            target = self._target(old)
-            if new is None or not self._rules.keeps(new.db, new.name) or self._target(new) != target:
+            target = self._target_name(old)
+            if new is None or not self._rules.keeps(new.db, new.name) or self._target_name(new) != target:
                 self.keeper.end(old, case.ddl.since)
                 left[target] = table_name(old)
             elif self.keeper.is_held(old):
@@ -156,42 +158,40 @@ class SharedJudge(Decider):
         for target in sorted(left):
             self._released += self._release_without(case, target, left[target])
 
-    def _release_without(self, case: Case, target: Name, gone: str) -> list[LandedDdl]:
-        """What runs now that the table `gone` is none of `target` any more."""
+    def _release_without(self, case: Case, target: Name, removed: str) -> list[LandedDdl]:
+        """The rows that run now that the table `removed` no longer belongs to `target`."""
         group = self._tables.sources_of(*target)
         if not group:
-            held = self.keeper.abandon(target)
-            what = (
-                f"rows of {named(held)} that waited never come to {'.'.join(target)}: none of its tables exist any more"
-            )
-            return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if held else []
+            waiting = self.keeper.abandon(target)
+            what = f"waiting rows of {format_names(waiting)} never come to {'.'.join(target)}: its tables are all gone"
+            return [self._skip(case, f"shard lock: {what}", NO_CHANGE, what)] if waiting else []
         release = self._find_release(case, group, target)
-        alert = f"{gone} is not waited for any more: its rows stay there"
+        alert = f"{removed} is not waited for any more: its rows stay there"
         return [self._decide_release(case, release, alert)] if release is not None else []
 
-    def narrow(self, case: Case, kept: Sides, held: dict[int, list[TableDef]]) -> None:
-        """Of a DROP DATABASE: what its tables alone had goes from targets that others share, as with a DROP TABLE."""
-        if not self._joins:
+    def narrow(self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]]) -> None:
+        """For DROP DATABASE: narrow targets that other tables share, as for DROP TABLE."""
+        if not self._is_optimistic:
             return
-        by_target = {self._target(table): table for table in kept[0].tables if self._tables.sources(table)}
-        for gone in by_target.values():
-            what = f"{table_name(gone)} shares its target with other tables: its rows stay there"
-            made = self._judge_joined(case, kept, (gone, None), held[gone.id], what)
+        by_target = {self._target_name(table): table for table in sides[0].tables if self._tables.sources(table)}
+        for dropped in by_target.values():
+            what = f"{table_name(dropped)} shares its target with other tables: its rows stay there"
+            made = self._judge_joined(case, sides, (dropped, None), neighbours[dropped.id], what)
             if made.opens_segment:
                 target = made.after.tables[0]
                 self._released.append(replace(made, db=target.db, table=target.name))
 
     def take_released(self) -> list[LandedDdl]:
-        """The rows of DDL that run behind the one that was judged, because of it."""
-        found, self._released = self._released, []
-        return found
+        """Return and forget the rows of DDL that run after the judged one, because of it."""
+        rows, self._released = self._released, []
+        return rows
 
     def start(self, lo: int, version: int) -> list[LandedDdl]:
-        """What runs in front of the window behind `lo`: steps that could not run with those before them.
+        """The rows that run before the window above `lo`: steps that could not run with those before them.
 
         Raises SchemaError.
         """
-        found: list[LandedDdl] = []
+        rows: list[LandedDdl] = []
         for target in self.keeper.waiting_targets():
             try:
                 release = self.keeper.release(self._tables.sources_of(*target), target, lo + 1)
@@ -202,35 +202,35 @@ class SharedJudge(Decider):
                     hint="continue without one of the tables: `binlake ddl lock resolve --without`",
                 ) from None
             if release is not None:
-                found.append(self._row_in_front(release, lo, version, release.alert))
-        return found
+                rows.append(self._make_leading_row(release, lo, version, release.alert))
+        return rows
 
     def resolve(self, resolution: Resolution, lo: int, version: int) -> LandedDdl | None:
-        """The DDL with which an operator goes on, before all of the window behind `lo`; None: it releases nothing.
+        """The DDL of an operator's resolution, before all of the window above `lo`; None: it releases nothing.
 
-        Raises ConfigError where rows of a table that is left out would be other ones at the target.
+        Raises ConfigError where rows of a table that is left out would differ at the target.
         """
-        target, place = fold_pair(resolution.target), lo + 1
+        target, start = fold_pair(resolution.target), lo + 1
         group = self._tables.sources_of(*target)
         names = {fold_pair(name) for name in resolution.without or self.keeper.waiting_for(group, target)}
         without = [table for table in group if fold_pair((table.db, table.name)) in names]
         if len(without) == len(group):
             return None
         try:
-            release = self.keeper.pass_over(group, without, target, place)
+            release = self.keeper.pass_over(group, without, target, start)
         except Conflict as conflict:
             raise ConfigError(
                 f"the shard lock cannot be resolved: {conflict}",
-                where={"table": ".".join(target), "without": named(sorted(names))},
+                where={"table": ".".join(target), "without": format_names(sorted(names))},
                 hint="continue without other tables, or bring them to one definition at the source",
             ) from None
         if release is None:
             return None
-        alert = f"the shard lock of {'.'.join(target)} was resolved without {named(sorted(names)) or 'anyone'}"
-        return self._row_in_front(release, lo, version, alert, resolution.sql)
+        alert = f"the shard lock of {'.'.join(target)} was resolved without {format_names(sorted(names)) or 'anyone'}"
+        return self._make_leading_row(release, lo, version, alert, resolution.sql)
 
-    def _row_in_front(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
-        """The row of a release that no DDL of the window makes; `own_sql`: an operator's statement in its place."""
+    def _make_leading_row(self, release: Release, lo: int, version: int, alert: str, own_sql: str = "") -> LandedDdl:
+        """The row of a release without a DDL of the window; `own_sql`: an operator's statement instead."""
         before, after = self._sides_of(release)
         return LandedDdl(
             commit_ts=lo + 1,
@@ -251,56 +251,56 @@ class SharedJudge(Decider):
         )
 
     def _judge_waiting(
-        self, case: Case, kept: Sides, held: dict[int, list[TableDef]], shared: TableDef
+        self, case: Case, sides: Sides, neighbours: dict[int, list[TableDef]], shared: TableDef
     ) -> LandedDdl | None:
-        """As the tables of the target follow each other, in mode pessimistic."""
-        old, new = ({table.id: table for table in side.tables} for side in kept)
+        """Decide in mode pessimistic, where the tables of a target wait for each other."""
+        old, new = ({table.id: table for table in side.tables} for side in sides)
         if case.job.type in REMOVES or not new:
             return self._judge_waiting_removal(case, shared)
         if not old:
             return self._judge_waiting_creation(case, shared)
-        moved = [t for key, t in new.items() if key in old and self._target(old[key]) != self._target(t)]
+        moved = [t for key, t in new.items() if key in old and self._target_name(old[key]) != self._target_name(t)]
         if moved or set(old) != set(new):
-            raise self._unmergeable(case, "a rename or swap moves a table whose target has others too")
+            raise self._unmergeable_error(case, "a rename or swap moves a table whose target has others too")
         key = next(iter(new))
-        if any(RowLayout(one) != RowLayout(held[key][0]) for one in held[key]):
-            # They were of several shapes when the mode was chosen.
-            return self._judge_alteration(case, old, new, held)
-        return self._judge_step(case, kept, old[key], new[key])
+        if any(RowLayout(one) != RowLayout(neighbours[key][0]) for one in neighbours[key]):
+            # They had several shapes when the mode was chosen.
+            return self._judge_alteration(case, old, new, neighbours)
+        return self._judge_step(case, sides, old[key], new[key])
 
     def _judge_waiting_removal(self, case: Case, shared: TableDef) -> LandedDdl:
-        """It does not run; where its table was waited for, what that releases runs in its place."""
+        """The DDL does not run; if its table was waited for, the released steps run instead."""
         if self._released:
             return self._released.pop(0)
         what = f"{table_name(shared)} shares its target with other tables: its rows stay there"
         return self._skip(case, f"shared table: {what}", NO_CHANGE, what)
 
     def _judge_waiting_creation(self, case: Case, table: TableDef) -> LandedDdl:
-        """A table that joins has the shape of the target, or one that others have come to and wait with."""
-        others = [other for other in self._tables.sources(table) if other.id != table.id]
+        """A joining table has the shape of the target, or one that other tables have reached and wait with."""
+        others = [each for each in self._tables.sources(table) if each.id != table.id]
         skip = self._skip(case, f"shared table: {table_name(others[0])} made it already", NO_CHANGE)
         if RowLayout(others[0]) == RowLayout(table):
             return skip
-        steps = self.keeper.steps_to(self._target(table), RowLayout(table))
+        steps = self.keeper.steps_to(self._target_name(table), RowLayout(table))
         if not steps:
-            raise self._unmergeable(case, "a table joins others at the target and has another shape")
+            raise self._unmergeable_error(case, "a table joins others at the target and has another shape")
         for step in steps:
             before, after = as_table(step.before, table), table if step is steps[-1] else as_table(step.after, table)
-            own = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
-            self.keeper.step(own)
+            moved = replace(step, source=(table.db, table.name), since=case.ddl.since, before=before, after=after)
+            self.keeper.step(moved)
         return skip
 
-    def _judge_step(self, case: Case, kept: Sides, old: TableDef, new: TableDef) -> LandedDdl:
+    def _judge_step(self, case: Case, sides: Sides, old: TableDef, new: TableDef) -> LandedDdl:
         try:
-            caught_up = self.keeper.catches_up(new, case.ddl.since)
+            caught_up = self.keeper.has_caught_up(new, case.ddl.since)
         except Conflict as conflict:
-            raise self._unmergeable(case, str(conflict)) from None
+            raise self._unmergeable_error(case, str(conflict)) from None
         if caught_up or (caught_up is None and RowLayout(old) == RowLayout(new)):
             return self._skip(case, _SAME_SHAPE, NO_CHANGE)
         if caught_up is False:
             what = f"{table_name(new)} was skipped and now has another shape than the target"
             return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
-        made, target = self._apply(case, kept), self._target(new)
+        made, target = self._apply(case, sides), self._target_name(new)
         if made.decision != "apply":
             return made
         source = (new.db, new.name)
@@ -311,19 +311,19 @@ class SharedJudge(Decider):
             return self._decide_release(case, release, made.alert)
         lacking = self.keeper.waiting_for(group, target)
         if lacking:
-            return self._skip(case, f"shard lock: waits for {named(lacking)}", NO_CHANGE)
+            return self._skip(case, f"shard lock: waits for {format_names(lacking)}", NO_CHANGE)
         what = f"the tables of {'.'.join(target)} have come to different shapes: `binlake ddl lock`"
         return self._skip(case, f"shard lock: {what}", NO_CHANGE, what)
 
     def _find_release(self, case: Case, group: list[TableDef], target: Name) -> Release | None:
-        """Raises SchemaError where the rows of the tables would be other ones at the target."""
+        """The release that is possible now. Raises SchemaError where rows of the tables would differ at the target."""
         try:
             return self.keeper.release(group, target, case.ddl.since)
         except Conflict as conflict:
-            raise self._unmergeable(case, f"shard-mode = pessimistic: {conflict}") from None
+            raise self._unmergeable_error(case, f"shard-mode = pessimistic: {conflict}") from None
 
     def _decide_release(self, case: Case, release: Release, alert: str) -> LandedDdl:
-        """The row of a DDL with which steps run: one, since a mirror tells the DDL of a table by their commit_ts."""
+        """The row of a DDL that runs steps: only one, since a mirror identifies the DDL of a table by commit_ts."""
         alert = "; ".join(text for text in (alert, release.alert) if text)
         sides = self._sides_of(release)
         if not self._rules.copies_ddl:

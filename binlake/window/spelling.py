@@ -1,6 +1,6 @@
-"""Names of the source as its definitions spell them, whatever letter case a statement or a job says them in.
+"""Names of the source as its definitions spell them, whatever letter case a statement or a job uses.
 
-TiDB compares names without case and says them in lower case in its jobs; a target on Linux distinguishes `Users` from
+TiDB compares names without case and has them in lower case in its jobs; a target on Linux distinguishes `Users` from
 `users`."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.window.targets import Name, Naming
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names that a DDL may say: those of the schema `before` it and `after` it. `naming` gives those at the target.
+    """The names that a DDL may use: those of the schema `before` and `after` it. `naming` converts to the target's.
 
     As `binlake.dialect.StatementNames`.
     """
@@ -43,13 +43,13 @@ class Spelling:
         return self.naming.database(self.source_database(db))
 
     def known(self) -> Known:
-        """All names and texts that a DDL may say."""
+        """All names and texts that a DDL may use."""
         states = (self.before, self.after)
         databases = [db.name for state in states for db in state.databases()]
         return Known.of(databases, [table for state in states for table in state.tables()])
 
     def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
         """The names of a job; a rename has its new database and its old table, so only its definitions show it."""
-        exact = next((one for one in touched if fold_pair((one.db, one.name)) == fold_pair((db, table))), None)
-        named = exact or next((one for one in touched if fold_name(one.name) == fold_name(table)), None)
+        exact = next((each for each in touched if fold_pair((each.db, each.name)) == fold_pair((db, table))), None)
+        named = exact or next((each for each in touched if fold_name(each.name) == fold_name(table)), None)
         return self.source_database(db), named.name if named else table

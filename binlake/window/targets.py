@@ -1,8 +1,8 @@
 """The source's tables under the target's names: one to one, or many tables of the source in one of the target.
 
 Of tables that share a target, the widest defines it: all columns and plain indexes of any, only the unique keys of all
-(hazards R-15). So a column is there before the first shard uses it, and goes when the last one has dropped it. With
-`shard-mode = "optimistic"` their joined definition does, which no table need have.
+(hazards R-15). So a column exists before the first shard uses it, and is removed when the last one has dropped it. With
+`shard-mode = "optimistic"` their joined definition defines it, which may differ from every table's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXTRACT_LENGTH = 255
 
 
 class Naming:
-    """Definitions and names of the source as the target has them."""
+    """Converts the source's definitions and names to the target's."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -48,12 +48,12 @@ class Naming:
         if not self.rules.routes:
             return table
         if table not in self._known:
-            self._known[table] = self._defined(table)
+            self._known[table] = self._apply_routes(table)
         return self._known[table]
 
-    def _defined(self, table: TableDef) -> TableDef:
+    def _apply_routes(self, table: TableDef) -> TableDef:
         db, name = self.table(table.db, table.name)
-        columns = [found.column for found in self.rules.routes.extracted(table.db, table.name)]
+        columns = [column.column for column in self.rules.routes.extracted(table.db, table.name)]
         if (db, name) == (table.db, table.name) and not columns:
             return table
         raw = {**table.raw, "name": {"O": name, "L": fold_name(name)}}
@@ -61,12 +61,12 @@ class Naming:
             raw = _add_extract_columns(raw, table, columns)
         return TableDef.from_json(raw, DbInfo(table.db_id, db, "", "", {}))
 
-    def kept(self, tables: Iterable[TableDef]) -> list[TableDef]:
-        """Those of `tables` that are replicated."""
+    def select_replicated(self, tables: Iterable[TableDef]) -> list[TableDef]:
+        """The replicated ones of `tables`."""
         return [table for table in tables if self.rules.keeps(table.db, table.name)]
 
     def find_common(self, tables: Sequence[TableDef]) -> TableDef | None:
-        """The definition that holds the rows of all `tables` by `shard-mode`; None when none does."""
+        """The definition that can hold the rows of all `tables`, by `shard-mode`; None when there is none."""
         if self.rules.shard_mode != "optimistic" or len(tables) < 2:
             return find_widest(tables)
         try:
@@ -87,8 +87,8 @@ class Naming:
 class TargetTables:
     """The tables of a schema by the target's name; a base of WindowDefinitions.
 
-    `shown`: by the source's name in lower case, definitions with which tables count whose own one waits for others
-    (`shardlocks.Locks.shown`).
+    `shown`: by the source's name in lower case, the target's definition for tables whose own one waits for others
+    (`shardlocks.Locks.definitions_at`).
     """
 
     def __init__(self, state: SchemaState, naming: Naming, shown: Mapping[Name, TableDef] | None = None) -> None:
@@ -104,16 +104,16 @@ class TargetTables:
                 tables = [table if other is None else as_table(other, table) for other, table in shown_as]
             self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(tables)))
             if shown:
-                self._own |= {table.id: table for table in naming.kept(state.tables())}
+                self._own |= {table.id: table for table in naming.select_replicated(state.tables())}
 
     def change(self, before: Definitions, after: Definitions) -> None:
-        """Follow a DDL: definitions of the source that go and come."""
+        """Follow a DDL: definitions of the source that it removes and adds."""
         if not self._naming.rules.routes:
             return
-        for table in self._naming.kept(before.tables):
-            self._of(table).pop(table.id, None)
-        for table in self._naming.kept(after.tables):
-            self._of(table)[table.id] = self._own[table.id] = table
+        for table in self._naming.select_replicated(before.tables):
+            self._sources_by_id(table).pop(table.id, None)
+        for table in self._naming.select_replicated(after.tables):
+            self._sources_by_id(table)[table.id] = self._own[table.id] = table
         for database in before.databases:
             self._databases.pop(database.id, None)
         for database in after.databases:
@@ -121,31 +121,31 @@ class TargetTables:
                 self._databases[database.id] = database.name
 
     def show(self, table: TableDef) -> None:
-        """Let a table of the source count with this definition: what the target has of it."""
+        """Use this definition for a table of the source: the one that the target has."""
         if self._naming.rules.keeps(table.db, table.name):
-            self._of(table)[table.id] = table
+            self._sources_by_id(table)[table.id] = table
 
-    def own(self, table: TableDef) -> TableDef:
-        """The definition that a table of the source has there, whatever it counts with."""
+    def source_definition(self, table: TableDef) -> TableDef:
+        """The definition of a table at the source, whatever `show` set."""
         return self._own[table.id]
 
     def sources(self, table: TableDef) -> list[TableDef]:
         """All tables of the source that share the target of `table`, by id."""
-        sources = self._of(table)
+        sources = self._sources_by_id(table)
         return [sources[key] for key in sorted(sources)]
 
     def neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
         """`sources` of each of `tables` that is replicated, by its id; nothing without routes."""
-        kept = self._naming.kept(tables) if self._naming.rules.routes else []
-        return {table.id: self.sources(table) for table in kept}
+        replicated = self._naming.select_replicated(tables) if self._naming.rules.routes else []
+        return {table.id: self.sources(table) for table in replicated}
 
     def sources_of(self, db: str, table: str) -> list[TableDef]:
         """The source's tables that share the target's `db`.`table` (case-insensitive), by id."""
         if not self._naming.rules.routes:
             known = self._state.find(db, table)
             return [known] if known is not None else []
-        shared = self._sources.get(fold_pair((db, table)), {})
-        return [shared[key] for key in sorted(shared)]
+        sources = self._sources.get(fold_pair((db, table)), {})
+        return [sources[key] for key in sorted(sources)]
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The definition of the target's `db`.`table` (case-insensitive), or None."""
@@ -156,30 +156,30 @@ class TargetTables:
 
     def names(self) -> list[Name]:
         """(db, table) of every table that is replicated, by the target's name, sorted."""
-        kept = (table for table in self._naming.kept(self._state.tables()) if table.kind == "table")
-        return sorted({self._naming.table(table.db, table.name) for table in kept})
+        replicated = (table for table in self._naming.select_replicated(self._state.tables()) if table.kind == "table")
+        return sorted({self._naming.table(table.db, table.name) for table in replicated})
 
     def tables(self) -> list[TableDef]:
         """The definitions of all targets that are replicated."""
         if not self._naming.rules.routes:
-            return self._naming.kept(self._state.tables())
+            return self._naming.select_replicated(self._state.tables())
         return [self._merge(sources.values()) for sources in self._sources.values() if sources]
 
-    def shared(self) -> list[list[TableDef]]:
+    def list_shared(self) -> list[list[TableDef]]:
         """The source's tables of each target that has more than one."""
         return [list(sources.values()) for sources in self._sources.values() if len(sources) > 1]
 
-    def into(self, database: str) -> set[str]:
-        """The source's databases that go into the target's `database`, themselves or by a table; in lower case."""
+    def find_source_databases(self, database: str) -> set[str]:
+        """The source's databases routed into the target's `database`, as a whole or by a table; in lower case."""
         target = fold_name(database)
         databases = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
-        shared = (tables for (db, _), tables in self._sources.items() if db == target)
-        return databases | {fold_name(table.db) for tables in shared for table in tables.values()}
+        groups = (tables for (db, _), tables in self._sources.items() if db == target)
+        return databases | {fold_name(table.db) for tables in groups for table in tables.values()}
 
     def _merge(self, sources: Iterable[TableDef]) -> TableDef:
         return self._naming.merge([self._naming.definition(source) for source in sources])
 
-    def _of(self, table: TableDef) -> dict[int, TableDef]:
+    def _sources_by_id(self, table: TableDef) -> dict[int, TableDef]:
         return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})
 
 
@@ -187,25 +187,25 @@ def _require_one_spelling(tables: Sequence[TableDef]) -> None:
     spelled: dict[str, tuple[str, TableDef]] = {}
     for table in tables:
         for column in table.columns:
-            name, other = spelled.setdefault(fold_name(column.name), (column.name, table))
+            name, owner = spelled.setdefault(fold_name(column.name), (column.name, table))
             if name != column.name:
                 raise SchemaError(
                     "tables that share a target spell a column differently",
-                    where={f"{other.db}.{other.name}": name, f"{table.db}.{table.name}": column.name},
+                    where={f"{owner.db}.{owner.name}": name, f"{table.db}.{table.name}": column.name},
                     hint="rename the column of one of them at the source, or route them apart",
                 )
 
 
 def find_widest(tables: Sequence[TableDef]) -> TableDef | None:
-    """The table that holds the rows of all `tables`; None when no one does."""
+    """The table that can hold the rows of all `tables`; None when there is none."""
     layouts = [RowLayout(table) for table in tables]
     return next(
-        (table for table, mine in zip(tables, layouts, strict=True) if all(mine.holds(one) for one in layouts)), None
+        (table for table, mine in zip(tables, layouts, strict=True) if all(mine.holds(each) for each in layouts)), None
     )
 
 
 class RowLayout:
-    """What of a definition decides rows: columns, unique keys and indexes, without names of indexes."""
+    """The parts of a definition that matter for rows: columns, unique keys and indexes, without names of indexes."""
 
     def __init__(self, table: TableDef) -> None:
         self.columns = {
@@ -239,27 +239,27 @@ def rename_database(database: DbInfo, name: str) -> DbInfo:
 
 
 def _add_extract_columns(raw: dict[str, Any], table: TableDef, names: Sequence[str]) -> dict[str, Any]:
-    taken = [name for name in names if any(fold_name(c.name) == fold_name(name) for c in table.all_columns)]
-    if taken:
+    clashing = [name for name in names if any(fold_name(c.name) == fold_name(name) for c in table.all_columns)]
+    if clashing:
         raise ConfigError(
             "an extract column of `routes` has the name of a column of the source",
-            where={"table": f"{table.db}.{table.name}", "column": taken[0]},
+            where={"table": f"{table.db}.{table.name}", "column": clashing[0]},
             hint="give it another target-column",
         )
     first, top = len(table.all_columns), max((column.id for column in table.all_columns), default=0)
-    added = [_column(name, first + n, top + 1 + n) for n, name in enumerate(names)]
-    columns = [_idx_column(name, first + n) for n, name in enumerate(names)]
+    added = [_raw_column(name, first + n, top + 1 + n) for n, name in enumerate(names)]
+    columns = [_raw_index_column(name, first + n) for n, name in enumerate(names)]
     unique = [json.loads(json.dumps(index)) for index in raw.get("index_info") or ()]
     for index in unique:
         if index["is_unique"]:
             index["idx_cols"] = [*index["idx_cols"], *columns]
     if raw.get("pk_is_handle"):
-        unique.append(_primary(table, columns))
+        unique.append(_raw_primary(table, columns))
     cols = [*(raw.get("cols") or ()), *added]
     return {**raw, "cols": cols, "index_info": unique, "pk_is_handle": False, "is_common_handle": False}
 
 
-def _column(name: str, offset: int, column_id: int) -> dict[str, Any]:
+def _raw_column(name: str, offset: int, column_id: int) -> dict[str, Any]:
     kind = {
         "Tp": t.VARCHAR, "Flag": t.FLAG_NOT_NULL, "Flen": EXTRACT_LENGTH, "Decimal": 0, "Charset": "utf8mb4",
         "Collate": "utf8mb4_bin", "Elems": None,
@@ -267,13 +267,15 @@ def _column(name: str, offset: int, column_id: int) -> dict[str, Any]:
     return {"id": column_id, "name": {"O": name, "L": fold_name(name)}, "offset": offset, "type": kind, "state": PUBLIC}
 
 
-def _idx_column(name: str, offset: int) -> dict[str, Any]:
+def _raw_index_column(name: str, offset: int) -> dict[str, Any]:
     return {"name": {"O": name, "L": fold_name(name)}, "offset": offset, "length": t.UNSPECIFIED_LENGTH}
 
 
-def _primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    own = [_idx_column(column.name, column.offset) for column in table.columns if column.flag & t.FLAG_PRIMARY]
+def _raw_primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    columns = [
+        _raw_index_column(column.name, column.offset) for column in table.columns if column.flag & t.FLAG_PRIMARY
+    ]
     return {
-        "id": 0, "idx_name": {"O": "PRIMARY", "L": "primary"}, "idx_cols": [*own, *more], "state": PUBLIC,
+        "id": 0, "idx_name": {"O": "PRIMARY", "L": "primary"}, "idx_cols": [*columns, *more], "state": PUBLIC,
         "is_unique": True, "is_primary": True,
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""The ALTER TABLE that brings a shared target from one joined definition to the next (`binlake.window.joined`).
+"""Writes the ALTER TABLE that changes a shared target from one joined definition to the next (`window.joined`).
 
-Written only where the source's own statement does something else: where it also adds what the target has already, or
-asks for a type that is not the joined one.
+Used only where the source's own statement does not fit: where it also adds what the target already has, or has a type
+that is not the joined one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TEXTS = t.STRINGS | {t.ENUM, t.SET}
 
 
 def write_alter(was: TableDef, now: TableDef) -> str:
-    """The statement for the table `now.db`.`now.name`; empty = nothing to do. Raises SchemaError: nothing says it."""
-    specs = [*_dropped_indexes(was, now), *_columns(was, now), *_added_indexes(was, now)]
+    """The ALTER of the table `now.db`.`now.name`; empty = no change. Raises SchemaError if that is impossible."""
+    specs = [*_dropped_indexes(was, now), *_alter_columns(was, now), *_added_indexes(was, now)]
     return f"ALTER TABLE {qualified(now.db, now.name)} {', '.join(specs)}" if specs else ""
 
 
-def _columns(was: TableDef, now: TableDef) -> Iterator[str]:
+def _alter_columns(was: TableDef, now: TableDef) -> Iterator[str]:
     for column in was.columns:
         if now.column(column.name) is None:
             yield f"DROP COLUMN {quote_name(column.name)}"
@@ -34,16 +34,16 @@ def _columns(was: TableDef, now: TableDef) -> Iterator[str]:
         former = was.column(column.name)
         if former is None:
             yield f"ADD COLUMN {column_text(column)}"
-        elif _form(former) != _form(column):
+        elif _column_form(former) != _column_form(column):
             yield f"MODIFY COLUMN {column_text(column)}"
 
 
-def _form(column: ColumnInfo) -> tuple[object, ...]:
+def _column_form(column: ColumnInfo) -> tuple[object, ...]:
     return column.type_text, column.not_null, column.collate, column.generated_expr
 
 
 def column_text(column: ColumnInfo) -> str:
-    """A column as CREATE TABLE has it. Raises SchemaError for one whose value is an expression."""
+    """A column as in CREATE TABLE. Raises SchemaError if its value is an expression."""
     if column.is_generated or column.default_is_expr:
         raise SchemaError(f"the column {column.name} has an expression")
     words = [quote_name(column.name), column.type_text]
@@ -69,16 +69,16 @@ def _default_words(column: ColumnInfo) -> Iterator[str]:
 
 
 def _dropped_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
-    left = {_parts(index) for index in _indexes(now)}
+    left = {_index_parts(index) for index in _indexes(now)}
     for index in _indexes(was):
-        if _parts(index) not in left:
+        if _index_parts(index) not in left:
             yield "DROP PRIMARY KEY" if index.primary else f"DROP INDEX {quote_name(index.name)}"
 
 
 def _added_indexes(was: TableDef, now: TableDef) -> Iterator[str]:
-    there = {_parts(index) for index in _indexes(was)}
+    existing = {_index_parts(index) for index in _indexes(was)}
     for index in _indexes(now):
-        if _parts(index) in there:
+        if _index_parts(index) in existing:
             continue
         columns = ", ".join(
             quote_name(part.name) + (f"({part.length})" if part.length >= 0 else "") for part in index.columns
@@ -91,5 +91,5 @@ def _indexes(table: TableDef) -> Sequence[IndexInfo]:
     return [*table.unique_keys(), *(i for i in table.indexes if not i.unique and i.state == PUBLIC)]
 
 
-def _parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:
+def _index_parts(index: IndexInfo) -> tuple[bool, tuple[tuple[str, int], ...]]:
     return index.unique, tuple((fold_name(part.name), part.length) for part in index.columns)

@@ -84,7 +84,7 @@ schema-registry = "{self.registry.url}"
 
     def _wait_until_published(self, replication: Replication) -> None:
         windows, end = WindowLog(LakePaths.of(replication)), time.monotonic() + _PATIENCE_S
-        while (windows.reached("publish", feed_sink(_NAME)) or 0) < (windows.landed_ts() or 0):
+        while (windows.greatest_hi("publish", feed_sink(_NAME)) or 0) < (windows.landed_ts() or 0):
             state = read_state(windows, _NAME)
             if not state.works:
                 raise ProcessError(state.why_skipped(_NAME))

@@ -134,7 +134,7 @@ retry-delay-s = 2
         """Return when the target has all that the feeder has published by now. Raises ProcessError."""
         last = max(int(source["last_commit_ts"]) for source in self.source.feeder_status()["sources"])
         end = time.monotonic() + _PATIENCE_S
-        while (self._log.reached("finalize") or 0) < last:
+        while (self._log.greatest_hi("finalize") or 0) < last:
             if time.monotonic() > end:
                 raise ProcessError(f"the target does not reach {last}")
             self.report_windows()

@@ -131,7 +131,7 @@ class Watch:
     def until_mirrored(self) -> None:
         """Return when the mirrors are where the target is. Raises ProcessError when they do not come there."""
         since = time.monotonic()
-        while (self._windows.reached("mirror") or 0) < self._at:
+        while (self._windows.greatest_hi("mirror") or 0) < self._at:
             self._look_for_trouble(since)
             time.sleep(_POLL_S)
 

@@ -46,7 +46,7 @@ class AllowedCallers(grpc.ServerInterceptor):
 
     def _check(self, context: grpc.ServicerContext) -> None:
         names = context.auth_context().get("x509_common_name", ())
-        shown = [names] if isinstance(names, bytes) else names
-        if not self._names.intersection(shown):
-            name = b", ".join(shown).decode(errors="replace") or "none"
+        listed = [names] if isinstance(names, bytes) else names
+        if not self._names.intersection(listed):
+            name = b", ".join(listed).decode(errors="replace") or "none"
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the common name is not on the allowed list: {name}")

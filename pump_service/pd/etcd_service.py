@@ -155,7 +155,9 @@ class _WatchStream:
     def _has_news(self) -> bool:
         revision = self._store.revision
         with self._lock:
-            return self._ended or bool(self._out) or any(one.since <= revision for one in self._watches.values())
+            return (
+                self._ended or bool(self._out) or any(watching.since <= revision for watching in self._watches.values())
+            )
 
     def _read_news(self, watch_id: int, watching: _Watching) -> Iterator[pb.WatchResponse]:
         request = watching.request
@@ -165,10 +167,10 @@ class _WatchStream:
             self._cancel(watch_id, str(error), self._store.compacted + 1)
             return
         watching.since = max(watching.since, revision + 1)
-        shown = [_event_to_send(event, request) for event in events if _is_wanted(event, request)]
-        if shown and not self._is_cancelled(watch_id):
+        answered = [_event_to_send(event, request) for event in events if _is_wanted(event, request)]
+        if answered and not self._is_cancelled(watch_id):
             header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
-            yield pb.WatchResponse(header=header, watch_id=watch_id, events=shown)
+            yield pb.WatchResponse(header=header, watch_id=watch_id, events=answered)
 
     def _is_cancelled(self, watch_id: int) -> bool:
         """Whether it was cancelled meanwhile: then the cancellation is its last answer."""

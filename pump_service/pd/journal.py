@@ -47,13 +47,13 @@ class Journal:
         while at < len(data):
             body = _read_body(data, at)
             if body is None:
-                at = self._pass_over(data, at)
+                at = self._skip_damage(data, at)
                 continue
             yield data[at : at + 1], body
             at += _HEAD.size + len(body)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append durably. Raises OSError; then nothing more is accepted: what a failed fsync left is not known."""
+        """Append durably. Raises OSError; then nothing more is accepted, as the state after it is unknown."""
         if self._broken:
             raise OSError(f"the journal {self._path} failed before: restart the placement driver")
         try:
@@ -84,8 +84,8 @@ class Journal:
         os.close(self._file)
 
     def _rewrite(self, data: bytes) -> None:
-        """Write what was read again, durably: after a failed sync, or a kill before it, only the page cache may
-        hold it, as clean pages that no later sync would write."""
+        """Rewrite the content durably: after a failed sync, or a kill before it, it may be only in the page cache,
+        as clean pages that no later sync would write."""
         handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             _write_all(handle, data)
@@ -99,7 +99,7 @@ class Journal:
         except OSError:
             return False
 
-    def _pass_over(self, data: bytes, at: int) -> int:
+    def _skip_damage(self, data: bytes, at: int) -> int:
         """Where to continue after the damage at `at`: the end, when it is a torn tail. Raises WireError."""
         following = _find_record(data, at + 1)
         if following is None and _is_torn(data, at):

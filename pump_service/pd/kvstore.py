@@ -143,7 +143,7 @@ class KvStore:
             return answer
 
     def expire(self) -> None:
-        """End the leases whose time is over."""
+        """End the leases that have expired."""
         with self._changed:
             now = self._clock()
             for lease_id in [key for key, lease in self._leases.items() if lease.deadline <= now]:
@@ -233,7 +233,7 @@ class KvStore:
                     self._mvcc.replay(record.header.revision, record.events)
             elif kind == GRANT:
                 granted = pb.LeaseGrantRequest.FromString(body)
-                # As after a change of leader: every lease gets its whole time again.
+                # As after a change of leader: every lease starts again with its full time.
                 self._leases[granted.ID] = Lease(granted.TTL, self._clock() + granted.TTL)
             else:
                 self._leases.pop(pb.LeaseRevokeRequest.FromString(body).ID, None)

@@ -44,11 +44,11 @@ class Mvcc:
         kvs = [kv for kv in self._select(request) if _in_revisions(kv, request)]
         if request.sort_order != pb.RangeRequest.NONE or request.sort_target != pb.RangeRequest.KEY:
             kvs.sort(key=_SORT[request.sort_target], reverse=request.sort_order == pb.RangeRequest.DESCEND)
-        shown = kvs[: request.limit] if request.limit else kvs
+        selected = kvs[: request.limit] if request.limit else kvs
         if request.keys_only:
-            shown = [_without_value(kv) for kv in shown]
-        more = len(shown) < len(kvs)
-        return pb.RangeResponse(kvs=[] if request.count_only else shown, more=more, count=len(kvs))
+            selected = [_without_value(kv) for kv in selected]
+        more = len(selected) < len(kvs)
+        return pb.RangeResponse(kvs=[] if request.count_only else selected, more=more, count=len(kvs))
 
     def holds(self, compare: pb.Compare) -> bool:
         """Whether the compare of a Txn holds; a missing key has zeros, and no value to compare."""

@@ -131,7 +131,7 @@ class Oracle:
         if self._saved.held:
             return max(self._last + 1, tso.compose(self._held_ms(), LED_LOGICAL)) + count - 1
         floor = tso.compose(self._now_ms() + self._saved.offset_ms)
-        return _in_one_ms(max(self._last + 1, floor), count)
+        return _align_to_ms(max(self._last + 1, floor), count)
 
     def _held_ms(self) -> int:
         return max(tso.physical(self._saved.lead_ts) - 1, 0)
@@ -181,7 +181,7 @@ def _crc(values: dict[str, Any]) -> int:
     return int(google_crc32c.value(json.dumps(values, sort_keys=True).encode()))
 
 
-def _in_one_ms(first: int, count: int) -> int:
+def _align_to_ms(first: int, count: int) -> int:
     # A batch has one physical part: it moves to the next millisecond when it does not fit.
     if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
         first = tso.compose(tso.physical(first) + 1)

@@ -169,9 +169,9 @@ class _Pd(PDServicer):
 
     def _tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         for request in requests:
-            asked = request.header.cluster_id
-            if asked != self._driver.cluster_id:
-                message = f"mismatch cluster id, need {self._driver.cluster_id} but got {asked}"
+            requested_id = request.header.cluster_id
+            if requested_id != self._driver.cluster_id:
+                message = f"mismatch cluster id, need {self._driver.cluster_id} but got {requested_id}"
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
             try:
                 last = self._driver.take(request.count, context.is_active)

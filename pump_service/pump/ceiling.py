@@ -1,8 +1,8 @@
 """Refuses timestamps from the future: nothing above PD's clock plus a small slack is stored (invariant 2).
 
-A commit_ts above every timestamp that PD has given would raise the watermark past transactions that are still open, and
-at the next start PD's clock would appear to be behind the data. Writers get their timestamps from PD, so each is below
-one that PD gives after the write arrived.
+A commit_ts above every timestamp that PD has issued would raise the watermark past transactions that are still open,
+and at the next start PD's clock would appear to be behind the data. Writers get their timestamps from PD, so each is
+below one that PD issues after the write arrived.
 
 Most writes are checked against the newest timestamp known here, without a call; it is renewed in the background before
 it is too old. Only a write above it waits for a fresh one. While PD does not answer, its clock is assumed to run on at
@@ -33,8 +33,8 @@ OnJudged = Callable[[BinlakeError | None], None]
 class Ceiling:
     """Judges timestamps; thread-safe.
 
-    `clock`: gives a fresh TSO or raises SourceUnavailable. `slack_s`: how far above it a timestamp may be. `monotonic`:
-    a clock in seconds. `refused`: how many were refused.
+    `clock`: returns a fresh TSO or raises SourceUnavailable. `slack_s`: how far above it a timestamp may be.
+    `monotonic`: a clock in seconds. `refused`: how many were refused.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Ceiling:
     def estimate_now(self) -> int:
         """PD's clock as last read, and the real time since."""
         with self._lock:
-            return self._known + self._passed()
+            return self._known + self._elapsed_ts()
 
     def admits(self, ts: int) -> bool:
         """Whether `ts` may be stored, by what is known; False: call `ask`. Never blocks."""
-        return ts <= self._calm or self._admits_near(ts)
+        return ts <= self._calm or self._admits_recent(ts)
 
     def ask(self, ts: int, on_judged: OnJudged) -> None:
         """Judge `ts` by a fresh timestamp, on a thread. Raises Transient when too many wait for PD's answer."""
@@ -81,12 +81,12 @@ class Ceiling:
             return self._highest_allowed()
 
     def _highest_allowed(self) -> int:
-        return self._known + (0 if self._answers else self._passed()) + self._slack
+        return self._known + (0 if self._answers else self._elapsed_ts()) + self._slack
 
-    def _passed(self) -> int:
+    def _elapsed_ts(self) -> int:
         return tso.compose(int((self._monotonic() - self._known_at) * 1000))
 
-    def _admits_near(self, ts: int) -> bool:
+    def _admits_recent(self, ts: int) -> bool:
         with self._lock:
             if ts > self._highest_allowed():
                 return False
@@ -116,7 +116,7 @@ class Ceiling:
         try:
             on_judged(self._judge(ts, failure))
         except Exception:  # a fault of that write: the others still need their answers
-            log.exception("verdict_not_told", ts=ts)
+            log.exception("verdict_not_delivered", ts=ts)
 
     def _renew(self) -> BinlakeError | None:
         try:
@@ -145,7 +145,7 @@ class Ceiling:
         if failure is not None:
             return Transient(f"the timestamp is above PD's clock as last read: {failure.message}", where=where)
         return Permanent(
-            "the timestamp is in the future: PD has not given it out",
+            "the timestamp is in the future: PD has not issued it",
             where=where,
-            hint="send the commit_ts unchanged, as this cluster's PD gave it",
+            hint="send the commit_ts unchanged, as issued by this cluster's PD",
         )

@@ -65,12 +65,12 @@ class PumpCommand:
         add("--restart", action="store_true", help="with --processes: restart a pump that died")
         actions = parser.add_subparsers(dest="action", metavar="ACTION")
         actions.add_parser("config", help="print the effective settings as JSON, and start nothing")
-        gone = actions.add_parser("forget", help="let windows continue without a pump that is gone for good")
-        gone.add_argument("node", help="its node id")
-        gone.add_argument(
+        forget = actions.add_parser("forget", help="let windows continue without a pump that is permanently lost")
+        forget.add_argument("node", help="its node id")
+        forget.add_argument(
             "--replication", required=True, metavar="FILE", help="the replication that waits for this pump"
         )
-        gone.add_argument(
+        forget.add_argument(
             "--accept-loss", action="store_true", help="confirm that its binlogs which have not landed are lost"
         )
         aside = actions.add_parser(
@@ -117,9 +117,10 @@ def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
     with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.rpc())) as pd:
         line = pd.tso() + tso.compose(int(config.future_slack_s * 1000))
     doomed = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
-    for one in doomed:
-        when = tso.to_datetime(one.ts).isoformat(timespec="seconds") if one.ts <= tso.LAST_TS else "after 2099"
-        print(f"{one.kind} start_ts={one.start_ts} commit_ts={one.commit_ts} ({when}), {len(one.payload)} bytes")
+    for binlog in doomed:
+        when = tso.to_datetime(binlog.ts).isoformat(timespec="seconds") if binlog.ts <= tso.LAST_TS else "after 2099"
+        size = len(binlog.payload)
+        print(f"{binlog.kind} start_ts={binlog.start_ts} commit_ts={binlog.commit_ts} ({when}), {size} bytes")
     if not doomed:
         print(f"no binlog is above {line}")
     elif accept_loss:

@@ -85,7 +85,7 @@ class PumpConfig:
 
     @property
     def token_file(self) -> Path:
-        """Where the token of commands is."""
+        """The path of the token for commands."""
         return Path(self.admin_token_file) if self.admin_token_file else self.data_dir / "admin-token"
 
     def __post_init__(self) -> None:
@@ -114,11 +114,13 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def parse_place(text: str) -> Pointer:
-    """The place in the value log of "000012.vlog@4711". Raises ConfigError."""
+def parse_log_position(text: str) -> Pointer:
+    """The position in the value log of "000012.vlog@4711". Raises ConfigError."""
     match = re.fullmatch(r"(\d+)\.vlog@(\d+)", text)
     if match is None:
-        raise ConfigError("not a place in the value log", where={"accept-damage": text}, hint="write 000012.vlog@4711")
+        raise ConfigError(
+            "not a position in the value log", where={"accept-damage": text}, hint="write 000012.vlog@4711"
+        )
     return Pointer(int(match[1]), int(match[2]))
 
 

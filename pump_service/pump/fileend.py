@@ -26,14 +26,14 @@ log = structlog.get_logger()
 _PIECE = 4 << 20
 
 
-class Known(NamedTuple):
-    """The last record that the index has seen synced, and the greatest ts of its file up to there."""
+class KnownSynced(NamedTuple):
+    """The last record that the index knows to be synced, and the greatest ts of its file up to there."""
 
     place: Pointer
     max_ts: int
 
 
-class Unsealed(NamedTuple):
+class UnsealedFile(NamedTuple):
     """A file without a valid footer. `last`: no record was ever written after it. `until`: there were records at least
     up to this offset. `sync`: whether acks wait for the disk."""
 
@@ -66,7 +66,11 @@ def damage_error(frame: Frame, offset: int, reason: str) -> Permanent:
 
 
 def settle_end(
-    files: Files, unsealed: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: StopAsked = never_stop
+    files: Files,
+    unsealed: UnsealedFile,
+    known: KnownSynced | None,
+    accepted: Collection[Pointer],
+    stop: StopAsked = never_stop,
 ) -> End:
     """Find the end of a file without a footer, cut off what was never acked after it, and make all before it durable.
 
@@ -77,7 +81,7 @@ def settle_end(
     start = known.place.offset if known is not None and at_head else frame.begin
     walk = Walk(frame, lambda at, count: files.read(unsealed.file, at, count), start, size, accepted)
     max_ts = max(known.max_ts if known is not None and at_head else 0, _read_greatest_ts(walk, stop))
-    given_up = log_passed_over(frame, walk)
+    given_up = log_accepted_damage(frame, walk)
     if at_head and walk.at == start:
         raise lost_end_error(Pointer(frame.fid, start), Pointer(frame.fid, size))
     footer = files.read(unsealed.file, walk.at, frame.footer_bytes + 1)
@@ -103,7 +107,7 @@ def lost_end_error(head: Pointer, end: Pointer) -> Permanent:
     )
 
 
-def log_passed_over(frame: Frame, walk: Walk) -> int:
+def log_accepted_damage(frame: Frame, walk: Walk) -> int:
     """Log the damage that was accepted; the number of stretches."""
     for offset, size in walk.passed_over:
         log.error("value_log_damage_accepted", file=f"{frame.fid:06d}.vlog", offset=offset, bytes=size)
@@ -121,7 +125,7 @@ def _read_greatest_ts(walk: Walk, stop: StopAsked) -> int:
     return greatest
 
 
-def _check_complete(files: Files, unsealed: Unsealed, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
+def _check_complete(files: Files, unsealed: UnsealedFile, walk: Walk, size: int, accepted: Collection[Pointer]) -> None:
     frame = unsealed.frame
     if Pointer(frame.fid, walk.at) in accepted:
         return
@@ -131,7 +135,7 @@ def _check_complete(files: Files, unsealed: Unsealed, walk: Walk, size: int, acc
         raise damage_error(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
-def _has_later_write(files: Files, unsealed: Unsealed, damage: int, size: int) -> bool:
+def _has_later_write(files: Files, unsealed: UnsealedFile, damage: int, size: int) -> bool:
     """Whether a record after the damage was written once the damaged bytes had been synced."""
     at = damage + 1
     while True:
@@ -146,14 +150,14 @@ def _has_later_write(files: Files, unsealed: Unsealed, damage: int, size: int) -
         at = record[0] + 1
 
 
-def _end_of_record(files: Files, unsealed: Unsealed, at: int) -> int:
+def _end_of_record(files: Files, unsealed: UnsealedFile, at: int) -> int:
     """Where the record that begins `at` ends."""
     frame = unsealed.frame
     header = frame.header_at(files.read(unsealed.file, at, frame.header_bytes), 0, at)
     return at + frame.header_bytes + header.length
 
 
-def _rewrite(files: Files, unsealed: Unsealed, begin: int, end: int) -> None:
+def _rewrite(files: Files, unsealed: UnsealedFile, begin: int, end: int) -> None:
     for at in range(begin, end, _PIECE):
         files.overwrite(unsealed.path, at, files.read(unsealed.file, at, min(_PIECE, end - at)))
     files.sync(unsealed.file)

@@ -25,7 +25,7 @@ class Files:
 
     def make_directory(self, directory: Path) -> None:
         """Create the directory and missing parents, durably; existing ones stay as they are."""
-        missing = [one for one in (directory, *directory.parents) if not one.exists()]
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         for made in reversed(missing):
             sync_folder(made.parent)

@@ -27,7 +27,7 @@ import plyvel
 import structlog
 
 from binlake.errors import Permanent
-from pump_service.pump.fileend import Known
+from pump_service.pump.fileend import KnownSynced
 from pump_service.pump.heads import KINDS, head_of
 from pump_service.pump.index import Index
 from pump_service.pump.ranges import read_heads
@@ -401,7 +401,7 @@ class Follower:
             self._sorter.need(prewrite.fid, commit.commit_ts)
 
 
-def known_synced(index: Index) -> Known | None:
+def read_known_synced(index: Index) -> KnownSynced | None:
     """The last record that the checkpoint covers; None without one."""
     state = index.checkpoint
-    return Known(index.head, _FILE_MAX.unpack_from(state)[0]) if state else None
+    return KnownSynced(index.head, _FILE_MAX.unpack_from(state)[0]) if state else None

@@ -61,7 +61,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
     if rule.keep_s <= 0:
         return Decision(gc_ts)
     by_age = now - tso.compose(int(rule.keep_s * 1000))
-    slow = [(one.node_id, one.max_commit_ts) for one in consumers if one.state != "offline"]
+    slow = [(consumer.node_id, consumer.max_commit_ts) for consumer in consumers if consumer.state != "offline"]
     slow = [(name, position) for name, position in slow if position <= by_age]
     target = by_age
     if slow:
@@ -73,7 +73,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
 
 
 class Collector:
-    """Decides and collects, one at a time; `problem` says which consumer holds it back or loses data, empty = none."""
+    """Decides and collects, one at a time; `problem`: the consumer that holds it back or loses data, empty = none."""
 
     def __init__(self, storage: Storage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage

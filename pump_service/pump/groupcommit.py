@@ -201,4 +201,4 @@ def _report(item: Item, failure: BinlakeError | None) -> None:
         item.done(failure)
     except Exception:
         # One writer gets no answer; the log's thread must go on serving all others.
-        log.exception("outcome_not_told", start_ts=item.head.start_ts)
+        log.exception("outcome_not_delivered", start_ts=item.head.start_ts)

@@ -127,8 +127,8 @@ class Index:
         value = self._get(_CHECKPOINT) or b""
         body = value[_CRC.size :]
         head = self.head.to_bytes()
-        whole = len(value) > _CRC.size + len(head) and google_crc32c.value(body) == _CRC.unpack_from(value)[0]
-        return body[len(head) :] if whole and body.startswith(head) else b""
+        is_intact = len(value) > _CRC.size + len(head) and google_crc32c.value(body) == _CRC.unpack_from(value)[0]
+        return body[len(head) :] if is_intact and body.startswith(head) else b""
 
     def pointer(self, ts: int) -> Pointer | None:
         """Where the binlog with this ts key is; None when it is not in the index."""

@@ -126,10 +126,10 @@ class LiveFeed:
         """It has ended."""
         with self._changed:
             if self._members.pop(puller, self) is self:
-                kept = [entry for entry in self._ahead if entry[2] is not puller]
-                if len(kept) < len(self._ahead):
-                    self._ahead = kept
-                    heapq.heapify(kept)
+                others = [entry for entry in self._ahead if entry[2] is not puller]
+                if len(others) < len(self._ahead):
+                    self._ahead = others
+                    heapq.heapify(others)
 
     def drop_farthest(self) -> bool:
         """End the puller with the farthest position ahead; False when none is ahead. On the loop."""
@@ -146,10 +146,10 @@ class LiveFeed:
             with self._changed:
                 self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())
                 self._skip_to_first(service.watermark)
-                at, wanted = self._at, bool(self._members)
+                at, has_members = self._at, bool(self._members)
             service.wait_above(at, _LOOK_S, self._stopped.is_set)
             worked = time.thread_time()
-            taken = self._feed_all(reader, at) if wanted else 0
+            taken = self._feed_all(reader, at) if has_members else 0
             self._pulls.pace(time.thread_time() - worked)
             self._stopped.wait(_BUSY_PACE_S if taken > _FEW else _PACE_S)
 

@@ -113,7 +113,7 @@ class Membership:
         if entry is None:
             return "offline"
         if entry.status.state in _SERVING and entry.status.host != self._host:
-            self._check_gone(entry.status, node_at)
+            self._require_rival_ended(entry.status, node_at)
         self._revision = entry.revision
         return entry.status.state
 
@@ -183,7 +183,7 @@ class Membership:
 
     def _list_neighbours(self) -> list[NodeStatus]:
         try:
-            return [one for one in self._members.pumps() if one.node_id != self._node_id and one.host == self._host]
+            return [pump for pump in self._members.pumps() if pump.node_id != self._node_id and pump.host == self._host]
         except WireError as error:
             # Another node's entry is unreadable: windows wait for it, this pump does not.
             log.error("registry_not_readable", error=str(error))
@@ -200,13 +200,13 @@ class Membership:
         if other.state != "offline":
             log.warning("address_of_another_node", addr=self._host, node=other.node_id, state=other.state)
 
-    def _check_gone(self, rival: NodeStatus, node_at: Callable[[str], str]) -> None:
+    def _require_rival_ended(self, rival: NodeStatus, node_at: Callable[[str], str]) -> None:
         try:
-            there = node_at(rival.host)
+            serving_node = node_at(rival.host)
         except SourceUnavailable:
             log.warning("entry_taken_over", pump=self._node_id, last_addr=rival.host, last_state=rival.state)
             return
-        if there in ("", self._node_id):
+        if serving_node in ("", self._node_id):
             raise Permanent(
                 "another pump serves under this node id",
                 where={"pump": self._node_id, "there": rival.host, "here": self._host},

@@ -103,27 +103,27 @@ class Pages:
     def _status(self, _: HttpRequest) -> HttpResponse:
         try:
             pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
-            shown: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
-            shown["ErrMsg"] = self._service.describe_problems()
+            values: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
+            values["ErrMsg"] = self._service.describe_problems()
         except BinlakeError as error:
-            shown = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
-        return _json_line(shown)
+            values = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        return _json_line(values)
 
     def _drainers(self, _: HttpRequest) -> HttpResponse:
         try:
-            return _json_line([json.loads(one.to_json()) for one in self._members.drainers()])
+            return _json_line([json.loads(drainer.to_json()) for drainer in self._members.drainers()])
         except BinlakeError as error:
             return _envelope(str(error), _OTHER)
 
     def _state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
-        own, state = self._service.node_id, self._service.state
-        if node_id != own:
-            return _envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own}", _OTHER)
+        own_id, state = self._service.node_id, self._service.state
+        if node_id != own_id:
+            return _envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own_id}", _OTHER)
         if action not in _ACTIONS:
             return _envelope(f"invalide action {action}", _OTHER)
         if state is not State.ONLINE:
             return _envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
-        log.info("asked_to_leave", action=action, pump=own)
+        log.info("asked_to_leave", action=action, pump=own_id)
         self._ask(action)
         return _envelope(f"apply action {action} success!", _OK)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from pump_service.pump.settings import PumpFile, given_flags
+from pump_service.pump.settings import PumpFile, read_flags
 from pump_service.waits import wait_for_item
 
 log = structlog.get_logger()
@@ -27,30 +27,30 @@ _LONGEST_S = 30.0
 
 def build_commands(settings: PumpFile, args: argparse.Namespace, count: int) -> list[list[str]]:
     """The command line of each of `count` pumps."""
-    shared = given_flags(args)
+    shared = read_flags(args)
     if args.config is not None:
         shared["config"] = str(args.config)
     start = [sys.executable, "-m", "binlake.cli", "pump"]
     return [
-        start + [f"--{name}={value}" for name, value in {**shared, **_own_settings(settings, n)}.items()]
+        start + [f"--{name}={value}" for name, value in {**shared, **_settings_of_process(settings, n)}.items()]
         for n in range(count)
     ]
 
 
-def _own_settings(settings: PumpFile, number: int) -> dict[str, str]:
+def _settings_of_process(settings: PumpFile, number: int) -> dict[str, str]:
     log_file = Path(settings.log_file or settings.data_dir / "pump.log")
-    own = {
+    values = {
         "addr": _shift_port(settings.addr, number),
         "data-dir": str(settings.data_dir / str(number)),
         "log-file": str(log_file.with_suffix(f".{number}{log_file.suffix}")),
     }
     if settings.advertise_addr:
-        own["advertise-addr"] = _shift_port(settings.advertise_addr, number)
+        values["advertise-addr"] = _shift_port(settings.advertise_addr, number)
     if settings.node_id:
-        own["node-id"] = f"{settings.node_id}-{number}"
+        values["node-id"] = f"{settings.node_id}-{number}"
     if settings.socket:
-        own["socket"] = f"{settings.socket}.{number}"
-    return own
+        values["socket"] = f"{settings.socket}.{number}"
+    return values
 
 
 def _shift_port(addr: str, number: int) -> str:

@@ -214,10 +214,10 @@ class _MatchedRows(NamedTuple):
         matched = np.zeros(len(commits), np.bool_)
         near = np.flatnonzero(place < len(begun))
         matched[near] = begun[place[near]] == block.start_ts[commits[near]]
-        own = prewrites[place[matched]]
+        rows = prewrites[place[matched]]
         cut, tail, tail_end = block.cut.copy(), np.zeros_like(block.cut), np.zeros_like(block.cut)
         cut[fake] = block.end[fake]
-        tail[commits[matched]], tail_end[commits[matched]] = block.cut[own], block.end[own]
+        tail[commits[matched]], tail_end[commits[matched]] = block.cut[rows], block.end[rows]
         tails, alone, gives = dict[int, bytes](), ~sound, fake
         gives[commits] = True
         for row in commits[~matched].tolist():
@@ -227,7 +227,7 @@ class _MatchedRows(NamedTuple):
             else:
                 tails[row] = before
         unmatched = np.ones(len(sound), np.bool_)
-        unmatched[own] = False
+        unmatched[rows] = False
         waiting = prewrites[unmatched[prewrites]]
         return cls(block, alone, gives, cut, tail, tail_end, tails, waiting)
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, RpcServer, Status
-from binlake.rpc.fair import place_to_free
+from binlake.rpc.fair import slot_to_free
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
 from pump_service.pump.chunks import split_into_frames
@@ -144,14 +144,14 @@ class Pulls:
     def _catch_up(self, puller: Puller) -> bool:
         """Send what is there; False when another turn continues later."""
 
-        def gone() -> bool:
+        def is_gone() -> bool:
             return not (puller.alive and self.service.serving)
 
         reader = self.service.new_reader()
         with contextlib.ExitStack() as turn_ends:
             reader.before_large = partial(self._before_large, puller, turn_ends)
             try:
-                return self._send_all(puller, catch_up(reader, puller.last, gone)) and not gone()
+                return self._send_all(puller, catch_up(reader, puller.last, is_gone)) and not is_gone()
             except NotNow:
                 self._wait_for_room(puller)
                 return False
@@ -255,8 +255,8 @@ class Pulls:
 
     def _make_room(self, call: Call) -> bool:
         """End the newest puller of the address that has the most, for one from another address."""
-        places = {one: one.call.connection.address for one in self._pullers}
-        loser = place_to_free(places, call.connection.address)
+        slots = {puller: puller.call.connection.address for puller in self._pullers}
+        loser = slot_to_free(slots, call.connection.address)
         if loser is not None and loser.unsent:
             loser.call.connection.reset(loser.call.id, Code.ENHANCE_YOUR_CALM)
         elif loser is not None:

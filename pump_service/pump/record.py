@@ -166,9 +166,9 @@ def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
 def frame_of(fid: int, head: bytes) -> Frame | None:
     """How file `fid`, which begins with `head`, is framed; None when that is not known."""
     if len(head) >= HEAD.size and head.startswith(HEAD_MAGIC):
-        _, said, marker, previous_end, crc = HEAD.unpack_from(head)
-        whole = said == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
-        return Frame(fid, marker, previous_end) if whole else None
+        _, file_id, marker, previous_end, crc = HEAD.unpack_from(head)
+        is_intact = file_id == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
+        return Frame(fid, marker, previous_end) if is_intact else None
     return Frame(fid) if head.startswith(struct.pack("<I", MAGIC)) else None
 
 
@@ -200,17 +200,17 @@ class Walk:
     def __iter__(self) -> Iterator[Stretch]:
         while self.at < self._end:
             window = self._read(self.at, min(_WINDOW, self._end - self.at))
-            places = self._read_whole(window)
+            places = self._read_complete(window)
             if places:
                 yield Stretch(window, places)
                 continue
             payload = self._read_large(window)
             if payload:
                 yield Stretch(payload, [(self.at - self._frame.header_bytes - len(payload), 0, len(payload))])
-            elif not self._pass_over():
+            elif not self._skip_damage():
                 return
 
-    def _pass_over(self) -> bool:
+    def _skip_damage(self) -> bool:
         record = next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
         if record is None:
             return False
@@ -218,9 +218,9 @@ class Walk:
         self.at = record[0]
         return True
 
-    def _read_whole(self, window: bytes) -> list[tuple[int, int, int]]:
+    def _read_complete(self, window: bytes) -> list[tuple[int, int, int]]:
         if self._frame.old:
-            return self._read_whole_old(window)
+            return self._read_complete_old(window)
         frame, base, at, last = self._frame, self.at, 0, 0
         places: list[tuple[int, int, int]] = []
         # Inlined, as a start may read a hundred million records.
@@ -241,7 +241,7 @@ class Walk:
         self.at = base + at
         return places
 
-    def _read_whole_old(self, window: bytes) -> list[tuple[int, int, int]]:
+    def _read_complete_old(self, window: bytes) -> list[tuple[int, int, int]]:
         frame, base, at = self._frame, self.at, 0
         places: list[tuple[int, int, int]] = []
         while True:

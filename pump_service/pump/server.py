@@ -291,7 +291,7 @@ class PumpServer:
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._membership.leave)
-            previous = self._membership.claim(self._node_at)
+            previous = self._membership.claim(self._find_node_at)
             self._membership.publish(State.ONLINE, self._storage.watermark)
             self._fakes = FakeWriter(self._storage, self._ceiling.fetch_ts, self.service)
             self._fakes.write()
@@ -367,7 +367,7 @@ class PumpServer:
             log.warning("score_not_renewed", error=str(error))
         return self._score
 
-    def _node_at(self, host: str) -> str:
+    def _find_node_at(self, host: str) -> str:
         try:
             return (
                 PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.rpc())

@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from binlake.base.tomlfile import read_toml, readable_error
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
-from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_place, parse_size
+from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_log_position, parse_size
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
 
@@ -215,17 +215,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         add(*spellings, dest=f"set:{name}", metavar=name.rpartition("-")[2].upper(), help=text)
 
 
-def given_flags(args: argparse.Namespace) -> dict[str, str]:
-    """The flags that were given on the command line."""
+def read_flags(args: argparse.Namespace) -> dict[str, str]:
+    """The flags that are set on the command line."""
     return {name: value for name in _list_flags() if (value := getattr(args, f"set:{name}")) is not None}
 
 
 def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> PumpFile:
     """The settings of one pump: flags, then variables, then the file. Raises ConfigError."""
     values = _read_file(args.config)
-    given = given_flags(args)
+    flags = read_flags(args)
     for name in _list_flags():
-        text = given.get(name, environment.get(f"PUMP_{name.upper().replace('-', '_')}"))
+        text = flags.get(name, environment.get(f"PUMP_{name.upper().replace('-', '_')}"))
         if text is not None:
             place = values.setdefault(_SECTION_FLAGS[name], {}) if name in _SECTION_FLAGS else values
             place[name] = text
@@ -259,7 +259,7 @@ def to_config(settings: PumpFile) -> PumpConfig:
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         admin_token_file=security.admin_token_file,
         protect_state=security.protect_state,
-        accepted_damage=frozenset(map(parse_place, settings.accept_damage)),
+        accepted_damage=frozenset(map(parse_log_position, settings.accept_damage)),
         label=settings.label,
         score_weights=Weights(settings.score.load, settings.score.disk, settings.score.stored),
     )

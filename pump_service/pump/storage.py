@@ -23,7 +23,7 @@ from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.directory import DataDirectory
 from pump_service.pump.fileend import lost_end_error
 from pump_service.pump.files import Files
-from pump_service.pump.follower import Counters, Follower, known_synced
+from pump_service.pump.follower import Counters, Follower, read_known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
 from pump_service.pump.heads import PROOF, Head, normalise
 from pump_service.pump.index import Index
@@ -316,7 +316,7 @@ class Storage:
             self.directory.path / "value",
             LogOptions(options.segment_bytes, options.sync_log, options.accepted_damage),
             files=files,
-            known=known_synced(self.index),
+            known=read_known_synced(self.index),
             stop=self._stop,
         )
         head = self.index.head

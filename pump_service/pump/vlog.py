@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
-from pump_service.pump.fileend import Known, Unsealed, damage_error, log_passed_over, settle_end
+from pump_service.pump.fileend import KnownSynced, UnsealedFile, damage_error, log_accepted_damage, settle_end
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
     HEAD,
@@ -68,7 +68,7 @@ class ValueLog:
         options: LogOptions = LogOptions(),
         *,
         files: Files | None = None,
-        known: Known | None = None,
+        known: KnownSynced | None = None,
         stop: StopAsked = never_stop,
     ) -> None:
         self._directory = directory
@@ -242,7 +242,7 @@ class ValueLog:
         if len(self._handles) > _OPEN_FILES:
             self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
 
-    def _open_files(self, known: Known | None) -> None:
+    def _open_files(self, known: KnownSynced | None) -> None:
         next_fid = 0
         for fid in self._fids:
             frame = frame_of(fid, self._files.read(self._handle(fid), 0, HEAD.size))
@@ -269,7 +269,7 @@ class ValueLog:
             self.given_up += 1
         return accepted
 
-    def _load_max_ts(self, at: int, known: Known | None) -> bool:
+    def _load_max_ts(self, at: int, known: KnownSynced | None) -> bool:
         """Load the greatest ts of a file, repairing what a crash left unfinished; whether it is sealed."""
         fid, after = self._fids[at], [self._frames[later] for later in self._fids[at + 1 :]]
         file, frame = self._handle(fid), self._frames[fid]
@@ -281,7 +281,7 @@ class ValueLog:
             self._max_ts[fid] = max_ts
             return True
         until = after[0].previous_end if after else 0
-        unsealed = Unsealed(self._path(fid), file, frame, last, until, self._options.sync)
+        unsealed = UnsealedFile(self._path(fid), file, frame, last, until, self._options.sync)
         end = settle_end(self._files, unsealed, known, self._options.accepted, self._stop)
         self._max_ts[fid], self._end, self.given_up = end.max_ts, end.offset, self.given_up + end.given_up
         if end.sealed or not (after or (frame.old and end.offset)):
@@ -301,7 +301,7 @@ class ValueLog:
             self._options.accepted,
         )
         yield from walk
-        self.given_up += log_passed_over(frame, walk)
+        self.given_up += log_accepted_damage(frame, walk)
         rest = self._files.read(file, walk.at, frame.footer_bytes)
         if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
             raise damage_error(frame, walk.at, "a record is incomplete")

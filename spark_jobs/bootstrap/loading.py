@@ -190,7 +190,7 @@ class Loader:
 
     def _remember_members(self, cluster: Cluster, load: BaseLoad) -> None:
         """The pumps that hold what comes behind the load: none of them can go unnoticed from here on."""
-        members = gather_members(cluster.registry.pumps(), self.ctx.members.known(), load.base_ts, cluster.probe)
+        members = gather_members(cluster.registry.pumps(), self.ctx.members.read_all(), load.base_ts, cluster.probe)
         self.ctx.members.remember(
             [RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, load.base_ts) for m in members]
         )

@@ -14,7 +14,7 @@ import xxhash
 from binlake.config.feed import Feed
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
-from binlake.feed.changefeed.section import keys_of, make_section
+from binlake.feed.changefeed.section import make_section, section_keys
 from binlake.feed.schemaorder import SchemaOrder
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_state, record_removal
@@ -69,7 +69,7 @@ def emitting_feed(feed: Feed, lo: int, hi: int, to: Destination) -> Feed:
         given["dispatchers"] = [{"matcher": ["*.*"], "topic": to.topic}]
     mark = xxhash.xxh3_64_hexdigest(f"{lo}-{hi}-{to.topic}-{to.sink_uri}".encode())
     name = f"{feed.name[:100]}-again-{mark}"
-    return make_section(given, "", {**keys_of(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)})
+    return make_section(given, "", {**section_keys(feed), "name": name, "start-ts": str(lo), "target-ts": str(hi)})
 
 
 def _with_feed(replication: Replication, feed: Feed) -> Replication:

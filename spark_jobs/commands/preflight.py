@@ -22,7 +22,7 @@ from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
 from binlake.dialect import bytewise_table
-from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, landed_tables
+from binlake.feed.checks import FeedReport, check_tables, find_connection_problems, read_landed_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.shardlocks import target_tables_at
@@ -30,7 +30,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.target import Session, read_checkpoint_ts
-from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
+from binlake.target.apply.preflight import TableReport, find_stopping_reports, preflight, require_fit
 from binlake.target.definitions.forms import Name
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.cluster import open_cluster
@@ -76,7 +76,7 @@ def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside:
     for report in reports:
         for warning in report.warnings:
             log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
-    require_fit(stopping(target, reports, aside), {"window": bounds.window})
+    require_fit(find_stopping_reports(target, reports, aside), {"window": bounds.window})
 
 
 def tables_of(replication: Replication, there: TargetTables) -> list[TableDef]:
@@ -98,7 +98,7 @@ def feed_reports(replication: Replication) -> list[FeedReport]:
     """What can be said of each feed before it runs: its tables, and whether its servers let it in."""
     if not replication.feed:
         return []
-    tables = landed_tables(replication)
+    tables = read_landed_tables(replication)
     if tables is None:
         tables = tables_of(replication.model_copy(update={"target": None}), _read_source_tables(replication))
     return [

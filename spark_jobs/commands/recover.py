@@ -144,7 +144,7 @@ def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     if landed is None or landed <= reached:
         return []
     results = []
-    if (ctx.windows.reached("merge") or 0) < landed:
+    if (ctx.windows.greatest_hi("merge") or 0) < landed:
         results.append(run_stage("merge", ctx, Bounds(*ctx.windows.landed((landed - 1, landed))[0])))
     return results + run_sink(ctx, SINK_STAGES, Bounds(reached, landed))
 

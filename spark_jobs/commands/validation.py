@@ -81,7 +81,7 @@ def change_errors(replication: Replication, action: str, numbers: Sequence[int] 
 
 def _record(windows: WindowLog, ledger: Ledger, action: str, changed: Sequence[Entry]) -> None:
     """What a person said of errors is an event: nothing leaves the ledger unseen."""
-    reached = windows.reached(STAGE) or 0
+    reached = windows.greatest_hi(STAGE) or 0
     detail = {
         "numbers": [entry.number for entry in changed], "pending": ledger.count("pending"),
         "errors": ledger.count("new"), "ignored": ledger.count("ignored"), "listed": list_errors(ledger),

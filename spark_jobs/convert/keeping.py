@@ -26,7 +26,7 @@ from binlake.statements import (
     images_from_maps,
     images_from_rows,
 )
-from binlake.statements.chunks import number_places
+from binlake.statements.chunks import number_values
 from binlake.window.definitions import SegmentTable, cell_of
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows, map_rows
@@ -68,7 +68,7 @@ def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
     both = pa.concat_tables(
         [part.select([*PLACE_OF_KEY, Change.KEY]) for part in (traced, rows)], promote_options="permissive"
     )
-    numbers, _ = number_places(both, [*PLACE_OF_KEY, Change.KEY])
+    numbers, _ = number_values(both, [*PLACE_OF_KEY, Change.KEY])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
     found = at[numbers[traced.num_rows :]]
@@ -78,7 +78,7 @@ def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
 
 def _phased(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:
     """Rows with `moved` and `origin` in all phases that write them."""
-    numbers, places = number_places(rows, PLACE_OF_KEY)
+    numbers, places = number_values(rows, PLACE_OF_KEY)
     kinds = [several.get(SegmentTable(**place)) for place in places.to_pylist()]
     is_kept, is_several = np.array([kind is not None for kind in kinds], bool), np.array([*map(bool, kinds)], bool)
     moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])

@@ -19,7 +19,14 @@ from binlake.config.model import Target
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
-from binlake.statements.chunks import add_places, cut_chunks, measure_sizes, number_chunks, split_by_chunk, sum_sizes
+from binlake.statements.chunks import (
+    add_chunk_keys,
+    cut_chunks,
+    measure_sizes,
+    number_chunks,
+    split_by_chunk,
+    sum_sizes,
+)
 from binlake.target import too_many_rows_error
 from binlake.target.definitions.forms import Name
 from binlake.target.definitions.shape import find_option
@@ -45,7 +52,7 @@ def net_statements(
     changes = _changes(ctx, window.bounds)
     if changes is None:
         return None, rowhash.merge_folds([])
-    rows = map_rows(changes, add_places, PLACED)
+    rows = map_rows(changes, add_chunk_keys, PLACED)
     parts = collect_rows(map_rows(rows, count_and_fold, f"{SIZES}, {FOLD_COLUMNS}"))
     counted = sum_sizes(parts)
     tables = _tables(window, target, counted)

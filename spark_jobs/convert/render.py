@@ -17,7 +17,7 @@ from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, Phase, PreserveStatements, StatementBatch, TableStatements, images_from_maps
-from binlake.statements.chunks import Chunk, Place
+from binlake.statements.chunks import Chunk, ChunkKey
 from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import keep_statements, write_statements
 from spark_jobs.tables.statements import statement_table
@@ -45,8 +45,8 @@ class Renderer:
     def __call__(self, rows: pa.Table, number: int) -> pa.Table:
         """All rows of the chunk `number` to its batches. Raises SchemaError, Permanent."""
         chunk = self.chunks[number]
-        phase = chunk.place.phase
-        table = self.tables[_without_phase(chunk.place)]
+        phase = chunk.key.phase
+        table = self.tables[_without_phase(chunk.key)]
         rows = rows.combine_chunks()
         writer: TableStatements | PreserveStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
@@ -66,7 +66,7 @@ class Renderer:
     def _writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
         return TableStatements(
             table,
-            chunk.place.segment,
+            chunk.key.segment,
             dialect=self.dialect,  # type: ignore[arg-type]
             limits=self.limits,
             first_batch=chunk.first_batch,
@@ -77,15 +77,15 @@ class Renderer:
     def _kept_writer(self, table: TableDef, chunk: Chunk) -> PreserveStatements:
         return PreserveStatements(
             table,
-            chunk.place.segment,
-            self.copies[_without_phase(chunk.place)],
+            chunk.key.segment,
+            self.copies[_without_phase(chunk.key)],
             dialect=self.dialect,  # type: ignore[arg-type]
             limits=self.limits,
             first_batch=chunk.first_batch,
         )
 
 
-def _without_phase(place: Place) -> SegmentTable:
+def _without_phase(place: ChunkKey) -> SegmentTable:
     return SegmentTable(place.segment, place.db, place.table)
 
 

@@ -23,7 +23,7 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.messages import MessageEncoder
 from binlake.feed.protocols import format_of
 from binlake.feed.roworder import sort_rows
-from binlake.feed.state import FeedState, reached_by_feed, read_state, require_in_lake
+from binlake.feed.state import FeedState, greatest_hi_of_feed, read_state, require_in_lake
 from binlake.feed.waiting import matches_section, waiting_windows
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
@@ -75,7 +75,7 @@ def next_windows(ctx: StageContext, feed: Feed, state: FeedState, bounds: Bounds
     A new feed begins with its start-ts, or with `bounds`. Landed windows are taken together as far as the driver
     encodes them itself. Raises LostRange where the lake does not go so far back.
     """
-    lo, hi = reached_by_feed(ctx.windows, "encode", feed.name, state), feed.last_ts(bounds.hi)
+    lo, hi = greatest_hi_of_feed(ctx.windows, "encode", feed.name, state), feed.last_ts(bounds.hi)
     if lo is None:
         lo = bounds.lo if feed.first_ts is None else feed.first_ts
         require_in_lake(ctx.windows, feed.name, lo)

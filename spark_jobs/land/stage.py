@@ -147,7 +147,7 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
 
 def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
     tso = cluster.pd.tso()
-    members = gather_members(cluster.registry.pumps(), ctx.members.known(), bounds.lo, cluster.probe)
+    members = gather_members(cluster.registry.pumps(), ctx.members.read_all(), bounds.lo, cluster.probe)
     plan = propose_window(lo=bounds.lo, tso=tso, members=members, stop_ts=bounds.hi)
     if plan.state != "ready" or plan.hi < bounds.hi:
         raise IncompleteWindow(

@@ -29,7 +29,7 @@ from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import WindowDdl, WindowSchemas
-from binlake.rules.windowrows import row_filter
+from binlake.rules.windowrows import make_row_filter
 from binlake.window.ddls import plan_locked_ddls, require_replacements_used, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
@@ -57,7 +57,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     if manifest is None:
         raise ImmutableWindow("the window has not landed", where={"window": bounds.window}, hint="run land first")
     with lake_lock(ctx.paths, BY_NAME["merge"].lock):
-        for earlier in ctx.windows.not_merged(bounds.lo):
+        for earlier in ctx.windows.list_unmerged(bounds.lo):
             _merge(ctx, earlier)
         return _merge(ctx, manifest)
 
@@ -190,7 +190,7 @@ def _write_mutations(
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
     added = tuple(extras_of_window(schemas, Naming(ctx.rules), locks, bounds.lo))
-    decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
+    decoder = Decoder(schemas, ctx.rules, make_row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _find_chunked(ctx, manifest))
     return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
 

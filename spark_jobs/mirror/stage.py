@@ -83,7 +83,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 def _windows(ctx: StageContext, hi: int) -> list[Bounds]:
     """What is left up to `hi`: first the window that an earlier run began, by its very bounds."""
-    reached, landed = ctx.windows.reached("mirror"), ctx.windows.landed_range()
+    reached, landed = ctx.windows.greatest_hi("mirror"), ctx.windows.landed_range()
     position = reached if reached is not None else landed[0] if landed else hi
     events = ctx.windows.events(stage="mirror", within=(position, position + 1))
     begun = [Bounds(position, e["hi"]) for e in events if e["state"] == "started" and e["lo"] == position][:1]

@@ -146,7 +146,7 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
 
 
 def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest | None) -> Plan:
-    known = LandedState(lo, ctx.members.known(), last)
+    known = LandedState(lo, ctx.members.read_all(), last)
     return plan_next_window(ctx.replication, known, cluster.pd, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
 
 

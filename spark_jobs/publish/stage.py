@@ -115,7 +115,7 @@ def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: S
         ready = ids.add_headers(messages, manifest.schemas)
         whole = following is None and ids.refused is None
         if ready.num_rows:
-            out.publish(ready, Position.behind(manifest.hi) if whole else last_position(ready))
+            out.publish(ready, Position.after_commit(manifest.hi) if whole else last_position(ready))
             sent.add(ready)
         if ids.refused is not None:
             raise _at(ids.refused, messages.slice(ready.num_rows, 1), paths)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 
 from binlake.errors import CheckpointConflict, DamagedManifest
-from binlake.window.derived import CompactManifest, read_own
+from binlake.window.derived import CompactManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
@@ -98,4 +98,4 @@ def _read(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest
     if not event["manifest"]:
         return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
     name, text = ctx.replication.name, event["manifest"]
-    return read_own(CompactManifest, text, name, bounds.lo, bounds.hi, hint=COMPACT_AGAIN)
+    return read_manifest_of(CompactManifest, text, name, bounds.lo, bounds.hi, hint=COMPACT_AGAIN)

@@ -18,10 +18,10 @@ from binlake.base.lakecolumns import Mutation
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net import columns
 from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, find_arrivals, key_steps, number_histories
-from binlake.changes.net.columns import NET, batch_of_table, net_of
-from binlake.changes.net.events import COLUMNS, SOURCE, cell_rows, events_of
-from binlake.changes.net.moves import MOVES, ORIGINS, find_moves, origins_of
-from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_of, runs_to_table
+from binlake.changes.net.columns import NET, batch_of_table, net_change_of_runs
+from binlake.changes.net.events import COLUMNS, SOURCE, cell_rows, read_key_events
+from binlake.changes.net.moves import MOVES, ORIGINS, find_moves, find_origins
+from binlake.changes.net.runs import FIELDS, reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.lake.mutations import read_touched_tables, touched_tables_in
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
@@ -112,7 +112,7 @@ class NetTask:
         for batch in batches:
             parts = [_RUNS.empty_table()]
             for found in cell_rows(batch, self.cells):
-                runs = runs_to_table(reduce_runs(runs_of(events_of(found), found if self.routed else None)))
+                runs = runs_to_table(reduce_runs(start_runs(read_key_events(found), found if self.routed else None)))
                 cell = pa.repeat(pa.scalar(numbers[found.cell], pa.int32()), runs.num_rows)
                 parts.append(pa.Table.from_arrays([cell, _share(runs, self.shares), *runs.columns], schema=_RUNS))
             yield batch_of_table(pa.concat_tables(parts))
@@ -120,7 +120,7 @@ class NetTask:
     def net(self, runs: pa.Table) -> pa.Table:
         """NET of all runs of a share of a cell's keys."""
         cell = self.cells[runs["cell"][0].as_py()]
-        return net_of(reduce_runs(runs_from_table(runs)), cell, strict=cell in self.strict)
+        return net_change_of_runs(reduce_runs(runs_from_table(runs)), cell, strict=cell in self.strict)
 
 
 def key_arrivals(rows: Rows, cells: Sequence[Cell], count: int) -> tuple[list[History], Iterator[pa.RecordBatch]]:
@@ -157,7 +157,7 @@ def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
     """
     own = tuple(cells)
     if isinstance(rows, pa.Table):
-        return origins_of(find_moves(batch_of_table(rows), own))
+        return find_origins(find_moves(batch_of_table(rows), own))
 
     def moved(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -165,7 +165,7 @@ def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
 
     found = _narrow(rows, routed=False).mapInArrow(moved, schema_text(MOVES))
     return found.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(
-        lambda part: origins_of(part), schema_text(ORIGINS)
+        lambda part: find_origins(part), schema_text(ORIGINS)
     )
 
 

@@ -18,7 +18,7 @@ from binlake.lake.shardlocks import target_tables_at
 from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, use_bytewise_collations
-from binlake.window.derived import Merged, MergeManifest, read_own
+from binlake.window.derived import Merged, MergeManifest, read_manifest_of
 from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
@@ -78,7 +78,9 @@ def _merged(ctx: StageContext, event: EventRow) -> Merged:
     if not event["manifest"]:
         return merged_of(event)
     name, lo, hi = ctx.replication.name, event["lo"], event["hi"]
-    return read_own(MergeManifest, event["manifest"], name, lo, hi, hint="run merge of that window again").merged
+    return read_manifest_of(
+        MergeManifest, event["manifest"], name, lo, hi, hint="run merge of that window again"
+    ).merged
 
 
 def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:

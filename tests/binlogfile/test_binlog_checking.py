@@ -43,7 +43,7 @@ def folder(at: Path, *, indexed: bool = True, since: int = 0) -> LocalStore:
 
 def problems(store: LocalStore) -> list[str]:
     report = verify_files(store)
-    assert report.is_whole == (not [*report.problems, *(one for file in report.files for one in file.problems)])
+    assert report.is_intact == (not [*report.problems, *(one for file in report.files for one in file.problems)])
     return [*report.problems, *(f"{NAMES.index(file.name)}: {one}" for file in report.files for one in file.problems)]
 
 
@@ -79,7 +79,7 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     """No checksum of a record tells that it stands elsewhere, nor would one of the file by the same polynomial."""
     store = folder(tmp_path)
     (tmp_path / NAMES[2]).write_bytes(content([30, 34, 32]))
-    assert problems(store) == ["2: its bytes are not those that the index has the checksum of"]
+    assert problems(store) == ["2: its bytes do not have the checksum of the index"]
     data = content([11, 9])
     file = IndexedFile(NAMES[1], 11, 11, len(data), 3, zlib.crc32(data))
     index = Index("demo.backup", 5, 40, (list_index(store).files[0], file))
@@ -101,7 +101,7 @@ def test_a_commit_may_stand_in_two_files(tmp_path: Path) -> None:
         files.append(IndexedFile(name, stamps[0], stamps[-1], len(data), len(stamps), zlib.crc32(data)))
     store.put(PATH, Index("demo.backup", 5, 40, tuple(files)).to_json())
     seen: list[int] = []
-    assert verify_files(store, lambda item: seen.append(item.commit_ts)).is_whole
+    assert verify_files(store, lambda item: seen.append(item.commit_ts)).is_intact
     assert seen == [10, 12, 12, 12, 12, 20]
 
 

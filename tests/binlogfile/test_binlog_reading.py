@@ -14,7 +14,7 @@ from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import DamagedFile, compress, pack_record
 from binlake.binlogfile.index import PATH, Index, IndexedFile
 from binlake.binlogfile.names import BinlogFile, file_name, parse_name
-from binlake.binlogfile.reading import Ddl, Transaction, read_items, value_of
+from binlake.binlogfile.reading import Ddl, Transaction, decode_datum, read_items
 from binlake.errors import Permanent
 from binlake.rows.codec import datum as d
 from binlake.rows.schema import mysqltypes as t
@@ -97,7 +97,7 @@ def test_rows_and_ddl_are_read(tmp_path: Path) -> None:
         ("shop", "item", "update"),
         ("shop", "item", "delete"),
     ]
-    shown = [[(c.name, c.tp, value_of(c.value), c.changed) for c in one.columns] for one in rows.events]
+    shown = [[(c.name, c.tp, decode_datum(c.value), c.changed) for c in one.columns] for one in rows.events]
     assert shown[0] == [("id", t.LONG, 1, None), ("v", t.VARCHAR, b"a", None)]
     assert shown[1] == [("id", t.LONG, 1, b"\x08\x04"), ("v", t.VARCHAR, None, b"\0")]
     assert shown[2] == [("id", t.LONG, 2, None)]
@@ -115,9 +115,9 @@ def test_rows_and_ddl_are_read(tmp_path: Path) -> None:
     ],
 )
 def test_datums_have_their_values(datum: str, value: object) -> None:
-    assert value_of(bytes.fromhex(datum)) == value
+    assert decode_datum(bytes.fromhex(datum)) == value
     with pytest.raises(ValueError, match="cannot be read"):
-        value_of(bytes.fromhex(datum)[: -1 if len(datum) > 2 else 0])
+        decode_datum(bytes.fromhex(datum)[: -1 if len(datum) > 2 else 0])
 
 
 def test_a_range_reads_the_files_that_it_needs(tmp_path: Path) -> None:

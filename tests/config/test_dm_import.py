@@ -336,7 +336,7 @@ def leaves(raw: Any, place: str = "") -> list[str]:
         ("source-id: s-02", "source-id: s-01", "two instances have the source-id"),
         ("id % 2 = 0", "id % 2 = (", "expression"),
         ("[drop database,", "[dorp database,", "did you mean `drop database`"),
-        ("name: Shards", "name: 9", "begins with no letter"),
+        ("name: Shards", "name: 9", "does not begin with a letter"),
         ("name: Shards", "name: Shards\nname: Twice", "the key `name` is given twice"),
         ("name: Shards", "", "`name` is missing"),
         ("routes:", "routes: [", "not valid YAML"),
@@ -411,7 +411,7 @@ def test_files_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     again = ["dm", "import", *write(tmp_path, TASK), "--out", str(tmp_path / "out")]
     assert run(again) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert run([*again, "--force"]) == 0
     assert check_replication(file).name == "shards"

@@ -121,7 +121,7 @@ def test_a_timestamp_is_shown_in_the_feeds_zone() -> None:
         (b'"I","t","d","a"x\r\n', "does not end where it should"),
         (b'"I","t"\r\n', "lacks its first values"),
         (b'"X","t","d",1\r\n', "not with I, U or D"),
-        (b'"I","t","d",1,2\r\n', "2 values, and the table 1 columns"),
+        (b'"I","t","d",1,2\r\n', "2 values, but the table has 1 columns"),
     ],
 )
 def test_what_is_no_line_is_refused(content: bytes, error: str) -> None:

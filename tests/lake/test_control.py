@@ -84,7 +84,7 @@ def test_the_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
     members = MemberTable(paths)
     members.remember([RememberedMember("p1", "u1", "online", 5, 4), RememberedMember("p2", "u2", "online", 5, 4)])
     members.remember([RememberedMember("p1", "u1", "paused", 9, 9)])
-    assert {key: value.state for key, value in members.known().items()} == {"p1": "paused", "p2": "online"}
+    assert {key: value.state for key, value in members.read_all().items()} == {"p1": "paused", "p2": "online"}
 
 
 def test_a_control_table_is_compacted_and_loses_nothing(tmp_path: Path) -> None:

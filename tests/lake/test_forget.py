@@ -33,7 +33,7 @@ def offline(max_commit_ts: int = 700) -> NodeStatus:
 
 def members(paths: LakePaths, *pumps: NodeStatus, probe: Probe = HEALTHY) -> dict[str, str]:
     """Node -> problem, for a window after 740."""
-    found = gather_members(pumps, MemberTable(paths).known(), 740, lambda _: probe)
+    found = gather_members(pumps, MemberTable(paths).read_all(), 740, lambda _: probe)
     return {member.node_id: member.problem for member in found}
 
 
@@ -51,13 +51,13 @@ def test_the_lost_range_is_named_before_and_recorded_after(paths: LakePaths) -> 
 def test_windows_go_on_without_it(paths: LakePaths) -> None:
     other = NodeStatus("p2", "h:2", "online", max_commit_ts=900)
     plan = propose_window(
-        lo=740, tso=10**6, members=gather_members([offline(), other], MemberTable(paths).known(), 740, healthy)
+        lo=740, tso=10**6, members=gather_members([offline(), other], MemberTable(paths).read_all(), 740, healthy)
     )
     assert plan.state == "blocked"
     forget(paths, "p1", offline(), accept_loss=True)
     for pumps in ([offline(), other], [other]):
         plan = propose_window(
-            lo=740, tso=10**6, members=gather_members(pumps, MemberTable(paths).known(), 740, healthy)
+            lo=740, tso=10**6, members=gather_members(pumps, MemberTable(paths).read_all(), 740, healthy)
         )
         assert (plan.state, plan.hi, [member.node_id for member in plan.members]) == ("ready", 900, ["p2"])
 

@@ -53,16 +53,16 @@ def test_reads_by_range_are_the_whole_read_cut(
     assert log.landed() == windows
     assert log.landed((lo, hi)) == [w for w in windows if w[0] < hi and w[1] > lo]
     assert log.landed_range() == (10, windows[-1][1])
-    assert [(m.lo, m.hi) for m in log.not_merged(hi)] == [w for w in windows[merged:] if w[1] <= hi]
+    assert [(m.lo, m.hi) for m in log.list_unmerged(hi)] == [w for w in windows[merged:] if w[1] <= hi]
     last = log.last_landed()
     assert last is not None
     assert (last.lo, last.hi) == windows[-1]
-    assert log.reached("merge") == (windows[: max(merged, 0)][-1][1] if merged else None)
+    assert log.greatest_hi("merge") == (windows[: max(merged, 0)][-1][1] if merged else None)
 
 
 def test_a_lake_that_was_never_landed_has_no_range(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
-    assert (log.landed_range(), log.landed_ts(), log.not_merged(9), log.events()) == (None, None, [], [])
+    assert (log.landed_range(), log.landed_ts(), log.list_unmerged(9), log.events()) == (None, None, [], [])
     log.record(WindowEvent("start", 5, 5, "done"))
     assert (log.landed_range(), log.landed_ts()) == (None, None)
 

@@ -315,7 +315,7 @@ class MergingConverter(Converter):
         return apply_holds(pa.concat_tables(parts), self.locks.holds, hi)
 
     def _targets(self, ts: int) -> TargetTables:
-        return TargetTables(self._schema(ts), Naming(self.rules), self.locks.shown(ts))
+        return TargetTables(self._schema(ts), Naming(self.rules), self.locks.definitions_at(ts))
 
 
 def converter_of(shards: MergedShards, random: Random, mode: str) -> MergingConverter:

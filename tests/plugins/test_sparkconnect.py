@@ -2,7 +2,7 @@
 
 import uuid
 
-from binlake_airflow.operators.sparkconnect import SPAN_S, session_id, sessions_between, with_session
+from binlake_airflow.operators.sparkconnect import SPAN_S, add_session, session_id, sessions_between
 
 
 def test_a_session_belongs_to_one_stage_and_one_span_of_time() -> None:
@@ -24,7 +24,7 @@ def test_a_retry_finds_every_session_since_its_run_began() -> None:
 
 
 def test_the_url_keeps_its_parameters_and_gets_one_session() -> None:
-    assert with_session("sc://h:1", "S") == "sc://h:1/;session_id=S"
-    assert with_session("sc://h:1/", "S") == "sc://h:1/;session_id=S"
-    assert with_session("sc://h:1/;token=t;use_ssl=true", "S") == "sc://h:1/;token=t;use_ssl=true;session_id=S"
-    assert with_session("sc://h:1/;session_id=OLD", "S") == "sc://h:1/;session_id=S"
+    assert add_session("sc://h:1", "S") == "sc://h:1/;session_id=S"
+    assert add_session("sc://h:1/", "S") == "sc://h:1/;session_id=S"
+    assert add_session("sc://h:1/;token=t;use_ssl=true", "S") == "sc://h:1/;token=t;use_ssl=true;session_id=S"
+    assert add_session("sc://h:1/;session_id=OLD", "S") == "sc://h:1/;session_id=S"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from binlake_airflow.operators.sparkconnect import interrupt, session_id, with_session
+from binlake_airflow.operators.sparkconnect import add_session, interrupt, session_id
 from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark
@@ -112,7 +112,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
     from pyspark.sql import SparkSession
 
-    url = with_session(server, session_id("orders", "land", 0))
+    url = add_session(server, session_id("orders", "land", 0))
     spark = SparkSession.builder.remote(server).create()
     # The first query of all takes seconds to compile: one that is slow for that reason is not one that waits.
     spark.range(10).selectExpr("sum(id)").collect()
@@ -131,7 +131,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
 
 def test_a_session_that_is_gone_or_never_was_is_no_error(server: str) -> None:
     said: list[str] = []
-    url = with_session(server, session_id("orders", "merge", 0))
+    url = add_session(server, session_id("orders", "merge", 0))
     interrupt(url, said.append)
     interrupt(url, said.append)
     assert said == []
@@ -140,7 +140,7 @@ def test_a_session_that_is_gone_or_never_was_is_no_error(server: str) -> None:
 def test_a_server_that_is_gone_is_said_not_raised() -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="RETRIES_EXCEEDED"):
-        interrupt(with_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
+        interrupt(add_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
     assert len(said) == 1
     assert "not interrupted" in said[0]
 

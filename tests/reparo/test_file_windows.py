@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from binlake.binlogfile.reading import Ddl, Item, Place, Transaction
+from binlake.binlogfile.reading import Ddl, FilePosition, Item, Transaction
 from binlake.errors import CheckpointConflict, Permanent
 from binlake.reparo.windows import FileWindow, cut_windows
 from binlake.wire import pb_binlog_pb2 as pb
@@ -17,11 +17,11 @@ def rows(ts: int, count: int = 1) -> Transaction:
     message = pb.Binlog(tp=pb.DML, commit_ts=ts)
     for _ in range(count):
         message.dml_data.events.add(schema_name="d", table_name="t", tp=pb.Insert)
-    return Transaction(ts, Place("binlog-1", ts), message)
+    return Transaction(ts, FilePosition("binlog-1", ts), message)
 
 
 def ddl(ts: int, db: str = "d") -> Ddl:
-    return Ddl(ts, Place("binlog-1", ts), db, "TRUNCATE TABLE `t`")
+    return Ddl(ts, FilePosition("binlog-1", ts), db, "TRUNCATE TABLE `t`")
 
 
 def cut(

@@ -11,7 +11,7 @@ from support.drainerfiles import Story, write_files
 from binlake import cli, tso
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.index import Index
-from binlake.binlogfile.reading import Ddl, Place, read_items
+from binlake.binlogfile.reading import Ddl, FilePosition, read_items
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.reparo.ddl import FileDdl
 from binlake.reparo.settings import ReparoSettings, read_settings
@@ -137,7 +137,7 @@ def test_an_open_window_ends_where_it_was_opened_to_end(folder: Path) -> None:
     ],
 )
 def test_ddl_with_times_of_the_sources_session_is_known(sql: str, depends: bool) -> None:
-    assert FileDdl.of(Ddl(1, Place("f", 0), "app", sql)).depends_on_zone == depends
+    assert FileDdl.of(Ddl(1, FilePosition("f", 0), "app", sql)).depends_on_zone == depends
 
 
 def test_rows_are_shown_with_types_and_both_values(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

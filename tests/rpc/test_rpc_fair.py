@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from binlake.rpc.fair import FairQueue, place_to_free
+from binlake.rpc.fair import FairQueue, slot_to_free
 
 
 def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
     places = {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
-    assert place_to_free(places, "c") == 4
-    assert place_to_free(places, "b") == 4
-    assert place_to_free(places, "a") is None
+    assert slot_to_free(places, "c") == 4
+    assert slot_to_free(places, "b") == 4
+    assert slot_to_free(places, "a") is None
 
 
 def test_an_address_with_as_many_as_the_greatest_displaces_no_other() -> None:
-    assert place_to_free({1: "a", 2: "b"}, "b") is None
+    assert slot_to_free({1: "a", 2: "b"}, "b") is None
 
 
 def test_lines_are_served_in_turn() -> None:

@@ -217,7 +217,7 @@ def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() 
         ("j->'$.a' > 1", "cannot be ordered"),
         ("j->'$.a' = TRUE", "constant number or text"),
         ("j->'$.a' IN (1)", "IN does not take a JSON"),
-        ("j->'$**.a' = 1", "names and places only"),
+        ("j->'$**.a' = 1", "names and indexes only"),
         ("j = 'x'", "cannot be compared"),
         ("y = 99", "four digits"),
         ("y = a", "four digits"),

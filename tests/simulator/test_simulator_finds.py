@@ -47,7 +47,7 @@ def future_admitted(patch: pytest.MonkeyPatch) -> None:
 
 def old_framing(patch: pytest.MonkeyPatch) -> None:
     """Files are written and read as the original does: what looks like a record or a footer is one."""
-    load, pass_over = vlog.ValueLog._load_max_ts, Walk._pass_over
+    load, pass_over = vlog.ValueLog._load_max_ts, Walk._skip_damage
 
     def footer_of(self: vlog.ValueLog, fid: int) -> int | None:
         data = self._files.read(self._handle(fid), 0, self._files.size(self._handle(fid)))
@@ -72,7 +72,7 @@ def old_framing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groupcommit, "RECORD", OLD_RECORD)
     patch.setattr(vlog.ValueLog, "_load_max_ts", load_by_footer)
     patch.setattr(vlog.ValueLog, "_walk_file", walk_to_footer)
-    patch.setattr(Walk, "_pass_over", go_on_at_next_magic)
+    patch.setattr(Walk, "_skip_damage", go_on_at_next_magic)
     patch.setattr(fileend, "_check_complete", lambda *_: None)
 
 

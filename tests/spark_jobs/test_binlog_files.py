@@ -14,7 +14,7 @@ from lakehouse import Lakehouse, Source
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import pack_record
 from binlake.binlogfile.index import PATH, read_index
-from binlake.binlogfile.reading import DELETE, UPDATE, Ddl, Item, read_items, readable
+from binlake.binlogfile.reading import DELETE, UPDATE, Ddl, Item, decode_value, read_items
 from binlake.cli import run
 from spark_jobs.encode import stage as encode
 from spark_jobs.job.context import Bounds
@@ -57,8 +57,8 @@ def replayed(items: list[Item], table: str) -> dict[object, Row]:
         for event in [] if isinstance(item, Ddl) else item.events:
             if event.table != table:
                 continue
-            old = {column.name: readable(column, column.value) for column in event.columns}
-            new = {c.name: readable(c, c.changed) for c in event.columns if c.changed is not None}
+            old = {column.name: decode_value(column, column.value) for column in event.columns}
+            new = {c.name: decode_value(c, c.changed) for c in event.columns if c.changed is not None}
             if event.kind in (UPDATE, DELETE):
                 before = rows.pop(old["id"])
                 assert {name: old[name] for name in before} == before

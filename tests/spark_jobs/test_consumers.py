@@ -142,8 +142,8 @@ def test_feed_read_says_what_is_missing(world: World, capsys: pytest.CaptureFixt
         ([f"kafka://{address}/nowhere?protocol=avro", *registry], "the topic does not exist"),
         ([f"kafka://{address}/nowhere?protocol=avro"], "need their schema registry"),
         ([f"kafka://{address}?protocol=avro", *registry], "the URI names no topic"),
-        ([f"file://{world.files}/shop?protocol=avro"], "no window of a feed is whole in it"),
-        ([], "what is to be read?"),
+        ([f"file://{world.files}/shop?protocol=avro"], "no window of a feed is complete in it"),
+        ([], "there is nothing to read"),
     ):
         assert run(["feed", "read", *words]) == 1
         assert error in capsys.readouterr().err

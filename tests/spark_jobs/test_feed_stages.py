@@ -34,7 +34,7 @@ def test_the_compacted_topics_are_the_tables_at_the_feeds_position(make: Make) -
     moved = [fed.decode(read.value) for read in fed.read("item") if fed.decode(read.key)["id"] in (4, 4000)]
     assert [value and value["_tidb_op"] for value in moved].count(None) == 1
     assert not read_topic(fed.kafka.address, f"{fed.prefix}.shop.log")
-    assert fed.ctx.windows.reached("publish", feed_sink(FEED)) == history.cuts[-1]
+    assert fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) == history.cuts[-1]
 
 
 #
@@ -72,7 +72,7 @@ def test_a_refused_schema_stops_the_feed_behind_the_last_good_message(make: Make
     with pytest.raises(SchemaRefused, match="item-value"):
         publish.run(fed.ctx, bounds, FEED)
     assert [fed.decode(read.value)["id"] for read in fed.read("item")] == [1]
-    assert fed.ctx.windows.reached("publish", feed_sink(FEED)) is None
+    assert fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) is None
     fed.registry.set_compatibility("NONE")
     assert publish.run(fed.ctx, bounds, FEED).rows == 1
     assert sorted(fed.decode(read.value)["id"] for read in fed.read("item")) == [1, 2]

@@ -27,7 +27,7 @@ LIMITS = BatchLimits(rows=7)
 
 def statements(changed: Rows) -> pa.Table:
     """The rows of `statement`, in order."""
-    rows = map_rows(changed, chunks.add_places, PLACED)
+    rows = map_rows(changed, chunks.add_chunk_keys, PLACED)
     counted = chunks.sum_sizes(collect_rows(map_rows(rows, chunks.measure_sizes, SIZES)))
     renderer = Renderer(WINDOW, definitions(), chunks.cut_chunks(counted, LIMITS), "mariadb", LIMITS, plain=False)
     return collect_rows(netstatements.render_rows(rows, renderer)).sort_by(
@@ -52,7 +52,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
 
 def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSession) -> None:  # R-12
     draw = Random(3)
-    rows = chunks.add_places(changes(draw, 120))
+    rows = chunks.add_chunk_keys(changes(draw, 120))
     places = list(zip(*(rows[name].to_pylist() for name in (*keeping.PLACE_OF_KEY, "key")), strict=True))
     moved = draw.sample(places, 40)
     traced = pa.table(
@@ -82,7 +82,7 @@ def test_keys_of_a_table_that_may_be_of_another_type_are_listed() -> None:  # R-
     # Between two whole numbers a DECIMAL has more values than their distance.
     rows = [row for row in changes(Random(5), 900, 1).to_pylist() if row["table"] == "a" and row["op"] != "delete"]
     named = [{**row, "key": f'["{n}"]', "after": [("id", str(n)), ("text", "")]} for n, row in enumerate(rows, 1000)]
-    placed = chunks.add_places(pa.Table.from_pylist(named, schema=changes(Random(5), 1).schema))
+    placed = chunks.add_chunk_keys(pa.Table.from_pylist(named, schema=changes(Random(5), 1).schema))
     cut = chunks.cut_chunks(chunks.sum_sizes(chunks.measure_sizes(placed)), BatchLimits())
     tables = [{"db-name": "d", "tbl-name": "a", "accept": ["column id is decimal(9,1), not bigint"]}]
     found = {}

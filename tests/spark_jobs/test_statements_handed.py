@@ -36,7 +36,7 @@ LIMITS = BatchLimits(rows=5)
 
 
 def statement_rows() -> pa.Table:
-    rows = chunks.add_places(changes(Random(5), 200))
+    rows = chunks.add_chunk_keys(changes(Random(5), 200))
     cut = chunks.cut_chunks(chunks.sum_sizes(chunks.measure_sizes(rows)), LIMITS)
     return render_rows(rows, Renderer(WINDOW, definitions(), cut, "mariadb", LIMITS, plain=False))
 

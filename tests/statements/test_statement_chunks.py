@@ -17,7 +17,7 @@ from binlake.statements.chunks import (
     BUCKETS,
     ENTRY_BYTES,
     TEXT_FACTOR,
-    add_places,
+    add_chunk_keys,
     cut_chunks,
     measure_sizes,
     number_chunks,
@@ -37,7 +37,7 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
         image = row["before"] if row["after"] is None else row["after"]
         text = sum(len((value or "").encode()) for _, value in image) * TEXT_FACTOR + ENTRY_BYTES * len(image)
         own.update(rows=row["copies"], bytes=text * row["copies"])
-    names = (*chunks.PLACE, "bucket")
+    names = (*chunks.CHUNK_KEY, "bucket")
     return [dict(zip(names, place, strict=True)) | found[place] for place in sorted(found)]
 
 
@@ -45,7 +45,7 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
 def test_sizes_are_those_of_counting_row_by_row(seed: int) -> None:
     draw = Random(seed)
     rows = changes(draw, draw.choice([1, 2, 300]))
-    assert chunks.sum_sizes(measure_sizes(add_places(rows))) == counted_by_row(rows)
+    assert chunks.sum_sizes(measure_sizes(add_chunk_keys(rows))) == counted_by_row(rows)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -55,33 +55,35 @@ def test_chunks_are_the_same_however_the_rows_are_shared(
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
     draw = Random(seed)
     rows = changes(draw, 400)
-    whole = cut_chunks(chunks.sum_sizes(measure_sizes(add_places(rows))), LIMITS)
+    whole = cut_chunks(chunks.sum_sizes(measure_sizes(add_chunk_keys(rows))), LIMITS)
     cuts = sorted(draw.sample(range(1, 400), 5))
     shares = [rows.slice(start, stop - start) for start, stop in zip([0, *cuts], [*cuts, 400], strict=True)]
     draw.shuffle(shares)
-    parts = pa.concat_tables([measure_sizes(add_places(share)) for share in shares])
+    parts = pa.concat_tables([measure_sizes(add_chunk_keys(share)) for share in shares])
     assert cut_chunks(chunks.sum_sizes(parts), LIMITS) == whole
-    assert len({chunk.place for chunk in whole}) < len(whole)
+    assert len({chunk.key for chunk in whole}) < len(whole)
     numbers = {key: number for share in shares for key, number in _numbers_by_row(share, whole)}
     assert numbers == dict(_numbers_by_row(rows, whole))
-    for number, part in enumerate(split_by_chunk(add_places(rows), number_chunks(add_places(rows), whole), len(whole))):
-        assert [_place(row) for row in part.to_pylist()] == [whole[number].place] * part.num_rows
+    for number, part in enumerate(
+        split_by_chunk(add_chunk_keys(rows), number_chunks(add_chunk_keys(rows), whole), len(whole))
+    ):
+        assert [_chunk_key(row) for row in part.to_pylist()] == [whole[number].key] * part.num_rows
         assert set(part["bucket"].to_pylist()) == set(whole[number].buckets)
 
 
 def _numbers_by_row(rows: pa.Table, cut: list[chunks.Chunk]) -> list[tuple[int, int]]:
-    return list(zip(rows["last_commit_ts"].to_pylist(), number_chunks(add_places(rows), cut).tolist(), strict=True))
+    return list(zip(rows["last_commit_ts"].to_pylist(), number_chunks(add_chunk_keys(rows), cut).tolist(), strict=True))
 
 
-def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in chunks.PLACE)
+def _chunk_key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in chunks.CHUNK_KEY)
 
 
 def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
-    found = cut_chunks(chunks.sum_sizes(measure_sizes(add_places(changes(Random(1), 400)))), LIMITS)
+    found = cut_chunks(chunks.sum_sizes(measure_sizes(add_chunk_keys(changes(Random(1), 400)))), LIMITS)
     for before, chunk in itertools.pairwise(found):
-        follows = before.place[:2] == chunk.place[:2]
+        follows = before.key[:2] == chunk.key[:2]
         assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
 
 
@@ -89,7 +91,7 @@ def test_neighbours_are_in_one_bucket_and_all_are_spread() -> None:
     # A bucket is the least that one call holds: a hundred rows of one beginning, however large they are.
     numbers = [f'["{number}"]' for number in range(100_000, 164_000)]
     rows = changes(Random(1), 1).take(pa.array([0] * len(numbers)))
-    buckets = add_places(rows.set_column(rows.column_names.index("key"), "key", pa.array(numbers)))[
+    buckets = add_chunk_keys(rows.set_column(rows.column_names.index("key"), "key", pa.array(numbers)))[
         "bucket"
     ].to_pylist()
     assert {len(set(buckets[start : start + 100])) for start in range(0, len(buckets), 100)} == {1}
@@ -99,6 +101,6 @@ def test_neighbours_are_in_one_bucket_and_all_are_spread() -> None:
 
 
 def test_no_rows_have_no_chunks() -> None:
-    rows = add_places(changes(Random(1), 0))
+    rows = add_chunk_keys(changes(Random(1), 0))
     assert cut_chunks(chunks.sum_sizes(measure_sizes(rows)), LIMITS) == []
     assert split_by_chunk(rows, number_chunks(rows, []), 0) == []

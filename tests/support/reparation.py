@@ -12,7 +12,7 @@ from support.mariadb import MariaDb
 from binlake.base.filestore import LocalStore
 from binlake.binlogfile.framing import read_records
 from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
-from binlake.binlogfile.names import files_among
+from binlake.binlogfile.names import select_binlog_files
 from binlake.binlogfile.reading import parse_item
 from binlake.compare import compare_state, connect
 from binlake.compare.capture import Capture, StateAt
@@ -42,7 +42,7 @@ def run(server: MariaDb, folder: Path, hook: Hook | None = None, **values: objec
 def write_index(folder: Path, lo: int) -> None:
     """The index of all files that are there, as a feed has it: they hold everything behind `lo`."""
     store, found = LocalStore(folder), []
-    for file in files_among(store.list("")):
+    for file in select_binlog_files(store.list("")):
         content = store.get(file.name) or b""
         stamps = [parse_item(one, file.name).commit_ts for one in read_records(io.BytesIO(content), file.name)]
         found.append(IndexedFile(file.name, stamps[0], stamps[-1], len(content), len(stamps), checksum(content)))

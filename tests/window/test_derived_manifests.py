@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlake.errors import DamagedManifest
-from binlake.window.derived import CompactManifest, Merged, MergeManifest, require_own
+from binlake.window.derived import CompactManifest, Merged, MergeManifest, require_manifest_of
 from binlake.window.manifest import ApplyManifest
 from binlake.window.sealing import seal
 from binlake.window.shapes import Shapes, TableShape
@@ -93,10 +93,10 @@ def test_another_version_and_values_that_are_missing_are_named() -> None:
 
 def test_a_manifest_is_taken_for_its_own_window_alone() -> None:
     manifest = MergeManifest("r", 1, 2, Merged(1, 0, True, ("1-2",)))
-    assert require_own(manifest, "r", 1, 2) is manifest
+    assert require_manifest_of(manifest, "r", 1, 2) is manifest
     for name, lo, hi in (("s", 1, 2), ("r", 0, 2), ("r", 1, 3)):
         with pytest.raises(DamagedManifest, match=r"to another window.*sealed_for=r 1-2"):
-            require_own(manifest, name, lo, hi)
+            require_manifest_of(manifest, name, lo, hi)
 
 
 def test_an_apply_manifest_from_before_keeps_its_digest() -> None:  # targets hold windows open by it

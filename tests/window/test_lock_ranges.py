@@ -49,7 +49,7 @@ def test_all_of_it_comes_back_from_text() -> None:
 
 def names_shown(locks: Locks, ts: int) -> dict[str, int]:
     """How many columns the target has of each table."""
-    return {source: len(definition.columns) for (_, source), definition in locks.shown(ts).items()}
+    return {source: len(definition.columns) for (_, source), definition in locks.definitions_at(ts).items()}
 
 
 def test_the_target_has_what_was_there_before_the_first_step_that_waits() -> None:
@@ -65,7 +65,12 @@ def test_a_table_that_is_renamed_is_shown_under_the_name_of_its_place() -> None:
 
 
 def test_rows_are_held_from_the_start_of_a_hold_up_to_its_end() -> None:
-    assert [Locks((FIRST,)).held(ts) for ts in (19, 20, 29, 30)] == [set(), {FIRST.source}, {FIRST.source}, set()]
+    assert [Locks((FIRST,)).held_tables(ts) for ts in (19, 20, 29, 30)] == [
+        set(),
+        {FIRST.source},
+        {FIRST.source},
+        set(),
+    ]
 
 
 def test_a_table_that_is_passed_over_is_shown_until_it_follows() -> None:
@@ -77,7 +82,7 @@ def test_a_table_that_is_passed_over_is_shown_until_it_follows() -> None:
 def test_of_a_hold_in_several_windows_the_last_word_counts() -> None:
     former = Locks((FIRST, SECOND), (PASSED,))
     later = Locks((replace(FIRST, released=40),), (replace(PASSED, until=60),))
-    joined = Locks.joined([former, later])
+    joined = Locks.join([former, later])
     assert joined == Locks((*later.holds, SECOND), later.passed)
     assert joined.still_open == Locks((SECOND,), ())
     assert former.still_open == former

@@ -130,7 +130,7 @@ CONFLICTS = [
     (text("n"), integer("n"), r"varchar\(64\) utf8mb4_bin, s2.t_2 has int"),
     (Col("n", t.NEWDECIMAL, 10, 2), Col("n", t.NEWDECIMAL, 12, 4), r"decimal\(10,2\).*decimal\(12,4\)"),
     (Col("n", t.ENUM, -1, -1, elems=("a", "b")), Col("n", t.ENUM, -1, -1, elems=("b", "a")), r"enum\('a','b'\)"),
-    (integer("n", default="1"), integer("n", default="2"), "have '1' at the target, and the DDL gives them '2'"),
+    (integer("n", default="1"), integer("n", default="2"), "have '1' at the target, but the DDL gives them '2'"),
 ]
 
 
@@ -225,7 +225,7 @@ def test_a_column_that_others_filled_otherwise_is_not_the_same(mode: str) -> Non
     w = two_shards()
     w.add_column("s1", "t_1", integer("n", default="5"))
     w.add_column("s2", "t_2", integer("n", default="9"))
-    with pytest.raises(SchemaError, match="have '5' at the target, and the DDL gives them '9'"):
+    with pytest.raises(SchemaError, match="have '5' at the target, but the DDL gives them '9'"):
         plan(w, routes=[SHARDS], shard_mode=mode)
 
 

@@ -33,7 +33,7 @@ def said(w: Workload) -> list[str]:
 
 def at_target(w: Workload, locks: Locks, ts: int) -> list[str]:
     """The columns of the target at `ts`, where `locks` hold."""
-    tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.shown(ts))
+    tables = TargetTables(SchemaState().fold(logged(w)[1]), Naming(rules(**PESSIMISTIC)), locks.definitions_at(ts))
     found = tables.find("all", "t")
     return [column.name for column in found.columns] if found else []
 
@@ -171,8 +171,8 @@ def test_what_is_held_goes_from_window_to_window_as_text() -> None:
     binlogs, jobs = logged(w)
     found, locks = plan_locked_ddls(base, binlogs[before:], jobs[before:], rules(**PESSIMISTIC), lo=lo, before=again)
     assert [ddl.sql for ddl in found] == ["ALTER TABLE `all`.`t` ADD COLUMN `n` INT(11) DEFAULT '5'"]
-    assert len(Locks.joined([whole, locks]).holds) == 2
-    assert not Locks.joined([whole, locks]).still_open
+    assert len(Locks.join([whole, locks]).holds) == 2
+    assert not Locks.join([whole, locks]).still_open
 
 
 def resolved(w: Workload, held: Locks, *names: tuple[str, str], sql: str = "") -> tuple[list[LandedDdl], Locks]:

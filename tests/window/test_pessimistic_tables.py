@@ -91,14 +91,14 @@ def test_rows_of_a_target_whose_tables_are_all_gone_never_come() -> None:
     w.drop_table("s2", "t_2")
     drop_database(w, "s1")
     found, locks = planned(w)
-    assert found[-1].alert == "rows of s1.t_1 that waited never come to all.t: none of its tables exist any more"
+    assert found[-1].alert == "waiting rows of s1.t_1 never come to all.t: its tables are all gone"
     (hold,) = locks.holds
     assert (hold.released, hold.waits, bool(locks.still_open)) == (NEVER, False, False)
     assert Locks.from_dict(locks.to_dict()).to_dict() == locks.to_dict()
     # A table of that name begins anew.
     w.create_database("s1")
     w.create_table("s1", "t_1", PLAIN, ["id"])
-    assert (run(w)[-1].split(" (")[0], planned(w)[1].shown(w.clock())) == ("CREATE TABLE `all`.`t`", {})
+    assert (run(w)[-1].split(" (")[0], planned(w)[1].definitions_at(w.clock())) == ("CREATE TABLE `all`.`t`", {})
 
 
 def test_a_table_that_comes_under_the_name_of_one_that_waits_has_not_its_steps() -> None:
@@ -109,8 +109,8 @@ def test_a_table_that_comes_under_the_name_of_one_that_waits_has_not_its_steps()
     found, locks = planned(w)
     assert found[-1].reason == "shard lock: waits for s1.t_1"
     # The new table's rows do not wait, and it has its own definition.
-    assert locks.held(w.clock()) == {("s2", "t_2")}
-    assert set(locks.shown(w.clock())) == {("s2", "t_2")}
+    assert locks.held_tables(w.clock()) == {("s2", "t_2")}
+    assert set(locks.definitions_at(w.clock())) == {("s2", "t_2")}
     w.add_column("s1", "t_1", integer("n", default="5"))
     assert run(w) == [ADD_N]
     assert not planned(w)[1].still_open
@@ -136,8 +136,8 @@ def test_a_table_is_renamed_while_its_rows_wait(name: str) -> None:
     w._tables["s1", name] = w._tables.pop(("s1", name))
     w.rows["s1", name] = []
     _, locks = planned(w)
-    assert locks.held(w.clock()) == {("s1", name)}
-    columns = [column.name for column in locks.shown(w.clock())["s1", name.lower()].columns]
+    assert locks.held_tables(w.clock()) == {("s1", name)}
+    columns = [column.name for column in locks.definitions_at(w.clock())["s1", name.lower()].columns]
     assert columns == ["id", "name"]
     w.add_column("s2", "t_2", integer("n", default="5"))
     w.add_column("s1", name, integer("k"))
@@ -193,7 +193,9 @@ def test_rows_of_a_table_passed_over_lack_the_new_column_before_the_target_has_i
     found, locks = follow(w, before, lo, held, Resolution(("all", "t"), (("s2", "t_2"),)))
     assert [ddl.decision for ddl in found] == ["apply", "apply"]
     since = found[1].since
-    shown = [[column.name for column in locks.shown(ts)["s2", "t_2"].columns] for ts in (lo + 1, since - 1, since)]
+    shown = [
+        [column.name for column in locks.definitions_at(ts)["s2", "t_2"].columns] for ts in (lo + 1, since - 1, since)
+    ]
     assert shown == [["id", "name", "a"], ["id", "name", "a"], ["id", "name", "a", "m"]]
 
 
@@ -358,6 +360,10 @@ def test_a_table_that_is_emptied_while_its_rows_wait_keeps_its_steps() -> None:
     w.truncate("s1", "t_1")
     w.add_column("s2", "t_2", integer("n", default="5"))
     assert run(w) == [ADD_N]
-    assert [column.name for column in planned(w)[1].shown(w.clock())["s1", "t_1"].columns] == ["id", "name", "n"]
+    assert [column.name for column in planned(w)[1].definitions_at(w.clock())["s1", "t_1"].columns] == [
+        "id",
+        "name",
+        "n",
+    ]
     w.add_column("s2", "t_2", integer("m"))
     assert not planned(w)[1].still_open

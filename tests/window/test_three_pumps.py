@@ -156,7 +156,7 @@ def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) 
     )
     stops = () if stop is None else (stop,)
     ctx = SimpleNamespace(
-        members=SimpleNamespace(known=dict),
+        members=SimpleNamespace(read_all=dict),
         replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), stop_points=lambda: stops),
         stop_ts=None,
     )

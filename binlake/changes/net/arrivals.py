@@ -1,6 +1,6 @@
-"""Keys of a shared target inside a window: whose they were before each change, and which come new to it (S4-03).
+"""Keys of a shared target inside a window: which source table had them before each change, and which are new (S4-03).
 
-Of each key the changes are looked at in their order, over all segments in which the table has the same identity.
+The changes of each key are examined in order, over all segments in which the table has the same identity.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.events import cell_rows, read_key_events
 from binlake.changes.net.images import Ints
-from binlake.changes.net.runs import runs_of
+from binlake.changes.net.runs import start_runs
 from binlake.window.definitions import Cell
 
 History = tuple[str, str, tuple[str, ...]]
@@ -31,7 +31,7 @@ STEPS = pa.schema(
         ("table_id", pa.int64()),
     ]
 )
-"""One change of a key: whether it leaves a row there, whether this row comes new, and by which table of the source."""
+"""One change of a key: whether it leaves a row, whether that row is new, and which table of the source made it."""
 ARRIVALS = pa.schema(
     [
         ("history", pa.int32()),
@@ -43,7 +43,7 @@ ARRIVALS = pa.schema(
         ("other_commit_ts", pa.int64()),
     ]
 )
-"""A key whose first change adds its row; with `other_source`: one that this table writes while that one has it."""
+"""A key whose first change adds its row; with `other_source`: a key that this table writes while that one has it."""
 
 
 def number_histories(cells: Sequence[Cell]) -> dict[History, int]:
@@ -56,7 +56,7 @@ def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[His
     """STEPS of the rows of `batch` (of `mutation`, with SOURCE) in keyed `cells`. Raises SchemaError."""
     parts = []
     for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
-        runs = runs_of(events := events_of(rows_of_cell), rows_of_cell)
+        runs = start_runs(events := read_key_events(rows_of_cell), rows_of_cell)
         if runs.writers is None:
             continue
         history = pa.repeat(
@@ -64,8 +64,8 @@ def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[His
             len(runs),
         )
         places = [pa.array(column, pa.int64()) for column in runs.first.columns]
-        own = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]
-        columns = [history, runs.keys, *places, *own, pa.array(runs.writers.least_id)]
+        flags = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]
+        columns = [history, runs.keys, *places, *flags, pa.array(runs.writers.least_id)]
         parts.append(pa.Table.from_arrays(columns, schema=STEPS))
     return pa.concat_tables([STEPS.empty_table(), *parts])
 
@@ -74,25 +74,25 @@ def find_arrivals(steps: pa.Table) -> pa.Table:
     """ARRIVALS among all STEPS of some keys, by history and key."""
     steps = steps.combine_chunks()
     sources = steps["source"].combine_chunks().dictionary_encode()
-    keys, source = _codes(steps["key"]), np.asarray(sources.indices)
+    keys, source = _key_codes(steps["key"]), np.asarray(sources.indices)
     columns = [np.asarray(steps[name]) for name in ("seq", "start_ts", "commit_ts")]
     history, table_id = np.asarray(steps["history"]), np.asarray(steps["table_id"])
     order = np.lexsort((*columns, keys, history))
     here, before = order[1:], order[:-1]
     same = (history[here] == history[before]) & (keys[here] == keys[before])
-    held = same & np.asarray(steps["is_there"])[before]
-    clash = held & (source[here] != source[before]) & (table_id[here] != table_id[before])
+    occupied = same & np.asarray(steps["is_there"])[before]
+    clash = occupied & (source[here] != source[before]) & (table_id[here] != table_id[before])
     first = np.append(True, ~same)[: len(order)] & np.asarray(steps["comes"])[order]
-    other = np.append(-1, np.where(clash, before, -1))[: len(order)]
-    at = np.flatnonzero(first | (other >= 0))
-    return _arrivals_at(steps, order[at], other[at])
+    clashing = np.append(-1, np.where(clash, before, -1))[: len(order)]
+    at = np.flatnonzero(first | (clashing >= 0))
+    return _arrivals_at(steps, order[at], clashing[at])
 
 
-def _codes(keys: pa.ChunkedArray) -> Ints:
+def _key_codes(keys: pa.ChunkedArray) -> Ints:
     return np.asarray(keys.combine_chunks().dictionary_encode().indices)
 
 
-def _arrivals_at(steps: pa.Table, rows: Ints, other: Ints) -> pa.Table:
-    own = steps.select(["history", "key", "source", "table_id", "commit_ts"]).take(pa.array(rows))
-    others = steps.select(["source", "commit_ts"]).take(pa.array(other, mask=other < 0))
-    return pa.Table.from_arrays([*own.columns, *others.columns], schema=ARRIVALS)
+def _arrivals_at(steps: pa.Table, rows: Ints, clashing: Ints) -> pa.Table:
+    columns = steps.select(["history", "key", "source", "table_id", "commit_ts"]).take(pa.array(rows))
+    others = steps.select(["source", "commit_ts"]).take(pa.array(clashing, mask=clashing < 0))
+    return pa.Table.from_arrays([*columns.columns, *others.columns], schema=ARRIVALS)

@@ -1,8 +1,8 @@
 """The net change of many rows as operations on Arrow columns: the rules and the proof are those of `changes.net.net`.
 
-One function for all sizes: the driver calls it for a small window; Spark's tasks reduce what each of them has to a run
-a key, and reduce the runs of a share of the keys again (`spark_jobs.tables.netchange`). Which way was used does not
-show in the result, but for the order of its rows.
+One function for all sizes: the driver calls it for a small window; each of Spark's tasks reduces its rows to one run
+per key, and the runs of a share of the keys are reduced again (`spark_jobs.tables.netchange`). Both ways give the same
+result, except for the order of its rows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from binlake.base.lakecolumns import Change
 from binlake.base.redaction import key_in_log
-from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.events import cell_rows, read_key_events
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, complete_images, restrict_images
 from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
-from binlake.changes.net.runs import Runs, Shown, reduce_runs, runs_of
+from binlake.changes.net.runs import Runs, Shown, reduce_runs, start_runs
 from binlake.errors import Permanent, SchemaError
 from binlake.window.definitions import Cell
 
@@ -51,8 +51,8 @@ def net_changes(
     `strict`, for a key whose changes contradict each other (S4-09).
     """
     parts = [
-        net_of(
-            reduce_runs(runs_of(events_of(rows_of_cell), rows_of_cell if routed else None)),
+        net_change_of_runs(
+            reduce_runs(start_runs(read_key_events(rows_of_cell), rows_of_cell if routed else None)),
             rows_of_cell.cell,
             strict=rows_of_cell.cell in strict,
         )
@@ -61,38 +61,40 @@ def net_changes(
     return pa.concat_tables([NET.empty_table(), *parts])
 
 
-def net_of(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
-    """NET of one run a key. Raises SchemaError as `net_changes`."""
+def net_change_of_runs(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
+    """NET of one run per key. Raises SchemaError as `net_changes`."""
     if cell.identity == "row":
         return _net_rows(runs, cell)
     _require_one_writer(runs, cell)
     if strict:
         _require_possible(runs, cell)
-    there = runs.is_there
-    before = complete_images(_where(runs.old, ~there).maps(), cell.columns, cell.filled)
-    after = complete_images(_where(runs.new, there).maps(), cell.columns, cell.filled)
-    return _table(runs, cell, _either(there, "replace", "delete"), before, after, np.ones(len(runs), np.int64))
+    is_there = runs.is_there
+    before = complete_images(_show_where(runs.old, ~is_there).maps(), cell.columns, cell.filled)
+    after = complete_images(_show_where(runs.new, is_there).maps(), cell.columns, cell.filled)
+    return _make_table(
+        runs, cell, _choose_text(is_there, "replace", "delete"), before, after, np.ones(len(runs), np.int64)
+    )
 
 
 def _net_rows(runs: Runs, cell: Cell) -> pa.Table:
-    """Rows without a key: copies that came less those that went."""
+    """The net change of rows without a key: copies added minus copies removed."""
     left = np.flatnonzero(runs.weight)
     runs = runs.take(left) if len(left) < len(runs) else runs
     came = runs.weight > 0
-    before = restrict_images(_where(runs.old, ~came).maps(), cell.columns, cell.filled)
-    after = restrict_images(_where(runs.new, came).maps(), cell.columns, cell.filled)
-    return _table(runs, cell, _either(came, "insert", "delete"), before, after, np.abs(runs.weight))
+    before = restrict_images(_show_where(runs.old, ~came).maps(), cell.columns, cell.filled)
+    after = restrict_images(_show_where(runs.new, came).maps(), cell.columns, cell.filled)
+    return _make_table(runs, cell, _choose_text(came, "insert", "delete"), before, after, np.abs(runs.weight))
 
 
-def _where(shown: Shown, mask: Bools) -> Shown:
+def _show_where(shown: Shown, mask: Bools) -> Shown:
     return Shown(shown.images, np.where(mask, shown.rows, ABSENT))
 
 
-def _either(mask: Bools, text: str, other: str) -> pa.Array:
+def _choose_text(mask: Bools, text: str, other: str) -> pa.Array:
     return pc.if_else(pa.array(mask), pa.scalar(text), pa.scalar(other))
 
 
-def _table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints) -> pa.Table:
+def _make_table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints) -> pa.Table:
     place = (pa.scalar(cell.segment, pa.int32()), cell.db, cell.table)
     segment, db, table, identity = (pa.repeat(value, len(runs)) for value in (*place, cell.identity))
     times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
@@ -100,14 +102,14 @@ def _table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Arr
 
 
 def _require_one_writer(runs: Runs, cell: Cell) -> None:
-    """A key that two tables write: one would undo the other. The same table under a new name is one table."""
-    own = runs.writers
-    if own is None:
+    """No key is written by two tables, as one would undo the other; a renamed table counts once. Raises SchemaError."""
+    writers = runs.writers
+    if writers is None:
         return
-    bad = np.flatnonzero((own.least != own.most) & (own.least_id != own.most_id))
+    bad = np.flatnonzero((writers.least != writers.most) & (writers.least_id != writers.most_id))
     if bad.size:
         n = int(bad[0])
-        sources = ",".join(own.names[int(codes[n])].as_py() for codes in (own.least, own.most))
+        sources = ",".join(writers.names[int(codes[n])].as_py() for codes in (writers.least, writers.most))
         where = {"table": f"{cell.db}.{cell.table}", "key": key_in_log(runs.keys[n].as_py())}
         raise SchemaError(
             "two tables of the source write one key of their common target",
@@ -117,7 +119,7 @@ def _require_one_writer(runs: Runs, cell: Cell) -> None:
 
 
 def _require_possible(runs: Runs, cell: Cell) -> None:
-    """The changes of a key add up to what the first and the last one say of it."""
+    """The changes of each key agree with its first and last one. Raises SchemaError."""
     bad = np.flatnonzero(runs.weight != runs.is_there.astype(np.int64) - runs.was_there)
     if bad.size:
         n = int(bad[0])
@@ -131,13 +133,13 @@ def batch_of_table(rows: pa.Table) -> pa.RecordBatch:
     try:
         batches = rows.combine_chunks().to_batches()
     except pa.ArrowInvalid as error:
-        raise _too_large(rows) from error
+        raise _too_large_error(rows) from error
     if len(batches) > 1:
-        raise _too_large(rows)
+        raise _too_large_error(rows)
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
-def _too_large(rows: pa.Table) -> Permanent:
+def _too_large_error(rows: pa.Table) -> Permanent:
     return Permanent(
         "the row changes of a window are too large for one process",
         where={"rows": rows.num_rows, "bytes": rows.nbytes},

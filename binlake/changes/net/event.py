@@ -1,4 +1,4 @@
-"""A row change as it enters compaction: images of canonical text at a place of the total order (invariant 4)."""
+"""A row change as it enters compaction: images of canonical text at a position of the total order (invariant 4)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The row changes of a window as what they do to keys, cell by cell, in columns (`changes.net.net` has the rules).
+"""What the row changes of a window do to keys, cell by cell, in columns (`changes.net.net` has the rules).
 
-An update that moves its row ends the old key and writes the new one. A row without a key goes and comes as a whole.
+An update that moves its row ends the old key and writes the new one. A row without a key is removed and added whole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
 COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
-"""What of `mutation` the net change is made of."""
+"""The columns of `mutation` that the net change is computed from."""
 SOURCE = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.TABLE_ID)
-"""What it takes besides, where tables of the source share one of the target."""
+"""The columns needed in addition where tables of the source share one of the target."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Events:
     """What the row changes of `cell` do to its keys.
 
     By event: its `keys`, `positions` and the number of its row (`rows`); `old` and `new`, the row whose image before
-    (after) it shows, or ABSENT. An event with `ends` takes the row of its key away, one with `comes` adds one.
+    (after) it shows, or ABSENT. An event with `ends` removes the row of its key, one with `comes` adds one.
     """
 
     cell: Cell
@@ -58,12 +58,12 @@ class CellRows:
     after: Images
 
     def positions(self) -> Positions:
-        """Of each of `rows`."""
+        """The positions of `rows`."""
         return Positions(tuple(np.asarray(self.batch.column(name))[self.rows] for name in POSITION))
 
     def keys(self, images: Images) -> tuple[Ints, pa.Array]:
-        """(which of `rows` have an image, the keys of these). Raises SchemaError for a NULL in a key."""
-        here = np.flatnonzero(images.there[self.rows])
+        """(which of `rows` have an image, their keys). Raises SchemaError for a NULL in a key."""
+        here = np.flatnonzero(images.is_there[self.rows])
         rows = self.rows[here]
         columns = [
             images.texts(images.entries(rows, name), filled)
@@ -83,7 +83,7 @@ class CellRows:
 
 
 def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows]:
-    """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; those of no cell are left out."""
+    """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; rows outside all cells are left out."""
     if not batch.num_rows:
         return
     before, after = Images(batch.column(Mutation.BEFORE)), Images(batch.column(Mutation.AFTER))
@@ -92,9 +92,9 @@ def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows
     for name, rows in rows_by_table(batch):
         for cell in by_table.get(name, ()):
             inside = (commit_ts[rows] >= cell.since) & (commit_ts[rows] < cell.until)
-            own = rows if inside.all() else rows[inside]
-            if len(own):
-                yield CellRows(cell, batch, own, before, after)
+            rows_inside = rows if inside.all() else rows[inside]
+            if len(rows_inside):
+                yield CellRows(cell, batch, rows_inside, before, after)
 
 
 _NAME = attrgetter("db", "table")
@@ -103,8 +103,8 @@ _NAME = attrgetter("db", "table")
 def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
     """((db, table), the numbers of its rows in their order) of all tables in `batch`."""
     names = [pc.dictionary_encode(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
-    texts = [one.dictionary.to_pylist() for one in names]
-    dbs, tables = (np.asarray(one.indices) for one in names)
+    texts = [column.dictionary.to_pylist() for column in names]
+    dbs, tables = (np.asarray(column.indices) for column in names)
     codes = dbs.astype(np.int64) * len(texts[1]) + tables
     if len(texts[0]) == len(texts[1]) == 1:
         yield (texts[0][0], texts[1][0]), np.arange(batch.num_rows)
@@ -116,23 +116,23 @@ def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints
         yield (texts[0][db], texts[1][table]), rows
 
 
-def events_of(rows_of_cell: CellRows) -> Events:
-    """What the rows do to their keys. Raises SchemaError for a NULL in a key."""
+def read_key_events(rows_of_cell: CellRows) -> Events:
+    """The events of the rows' keys. Raises SchemaError for a NULL in a key."""
     old_rows, old_keys = rows_of_cell.keys(rows_of_cell.before)
     new_rows, new_keys = rows_of_cell.keys(rows_of_cell.after)
     count = len(rows_of_cell.rows)
     if len(old_rows) and len(new_rows) and rows_of_cell.cell.identity != "row":
-        old_rows, old_keys, kept = _moved(count, (old_rows, old_keys), (new_rows, new_keys))
+        old_rows, old_keys, keeps_key = _find_moved_keys(count, (old_rows, old_keys), (new_rows, new_keys))
     else:
-        kept = np.zeros(count, np.bool_)
+        keeps_key = np.zeros(count, np.bool_)
     at = np.concatenate([old_rows, new_rows])
     ends = np.zeros(len(at), np.bool_)
     ends[: len(old_rows)] = True
-    rows, stays = rows_of_cell.rows[at], kept[at] & ~ends
+    rows, stays = rows_of_cell.rows[at], keeps_key[at] & ~ends
     positions = rows_of_cell.positions()
     return Events(
         cell=rows_of_cell.cell,
-        keys=_joined(old_keys, new_keys),
+        keys=_join(old_keys, new_keys),
         positions=positions if len(at) == count and (at == np.arange(count)).all() else positions.take(at),
         rows=rows,
         before=rows_of_cell.before,
@@ -144,23 +144,25 @@ def events_of(rows_of_cell: CellRows) -> Events:
     )
 
 
-def _moved(count: int, old: tuple[Ints, pa.Array], new: tuple[Ints, pa.Array]) -> tuple[Ints, pa.Array, Bools]:
+def _find_moved_keys(
+    count: int, old: tuple[Ints, pa.Array], new: tuple[Ints, pa.Array]
+) -> tuple[Ints, pa.Array, Bools]:
     """(rows whose old key ends, these keys, which of all `count` rows keep their key)."""
     (old_rows, old_keys), (new_rows, new_keys) = old, new
-    kept, at_old, at_new = np.zeros(count, np.bool_), np.full(count, ABSENT), np.full(count, ABSENT)
+    keeps_key, at_old, at_new = np.zeros(count, np.bool_), np.full(count, ABSENT), np.full(count, ABSENT)
     at_old[old_rows], at_new[new_rows] = np.arange(len(old_rows)), np.arange(len(new_rows))
     both = np.flatnonzero((at_old != ABSENT) & (at_new != ABSENT))
-    same = np.asarray(pc.equal(_some(old_keys, at_old[both]), _some(new_keys, at_new[both])))
-    kept[both[same]] = True
-    ends = np.flatnonzero(~kept[old_rows])
-    return old_rows[ends], _some(old_keys, ends), kept
+    same = np.asarray(pc.equal(_take_keys(old_keys, at_old[both]), _take_keys(new_keys, at_new[both])))
+    keeps_key[both[same]] = True
+    ends = np.flatnonzero(~keeps_key[old_rows])
+    return old_rows[ends], _take_keys(old_keys, ends), keeps_key
 
 
-def _joined(old: pa.Array, new: pa.Array) -> pa.Array:
+def _join(old: pa.Array, new: pa.Array) -> pa.Array:
     if not (len(old) and len(new)):
         return old if len(old) else new
     return pa.concat_arrays([old, new])
 
 
-def _some(keys: pa.Array, numbers: Ints) -> pa.Array:
+def _take_keys(keys: pa.Array, numbers: Ints) -> pa.Array:
     return keys if len(numbers) == len(keys) else keys.take(pa.array(numbers))

@@ -1,4 +1,4 @@
-"""Images of rows as the Arrow maps of `mutation`: what many of them hold in a column, without an object a row."""
+"""Images of rows as the Arrow maps of `mutation`: a column's values of many rows, without an object per row."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Images:
         offsets = np.asarray(maps.offsets).astype(np.int64)
         self.starts = offsets[:-1]
         sizes = np.diff(offsets)
-        self.sizes = sizes if not maps.null_count else np.where(self.there, sizes, 0)
+        self.sizes = sizes if not maps.null_count else np.where(self.is_there, sizes, 0)
 
     @cached_property
-    def there(self) -> Bools:
+    def is_there(self) -> Bools:
         """Which rows have an image."""
         return np.asarray(self.maps.is_valid())
 
@@ -43,7 +43,7 @@ class Images:
     def entries(self, rows: Ints, name: str) -> Ints:
         """The number of the entry called `name` in the image of each of `rows`; ABSENT where it has none.
 
-        Images of one definition have their columns in one order: the others alone are searched entry by entry.
+        Images of one definition have their columns in the same order; only the others are searched entry by entry.
         """
         starts, sizes = self.starts[rows], self.sizes[rows]
         entries = np.full(len(rows), ABSENT, np.int64)
@@ -65,14 +65,14 @@ class Images:
         return entries
 
     def texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
-        """The texts of `entries`, and `filled` for those that are ABSENT."""
+        """The texts of `entries`, `filled` for ABSENT ones."""
         missing = entries == ABSENT
         if not missing.any():
             return self._values.take(pa.array(entries))
         texts = self._values.take(pa.array(entries, mask=missing))
         return texts if filled is None else pc.if_else(pa.array(missing), pa.scalar(filled, texts.type), texts)
 
-    def taken(self, rows: Ints) -> pa.MapArray:
+    def take_maps(self, rows: Ints) -> pa.MapArray:
         """The images of `rows`; NULL for ABSENT."""
         if len(rows) == len(self.maps) and (rows == np.arange(len(rows))).all():
             return self.maps
@@ -83,45 +83,45 @@ class Images:
 
 
 def complete_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
-    """`maps` with the columns `names` that an image lacks, as `filled` says; NULL stays NULL."""
+    """`maps` with missing columns of `names` added with the values `filled`; NULL stays NULL."""
     images = Images(maps)
     rows = np.arange(len(maps))
-    lacking = [np.flatnonzero(images.there & (images.entries(rows, name) == ABSENT)) for name in names]
-    if not any(one.size for one in lacking):
+    lacking = [np.flatnonzero(images.is_there & (images.entries(rows, name) == ABSENT)) for name in names]
+    if not any(rows.size for rows in lacking):
         return maps
     owners, numbers = _ranges(images.starts, images.sizes)
-    held = len(maps.keys)
-    added = [np.full(one.size, held + n) for n, one in enumerate(lacking)]
+    count = len(maps.keys)
+    added = [np.full(rows.size, count + n) for n, rows in enumerate(lacking)]
     owners, numbers = np.concatenate([owners, *lacking]), np.concatenate([numbers, *added])
     numbers = pa.array(numbers[np.argsort(owners, kind="stable")])
     sizes = np.bincount(owners, minlength=len(maps))
     keys = pa.concat_arrays([maps.keys, pa.array(names, maps.keys.type)])
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)])
-    return _maps(sizes, images.there, keys.take(numbers), items.take(numbers))
+    return _maps(sizes, images.is_there, keys.take(numbers), items.take(numbers))
 
 
 def restrict_images(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
-    """Images of exactly the columns `names`, in this order; what an image lacks is `filled`. NULL stays NULL."""
+    """Images of exactly the columns `names`, in this order; missing ones get the values `filled`. NULL stays NULL."""
     images, width = Images(maps), len(names)
-    rows = np.flatnonzero(images.there)
+    rows = np.flatnonzero(images.is_there)
     entries = [images.entries(rows, name) for name in names]
     in_order = all((at == images.starts[rows] + n).all() for n, at in enumerate(entries))
     if in_order and (images.sizes[rows] == width).all():
         return maps
-    held = len(maps.keys)
-    numbers = np.stack([np.where(at == ABSENT, held + n, at) for n, at in enumerate(entries)], axis=1).ravel()
+    count = len(maps.keys)
+    numbers = np.stack([np.where(at == ABSENT, count + n, at) for n, at in enumerate(entries)], axis=1).ravel()
     items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)]).take(pa.array(numbers))
     keys = pa.array(names, maps.keys.type).take(pa.array(np.tile(np.arange(width), len(rows))))
-    return _maps(np.where(images.there, width, 0), images.there, keys, items)
+    return _maps(np.where(images.is_there, width, 0), images.is_there, keys, items)
 
 
-def _maps(sizes: Ints, there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
+def _maps(sizes: Ints, is_there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
     offsets = np.concatenate(([0], sizes.cumsum())).astype(np.int32)
-    null = np.append(~there, False)
+    null = np.append(~is_there, False)
     return pa.MapArray.from_arrays(pa.array(offsets, mask=null if null.any() else None), keys, items)
 
 
 def _ranges(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """(number of the range, number of the entry) of all entries of ranges of `sizes` from `starts` on."""
+    """(number of the range, number of the entry) for all entries of ranges with these `starts` and `sizes`."""
     owners = np.repeat(np.arange(len(sizes)), sizes)
     return owners, np.repeat(starts - (sizes.cumsum() - sizes), sizes) + np.arange(len(owners))

@@ -1,4 +1,4 @@
-"""The updates of a window that move a key, and by them whose row each key's row was (`changes.net.lineage`)."""
+"""The updates of a window that move a key, and the origins of keys that follow from them (`changes.net.lineage`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.events import cell_rows, read_key_events
 from binlake.changes.net.lineage import trace_origins
 from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
@@ -17,44 +17,44 @@ MOVES = pa.schema(
     [*_CELL, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]
 )
 ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
-"""A key whose row had another key before the segment, or (NULL) was no row's."""
+"""A key whose row had another key before the segment, or (NULL) whose row is new."""
 
 
 def find_moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
     """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
     parts = [MOVES.empty_table()]
     for rows_of_cell in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
-        events = events_of(rows_of_cell)
+        events = read_key_events(rows_of_cell)
         ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
         # One row has one event, or two where it moves its key.
         _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
         place = (pa.scalar(rows_of_cell.cell.segment, pa.int32()), rows_of_cell.cell.db, rows_of_cell.cell.table)
         at = events.positions.take(ended[old])
-        keys = [events.keys.take(pa.array(one)) for one in (ended[old], came[new])]
+        keys = [events.keys.take(pa.array(numbers)) for numbers in (ended[old], came[new])]
         columns = [pa.array(column, pa.int64()) for column in at.columns]
-        own = [pa.repeat(value, len(old)) for value in place]
-        parts.append(pa.Table.from_arrays([*own, *columns, *keys], schema=MOVES))
+        cell_columns = [pa.repeat(value, len(old)) for value in place]
+        parts.append(pa.Table.from_arrays([*cell_columns, *columns, *keys], schema=MOVES))
     return pa.concat_tables(parts)
 
 
-def origins_of(moved: pa.Table) -> pa.Table:
+def find_origins(moved: pa.Table) -> pa.Table:
     """ORIGINS of the tables and segments of which `moved` has all moves."""
     parts = [ORIGINS.empty_table()]
-    for (segment, db, table), rows in _by_cell(moved):
+    for (segment, db, table), rows in _split_by_cell(moved):
         origins = trace_origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
         place = (pa.scalar(segment, pa.int32()), db, table)
-        own = [pa.repeat(value, len(origins)) for value in place]
+        cell_columns = [pa.repeat(value, len(origins)) for value in place]
         keys = [pa.array(texts, pa.string()) for texts in (list(origins), list(origins.values()))]
-        parts.append(pa.Table.from_arrays([*own, *keys], schema=ORIGINS))
+        parts.append(pa.Table.from_arrays([*cell_columns, *keys], schema=ORIGINS))
     return pa.concat_tables(parts)
 
 
-def _by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
+def _split_by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
     """The moves of each cell in their order."""
     names = [name for name, _ in _CELL]
     ordered = moved.sort_by([(name, "ascending") for name in (*names, *POSITION)])
     first = 0
-    # Groups come in any order, also those of rows in order.
+    # Groups come in any order, even if the rows are in order.
     counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")])
     for one in counts.sort_by([(name, "ascending") for name in names]).to_pylist():
         yield tuple(one[name] for name in names), ordered.slice(first, one["count_all"])

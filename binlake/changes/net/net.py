@@ -4,21 +4,20 @@ Rules: data-migration 1.3 and 6.1 (combinations), DESIGN 3.6 (two phases), hazar
 
 An update that moves the key is a delete of the old key and a write of the new one; after that the last event of a
 key decides alone: its image, or absence. INSERT then DELETE stays a delete, because a replay may find the row. Whole
-rows (no key) are counted: +1 for each image that came, -1 for each that went; a count of zero leaves nothing.
+rows (no key) are counted: +1 for each image that was added, -1 for each removed; a count of zero leaves nothing.
 
 Why two phases in any order equal serial execution: let T be the touched keys and F the final rows of the table, no
 two of which share a unique value, since the source accepted them together. Rows with keys outside T are the same
 before and after, so they are in F. Phase 1 removes the keys of T that are absent in F. A REPLACE of phase 2 removes
 only rows that share a unique value with a row of F without being that row: such rows are not in F, hence their key is
-in T, and it is present in F (else phase 1 took it), so its own REPLACE writes its final image, before or after. A
+in T, and it is present in F (else phase 1 removed it), so its own REPLACE writes its final image, before or after. A
 later REPLACE cannot remove a final image: it shares no unique value with another row of F. So after phase 2 the
 table is F, whatever the order inside a phase and whatever earlier prefix of these statements had already run.
 The premise is that the target's unique keys are the source's (checked by `binlake.target.definitions.definitions`).
 
-Two changes of one key that no table can go through (S4-09: INSERT of a row that is there, DELETE of one that is not)
-are found by a sum: each change of a key adds what it changes of its rows (+1, 0, -1), and the sum must be what the
-first and the last one say. So nothing is in order to be looked at, and what is reported is never a false alarm; two
-contradictions of opposite signs in one segment are not reported.
+Impossible changes of one key (S4-09: INSERT of a row that exists, DELETE of one that does not) are found by a sum: each
+change of a key adds its difference in rows (+1, 0, -1), and the sum must agree with the first and the last change. So
+no order is needed, and there are no false alarms; two contradictions of opposite signs in one segment are not reported.
 
 The SQL form for a table with a key: explode each event to (key, place, image) pairs: (old key, place, NULL) unless the
 key stays, and (new key, place, after); then `max_by(image, place)` by key. `place` must also order the pairs of one
@@ -39,7 +38,7 @@ from binlake.rows.schema import Identity
 
 @dataclass(frozen=True)
 class NetChange:
-    """What a segment leaves of one key.
+    """The net change of one key in a segment.
 
     `delete`: the key is absent at the end, `before` is the first image seen. `replace`: `after` is the final image.
     `insert` (tables without a key only): `copies` rows of `after` were added. For tables without a key a `delete`
@@ -89,7 +88,7 @@ def complete_event(event: RowEvent, filled: Mapping[str, str | None]) -> RowEven
 
 @dataclass
 class _Seen:
-    """A key's story so far."""
+    """The changes of a key so far."""
 
     first: int
     last: int
@@ -113,7 +112,7 @@ def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]
 
 
 CONTRADICTION = "changes of one key contradict each other"
-"""What S4-09 calls impossible; in Spark's words in `spark_jobs.tables.netchange`."""
+"""What S4-09 calls impossible; `spark_jobs.tables.netchange` has the same for Spark."""
 CONTRADICTION_HINT = (
     "the source logged changes that no table can go through (UPDATE IGNORE can cause this), or a transaction "
     "between them is missing: "

@@ -1,4 +1,4 @@
-"""Positions in the total order as columns, and which of many is the first or the last of each key."""
+"""Positions in the total order as columns, and the first and the last one of each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Positions:
         return len(self.columns[0])
 
     def take(self, numbers: Ints) -> Positions:
-        """Those of `numbers`."""
+        """The positions with these `numbers`."""
         return Positions(tuple(column[numbers] for column in self.columns))
 
     @cached_property
@@ -37,7 +37,7 @@ class Positions:
         return numbers if self._ascending() else np.lexsort(self.columns[::-1])
 
     def _ascending(self) -> bool:
-        # Rows of merge come in their order: looking costs a hundredth of sorting.
+        # Rows of merge are in order: checking costs a hundredth of sorting.
         rising = np.zeros(max(len(self) - 1, 0), np.bool_)
         level = ~rising
         for column in self.columns:
@@ -56,16 +56,16 @@ class Groups:
 
     def first(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's first event, of those `among`; ABSENT where there is none."""
-        return self._edge(positions.order[::-1], among)
+        return self._last_of_each(positions.order[::-1], among)
 
     def last(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's last event, of those `among`; ABSENT where there is none."""
-        return self._edge(positions.order, among)
+        return self._last_of_each(positions.order, among)
 
-    def _edge(self, numbers: Ints, among: Bools | None) -> Ints:
+    def _last_of_each(self, numbers: Ints, among: Bools | None) -> Ints:
         edges = np.full(self.count, ABSENT, np.int64)
         numbers = numbers if among is None else numbers[among[numbers]]
-        # Of several that are put into one place the last one stays.
+        # Of several values assigned to one element the last one stays.
         edges[self.codes[numbers]] = numbers
         return edges
 

@@ -1,7 +1,7 @@
-"""Runs of changes of a key, in columns: what the net change needs of them, and how several become one.
+"""Runs of changes of a key, in columns: what the net change needs, and how several runs are reduced to one.
 
-An event is a run of one change, and runs of any stretches of the window, in any order, give the run of all: so a task
-may reduce what it has before it sends it on, and a key that is changed a million times is sent a few times.
+An event is a run of one change, and runs of any parts of the window, in any order, reduce to the run of the whole: so a
+task can reduce its rows before it sends them, and a key that is changed a million times is sent a few times.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ FIELDS: tuple[tuple[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Shown:
-    """Images by the number of a row; `rows` by run, ABSENT for none."""
+    """The images of runs, by row number: `rows` has one per run, ABSENT for none."""
 
     images: Images
     rows: Ints
 
     def take(self, numbers: Ints) -> Shown:
-        """Those of the runs `numbers`; ABSENT stays."""
+        """The images of the runs `numbers`; ABSENT stays."""
         return Shown(self.images, np.where(numbers == ABSENT, ABSENT, self.rows[numbers]))
 
     def maps(self) -> pa.MapArray:
         """The images themselves."""
-        return self.images.taken(self.rows)
+        return self.images.take_maps(self.rows)
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Writers:
     most_id: Ints
 
     def take(self, numbers: Ints) -> Writers:
-        """Those of the runs `numbers`."""
-        return Writers(self.names, *(one[numbers] for one in (self.least, self.most, self.least_id, self.most_id)))
+        """The writers of the runs `numbers`."""
+        return Writers(self.names, *(codes[numbers] for codes in (self.least, self.most, self.least_id, self.most_id)))
 
 
 @dataclass(frozen=True)
 class Runs:
-    """By run: key; place of its first and last change, and of the first one that shows an image before it (`old`).
+    """By run: key; position of its first and last change, and of the first with an image before it (`shown`, `old`).
 
     `new` is the last image after a change. `was_there`, `is_there`: the key's row before and after the run, as its
     first and its last change say; `weight`: rows that the changes add. `writers` where tables share a target.
@@ -89,7 +89,7 @@ class Runs:
         return len(self.keys)
 
     def take(self, numbers: Ints) -> Runs:
-        """Those of `numbers`."""
+        """The runs with these `numbers`."""
         return Runs(
             keys=self.keys.take(pa.array(numbers)),
             first=self.first.take(numbers),
@@ -105,8 +105,8 @@ class Runs:
         )
 
 
-def runs_of(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
-    """A run for each of `events`; with its writers when the rows of the cell (with SOURCE) are given."""
+def start_runs(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
+    """A run for each of `events`; with its writers if `rows_of_cell` (with SOURCE) is set."""
     count, at = len(events.keys), events.positions
     return Runs(
         keys=events.keys,
@@ -119,16 +119,16 @@ def runs_of(events: Events, rows_of_cell: CellRows | None = None) -> Runs:
         mutations=np.ones(count, np.int64),
         old=Shown(events.before, events.old),
         new=Shown(events.after, events.new),
-        writers=None if rows_of_cell is None else _writers(rows_of_cell, events.rows),
+        writers=None if rows_of_cell is None else _read_writers(rows_of_cell, events.rows),
     )
 
 
-def _writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
-    own, at = np.unique(rows, return_inverse=True)
-    taken = rows_of_cell.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(own))
-    names = pc.binary_join_element_wise(taken.column("source_db"), taken.column("source_table"), ".")
+def _read_writers(rows_of_cell: CellRows, rows: Ints) -> Writers:
+    distinct, at = np.unique(rows, return_inverse=True)
+    sources = rows_of_cell.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(distinct))
+    names = pc.binary_join_element_wise(sources.column("source_db"), sources.column("source_table"), ".")
     known, codes = _number_texts([names])
-    numbers, ids = codes[0][at], np.asarray(taken.column("table_id"))[at]
+    numbers, ids = codes[0][at], np.asarray(sources.column("table_id"))[at]
     return Writers(known, numbers, numbers, ids, ids)
 
 
@@ -139,11 +139,11 @@ def _number_texts(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     codes = rank[np.asarray(texts.indices)]
-    return texts.dictionary.take(pa.array(order)), np.split(codes, np.cumsum([len(one) for one in columns])[:-1])
+    return texts.dictionary.take(pa.array(order)), np.split(codes, np.cumsum([len(column) for column in columns])[:-1])
 
 
 def reduce_runs(runs: Runs) -> Runs:
-    """One run a key."""
+    """Reduce to one run per key."""
     coded = pc.dictionary_encode(runs.keys)
     groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
     if groups.count == len(runs):
@@ -173,22 +173,22 @@ def _merge_writers(writers: Writers | None, groups: Groups) -> Writers | None:
 
 
 def runs_to_table(runs: Runs) -> pa.Table:
-    """`runs` as Arrow (FIELDS), to be sent and read by `runs_from_table`."""
+    """`runs` as Arrow (FIELDS), the reverse of `runs_from_table`."""
     kinds = pa.schema(FIELDS)
     positions = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
     sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
     images = [runs.old.maps(), runs.new.maps()]
     writers = [pa.nulls(len(runs), field.type) for field in kinds][-4:]
     if runs.writers is not None:
-        own = runs.writers
-        names = [own.names.take(pa.array(codes)) for codes in (own.least, own.most)]
-        writers = [*names, pa.array(own.least_id), pa.array(own.most_id)]
+        known = runs.writers
+        names = [known.names.take(pa.array(codes)) for codes in (known.least, known.most)]
+        writers = [*names, pa.array(known.least_id), pa.array(known.most_id)]
     return pa.Table.from_arrays([runs.keys, *positions, *sums, *images, *writers], schema=kinds)
 
 
 def runs_from_table(table: pa.Table) -> Runs:
-    """The runs of `runs_to_table`, of several of them end to end."""
-    columns = {name: _whole(table[name]) for name, _ in FIELDS}
+    """The runs of one or several concatenated tables of `runs_to_table`."""
+    columns = {name: _join_chunks(table[name]) for name, _ in FIELDS}
     first, last, shown = (
         Positions(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in POSITION))
         for edge in ("first", "last", "old")
@@ -202,23 +202,23 @@ def runs_from_table(table: pa.Table) -> Runs:
         is_there=np.asarray(columns["is_there"]),
         weight=np.asarray(columns["weight"]),
         mutations=np.asarray(columns["mutations"]),
-        old=_all_shown(columns["old"]),
-        new=_all_shown(columns["new"]),
-        writers=_writers_in(columns),
+        old=_show_all(columns["old"]),
+        new=_show_all(columns["new"]),
+        writers=_writers_from_columns(columns),
     )
 
 
-def _all_shown(maps: pa.MapArray) -> Shown:
+def _show_all(maps: pa.MapArray) -> Shown:
     images = Images(maps)
-    return Shown(images, np.where(images.there, np.arange(len(maps)), ABSENT))
+    return Shown(images, np.where(images.is_there, np.arange(len(maps)), ABSENT))
 
 
-def _writers_in(columns: dict[str, pa.Array]) -> Writers | None:
+def _writers_from_columns(columns: dict[str, pa.Array]) -> Writers | None:
     if columns["least_source"].null_count:
         return None
     names, (least, most) = _number_texts([columns["least_source"], columns["most_source"]])
     return Writers(names, least, most, np.asarray(columns["least_id"]), np.asarray(columns["most_id"]))
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,4 +1,4 @@
-"""What undoes a run of row changes: of each key its row before the first of them, and the row after the last.
+"""What undoes a run of row changes: for each key its row before the first change and its row after the last.
 
 The counterpart of `net`: the same parts of each event, read from both ends. Whole rows (no key) are counted back.
 """
@@ -17,7 +17,7 @@ from binlake.rows.schema import Identity
 class Undo:
     """One key: its row `before` the run and `after` it, None where there was none.
 
-    Tables without a key: `copies` rows of `before` come back, or of `after` go.
+    Tables without a key: `copies` rows of `before` are restored, or of `after` removed.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Undo:
 def undo_changes(
     events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
 ) -> list[Undo]:
-    """The undo of one table's `events` (any order), for each key that they leave otherwise than they found it."""
+    """The undo of one table's `events` (in any order), for each key that they change overall."""
     if identity.kind == "row":
         return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
     first: dict[str, Row | None] = {}

@@ -1,7 +1,7 @@
-"""Row changes in commit order: which may run side by side, on which worker, as which SQL (DM's and the drainer's way).
+"""Row changes in commit order: which may run side by side, on which worker, as which SQL (as DM and the drainer do).
 
-`keys` says what two changes could collide on, `causality` whether they do, `plan` makes rounds, queues and batches of
-it, `forms` and `merger` the SQL.
+`keys` computes what two changes could collide on, `causality` detects collisions, `rounds` plans rounds, queues and
+batches, `forms` and `merger` write the SQL.
 """
 
 from binlake.changes.ordered.causality import Detector, Strategy, make_detector

@@ -1,8 +1,8 @@
 """Which changes may run side by side: DM's groups of linked keys, or the drainer's rule that flushes on any known key.
 
 Sources: data-migration 1.4, 6.4 (causality.go), tidb-binlog 5.10; S0-68, S0-69, S4-13 to S4-16, hazards R-36. DM keeps
-its keys in generations, because its workers run on while a flush is on its way. Here a flush is a barrier of the plan,
-so what was added before it is forgotten at once.
+its keys in generations, because its workers continue during a flush. Here a flush is a barrier of the plan, so all keys
+added before it are forgotten at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Strategy = Literal["causality", "flush"]
 
 @dataclass(frozen=True)
 class Decision:
-    """`flush`: all that was dispatched before must be downstream first. `group`: its changes keep their order."""
+    """`flush`: everything dispatched before must be downstream first. `group`: its changes keep their order."""
 
     flush: bool
     group: Hashable
@@ -28,12 +28,12 @@ class Detector(Protocol):
     def add(self, keys: Sequence[Hashable]) -> Decision:
         """The decision for a change with `keys` (at least one), which count as in flight from now on."""
 
-    def flushed(self) -> None:
-        """Everything that was added is downstream: its keys are free."""
+    def clear(self) -> None:
+        """Forget all keys: everything that was added is downstream."""
 
 
 class Causality:
-    """Keys that meet in one change are one group; a change whose keys lie in two groups waits for all of them.
+    """Keys that occur in one change form a group; a change whose keys are in two groups waits for all of them.
 
     `groups`: key -> the key that stands for its group.
     """
@@ -46,13 +46,13 @@ class Causality:
         known = [self.groups[key] for key in keys if key in self.groups]
         flush = len(set(known)) > 1
         if flush:
-            self.flushed()
+            self.clear()
             known = []
         group = known[-1] if known else keys[0]
         self.groups.update(dict.fromkeys(keys, group))
         return Decision(flush, group)
 
-    def flushed(self) -> None:
+    def clear(self) -> None:
         """See Detector."""
         self.groups.clear()
 
@@ -67,11 +67,11 @@ class FlushAll:
         """See Detector."""
         flush = not self.keys.isdisjoint(keys)
         if flush:
-            self.flushed()
+            self.clear()
         self.keys.update(keys)
         return Decision(flush, keys[0])
 
-    def flushed(self) -> None:
+    def clear(self) -> None:
         """See Detector."""
         self.keys.clear()
 

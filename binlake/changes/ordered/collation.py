@@ -1,7 +1,7 @@
-"""One text for all values that a collation takes for equal; it may also join some that differ, never part equal ones.
+"""One text for all values that a collation treats as equal; some that differ may share it, equal ones always do.
 
-Two changes whose folded values meet run in order, so joining too much costs time only. For characters whose equals are
-not known here (rare scripts, circled or small forms) there is no such text, and the change runs alone. Sources:
+Two changes with the same folded value run in order, so sharing too much only costs time. For characters whose equals
+are unknown here (rare scripts, circled or small forms) there is no such text, and the change runs alone. Sources:
 data-migration 1.4 (DM lower-cases, which misses accents and padding), hazards R-13. A test asks a server's sort keys.
 """
 
@@ -27,7 +27,7 @@ _KNOWN = (
     (0x4E00, 0x9FFF),  # ideographs
     (0xAC00, 0xD7A3),  # Hangul
     (0xFF01, 0xFF5E),  # full width
-    (0x1F300, 0x1FAFF),  # emoji: equal to none but each other
+    (0x1F300, 0x1FAFF),  # emoji: equal only to each other
 )
 _LETTERS = {"æ": "ae", "œ": "oe", "ø": "o", "đ": "d", "ð": "d", "ł": "l", "ħ": "h", "ı": "i", "þ": "th", "ŧ": "t"}
 _FINAL = {"ך": "כ", "ם": "מ", "ן": "נ", "ף": "פ", "ץ": "צ", "ґ": "г", "ŋ": "n", "ĸ": "q"}
@@ -37,7 +37,7 @@ _IGNORED = frozenset({"Mn", "Me", "Mc", "Cc", "Cf"})
 
 
 def fold(text: str, collation: str) -> str | None:
-    """The representative of `text` in `collation` (TiDB's name); trailing spaces never count. None = not known."""
+    """The representative of `text` in `collation` (TiDB's name); trailing spaces never count. None = unknown."""
     text = text.rstrip(" ")
     if collation.endswith("_bin") or collation == "binary":
         return text
@@ -45,18 +45,18 @@ def fold(text: str, collation: str) -> str | None:
         return text.lower()
     if not all(_is_known(char) for char in text):
         return None
-    return "".join(_folded(char, one=collation.endswith("general_ci")) for char in text).rstrip(" ")
+    return "".join(_fold_char(char, single_weight=collation.endswith("general_ci")) for char in text).rstrip(" ")
 
 
 def _is_known(char: str) -> bool:
     return any(first <= ord(char) <= last for first, last in _KNOWN)
 
 
-def _folded(char: str, *, one: bool) -> str:
-    """What `char` weighs: of `one` weight in general_ci, where an ß is an s."""
+def _fold_char(char: str, *, single_weight: bool) -> str:
+    """What `char` weighs: of `single_weight` weight in general_ci, where an ß is an s."""
     if ord(char) > 0xFFFF:
         return "\ufffd"
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold())
     text = text.translate(_EQUALS).translate(_KANA)
     text = "".join(str(unicodedata.digit(c, c)) for c in text if unicodedata.category(c) not in _IGNORED)
-    return text[:1] if one and not 0xAC00 <= ord(char) <= 0xD7A3 else text
+    return text[:1] if single_weight and not 0xAC00 <= ord(char) <= 0xD7A3 else text

@@ -1,8 +1,8 @@
-"""The SQL of one row change: plain as the source did it, or safe, so that a repetition does no harm.
+"""The SQL of one row change: plain, as the source did it, or safe, so that a repetition does no harm.
 
 Sources: data-migration 1.6, 6.5, tidb-binlog 5.10, S0-22; hazards R-44. A row is found by the primary key or a unique
-key that is not NULL, else by the first unique key whose values are all there, else by all its columns, compared
-exactly; LIMIT 1 always, so that of equal rows without a key one goes.
+key that is NOT NULL, else by the first unique key without a NULL value, else by all its columns, compared exactly;
+always with LIMIT 1, so that only one of several equal rows without a key is removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """What the target gets: a statement that must match its row names its change, for the error."""
+        """The text sent to the target: a statement that must match its row names its change, for the error message."""
         is_told = self.place and self.expect != UNCHECKED and not self.sql.startswith("INSERT")
         return f"{self.sql} /* commit_ts {self.place} */" if is_told else self.sql
 
@@ -51,32 +51,32 @@ class RowForms:
 
     def insert(self, after: Row) -> Statement:
         """INSERT INTO … VALUES (…)."""
-        return Statement(self.said(f"INSERT {self.into} {self.values(after)}", after), 1)
+        return Statement(self.make_lenient_if_needed(f"INSERT {self.into} {self.values(after)}", after), 1)
 
     def replace(self, after: Row) -> Statement:
         """REPLACE INTO … VALUES (…): the safe form of an insert."""
-        return Statement(self.said(f"REPLACE {self.into} {self.values(after)}", after))
+        return Statement(self.make_lenient_if_needed(f"REPLACE {self.into} {self.values(after)}", after))
 
     def delete(self, before: Row, *, safe: bool = False) -> Statement:
-        """DELETE FROM … WHERE … LIMIT 1. The row must be there, unless `safe` and it has a key: it may have gone."""
+        """DELETE FROM … WHERE … LIMIT 1. The row must exist, unless `safe` and it has a key: it may be gone."""
         unchecked = safe and self.is_keyed(before)
         sql = f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1"
         return Statement(sql, UNCHECKED if unchecked else 1)
 
     def update(self, before: Row, after: Row) -> Statement:
-        """UPDATE … SET all columns WHERE … LIMIT 1; the row must be there (our sessions count rows that are found)."""
+        """UPDATE … SET all columns WHERE … LIMIT 1; the row must exist (our sessions count matched rows)."""
         values = zip(self.columns, self.literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
         sql = f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1"
-        return Statement(self.said(sql, after), 1)
+        return Statement(self.make_lenient_if_needed(sql, after), 1)
 
     def safe_update(self, before: Row, after: Row) -> list[Statement]:
         """DELETE of the old row where a key of it changes, then REPLACE of the new one."""
-        gone = [self.delete(before, safe=True)] if self.moves(before, after) else []
-        return [*gone, self.replace(after)]
+        deletes = [self.delete(before, safe=True)] if self.moves(before, after) else []
+        return [*deletes, self.replace(after)]
 
-    def said(self, sql: str, after: Row) -> str:
-        """`sql`, which writes `after`: where a strict session refuses that, in a kind of its own."""
+    def make_lenient_if_needed(self, sql: str, after: Row) -> str:
+        """`sql`, which writes `after`; in a lenient session where a strict one would refuse the row."""
         return make_lenient(sql, self.dialect) if self.has_error_values(after) else sql
 
     def has_error_values(self, after: Row) -> bool:
@@ -84,14 +84,14 @@ class RowForms:
         return any(image_text(after, column) == "" for column in self._error_columns)
 
     def moves(self, before: Row, after: Row) -> bool:
-        """True when the value of any unique key changes; for a table without a key to a row any change counts."""
+        """True when the value of any unique key changes; in a table without a key any change counts."""
         if self.table.identity().kind == "row" or self._has_hidden_key:
             return True
         columns = (column for column in self._key_columns if column is not None)
         return any(image_text(before, column) != image_text(after, column) for column in columns)
 
     def condition(self, before: Row) -> str:
-        """What finds the row `before` and no other, but for equal rows of a table without a key."""
+        """The condition for the row `before` and no other, except equal rows of a table without a key."""
         key = self._key_of(before)
         if key is None:
             parts = [image_condition(image_text(before, c), c, self.dialect) for c in self.columns]
@@ -134,9 +134,9 @@ class RowForms:
 
     @cached_property
     def _keys(self) -> list[tuple[ColumnInfo, ...]]:
-        """Unique keys that can find a row whose values of it are not NULL."""
-        found = [self._whole_columns(index) for index in self.table.unique_keys()]
-        return [columns for columns in found if columns is not None]
+        """Unique keys that can find a row whose values of them are not NULL."""
+        keys = [self._columns_without_prefix(index) for index in self.table.unique_keys()]
+        return [columns for columns in keys if columns is not None]
 
     @cached_property
     def _key_columns(self) -> list[ColumnInfo | None]:
@@ -146,7 +146,7 @@ class RowForms:
 
     @cached_property
     def _has_hidden_key(self) -> bool:
-        """A unique key has values that no image holds: whether they change cannot be seen."""
+        """Whether a unique key has values that no image holds, so their changes are invisible."""
         return any(column is None or column.is_virtual for column in self._key_columns)
 
     def _key_of(self, before: Row) -> tuple[ColumnInfo, ...] | None:
@@ -155,11 +155,11 @@ class RowForms:
         full = (key for key in self._keys if all(image_text(before, column) is not None for column in key))
         return next(full, None)
 
-    def _whole_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...] | None:
+    def _columns_without_prefix(self, index: IndexInfo) -> tuple[ColumnInfo, ...] | None:
         columns = [self.table.column(part.name) for part in index.columns]
-        whole = all(part.length == t.UNSPECIFIED_LENGTH for part in index.columns)
+        is_whole = all(part.length == t.UNSPECIFIED_LENGTH for part in index.columns)
         named = [column for column in columns if column is not None and not column.is_virtual]
-        return tuple(named) if whole and len(named) == len(columns) else None
+        return tuple(named) if is_whole and len(named) == len(columns) else None
 
     def literals(self, row: Row) -> list[str]:
         """The values of `row` in the order of `columns`."""

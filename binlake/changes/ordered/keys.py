@@ -1,9 +1,9 @@
-"""What two row changes can collide on: every unique key value of both images, or the whole row where there is none.
+"""The values that two row changes can collide on: unique keys of both images, or the whole row where there is none.
 
 Sources: data-migration 1.4, 6.3 (DM), tidb-binlog 5.10 (drainer), S0-70, S0-71. Where DM parts values by lower case
-and joins them by dots, these keys are tuples folded by collation; and they carry the table of the target, so that two
-shards routed into one table meet. A key that cannot be computed here (on an expression, or on a virtual column that no
-image holds) is one key for all rows of its table: they run one after another.
+and joins them by dots, these keys are tuples folded by collation; and they include the table of the target, so that two
+shards routed into one table collide. A key that cannot be computed here (on an expression, or on a virtual column that
+no image holds) is one key for all rows of its table: they run one after another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
 
 UNKNOWN = "\0unknown"
-"""In place of a value whose equals are not known (`collation`): such a change runs alone."""
+"""In place of a value whose equals are unknown (`collation`): such a change runs alone."""
 
 _TEXTS = t.STRINGS | {t.ENUM, t.SET}
 
@@ -69,11 +69,13 @@ class ChangeKeys:
 
     def __init__(self, table: TableDef, dialect: Dialect) -> None:
         self._name = f"{table.db}.{table.name}"
-        own = [index for index in _in_order(table) if dialect != "mariadb" or _is_visible(index, table)]
-        self._indexes = [parts for index in own if (parts := _parts(index, table)) is not None]
+        indexes = [index for index in _sort_indexes(table) if dialect != "mariadb" or _is_visible(index, table)]
+        self._indexes = [parts for index in indexes if (parts := _parts(index, table)) is not None]
         # MariaDB has no index on an expression, so nothing can collide there.
         self._serial = tuple(
-            ConflictKey(self._name, (f"index {index.name}",), ("any",)) for index in own if _parts(index, table) is None
+            ConflictKey(self._name, (f"index {index.name}",), ("any",))
+            for index in indexes
+            if _parts(index, table) is None
         )
         # JSON is left out: equal documents have several texts.
         self._row = [_Part(c, -1, fold_name(c.name)) for c in table.row_columns if c.tp != t.JSON]
@@ -83,21 +85,21 @@ class ChangeKeys:
         return tuple(key for image in event.images() if image is not None for key in self._of_image(image))
 
     def _of_image(self, row: Row) -> Iterator[ConflictKey]:
-        found = [key for parts in self._indexes if (key := self._key(parts, row)) is not None]
-        if not found and not self._serial:
-            yield self._whole(row)
-        yield from found
+        keys = [key for parts in self._indexes if (key := self._key(parts, row)) is not None]
+        if not keys and not self._serial:
+            yield self._whole_row_key(row)
+        yield from keys
         yield from self._serial
 
     def _key(self, parts: list[_Part], row: Row) -> ConflictKey | None:
-        # NULL collides with nothing: the other columns of a composite index stand alone, as in DM.
+        # NULL collides with nothing: the other columns of a composite index count alone, as in DM.
         present = [(part.name, value) for part in parts if (value := part.value(row)) is not None]
         if not present:
             return None
         names, values = zip(*present, strict=True)
         return ConflictKey(self._name, names, values)
 
-    def _whole(self, row: Row) -> ConflictKey:
+    def _whole_row_key(self, row: Row) -> ConflictKey:
         values = [(part.name, _exact(image_text(row, part.column), part.column)) for part in self._row]
         return ConflictKey(self._name, tuple(name for name, _ in values), tuple(value for _, value in values))
 
@@ -108,7 +110,7 @@ def image_text(row: Row, column: ColumnInfo) -> str | None:
 
 
 def plain_float(text: str) -> str:
-    """A number without exponent; -0 is 0, as comparisons have it."""
+    """A number without exponent; -0 is 0, as in comparisons."""
     return format(Decimal(repr(float(text) + 0.0)), "f").removesuffix(".0")
 
 
@@ -118,8 +120,8 @@ def _exact(text: str | None, column: ColumnInfo) -> str:
     return plain_float(text) if column.tp in (t.FLOAT, t.DOUBLE) else text
 
 
-def _in_order(table: TableDef) -> list[IndexInfo]:
-    """Unique indexes as they are defined; an integer primary key comes last, as in DM."""
+def _sort_indexes(table: TableDef) -> list[IndexInfo]:
+    """Unique indexes in order of definition; an integer primary key comes last, as in DM."""
     order = {id(index): number for number, index in enumerate(table.indexes)}
     return sorted(table.unique_keys(), key=lambda index: order.get(id(index), len(order)))
 
@@ -130,10 +132,10 @@ def _is_visible(index: IndexInfo, table: TableDef) -> bool:
 
 def _parts(index: IndexInfo, table: TableDef) -> list[_Part] | None:
     """The parts of an index; None when its values are not in the images."""
-    found = []
+    parts = []
     for part in index.columns:
         column = table.column(part.name)
         if column is None or column.is_virtual:
             return None
-        found.append(_Part(column, part.length, fold_name(column.name)))
-    return found
+        parts.append(_Part(column, part.length, fold_name(column.name)))
+    return parts

@@ -3,7 +3,7 @@
 Sources: data-migration 1.7, 6.6, 6.7 (DM's groups), S4-17 to S4-20. Where DM's merge can give another result than one
 statement after the other, the changes stay single: updates that change a secondary unique key (ON DUPLICATE KEY UPDATE
 fails on two unique keys at once), and CASE updates of rows that share a key, or on a server that is not TiDB (only
-TiDB takes every value of SET from the row as it was). Rows without a key are never deleted together: LIMIT 1 would go.
+TiDB evaluates every SET on the row's old values). Rows without a key are never deleted together, as that needs LIMIT 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]
 
 @dataclass(frozen=True)
 class Change:
-    """A row change on its way: how its table writes rows, its conflict keys, and whether a repetition must not harm."""
+    """A row change to be written: the forms of its table, its conflict keys, and whether it must be safe to repeat."""
 
     forms: RowForms
     event: RowEvent
@@ -36,7 +36,7 @@ class Change:
 
     @property
     def alone(self) -> bool:
-        """What it can collide with is not known."""
+        """True when it is unknown what it can collide with."""
         return any(UNKNOWN in key.values for key in self.keys)
 
 
@@ -44,7 +44,7 @@ class Change:
 class Merger:
     """`multiple_rows`: merge neighbours. `limits` bound a statement.
 
-    Raises Permanent for a row that no packet holds.
+    Raises Permanent for a row that does not fit into a packet.
     """
 
     multiple_rows: bool
@@ -53,21 +53,21 @@ class Merger:
     def statements(self, changes: Sequence[Change]) -> list[Statement]:
         """The SQL of `changes`, which run in this order on one connection."""
         if not self.multiple_rows:
-            found = [statement for change in changes for statement in single(change)]
+            statements = [statement for change in changes for statement in write_single(change)]
         else:
-            found = [statement for group in self._groups(changes) for statement in _merged(group)]
-        for statement in found:
+            statements = [statement for group in self._groups(changes) for statement in _merge(group)]
+        for statement in statements:
             self._require_fits_packet(statement)
-        return found
+        return statements
 
     def _groups(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        for _, neighbours in groupby(changes, key=_group):
+        for _, neighbours in groupby(changes, key=_group_key):
             group: list[Change] = []
             used: set[ConflictKey] = set()
             size = 0
             for change in neighbours:
-                text = sum(len(statement.sql.encode()) for statement in single(change))
-                shared = _kind(change) == "case" and not used.isdisjoint(change.keys)
+                text = sum(len(statement.sql.encode()) for statement in write_single(change))
+                shared = _merge_kind(change) == "case" and not used.isdisjoint(change.keys)
                 if group and (shared or size + text > self.limits.bytes):
                     yield group
                     group, size = [], 0
@@ -88,15 +88,17 @@ class Merger:
         )
 
 
-def single(change: Change) -> list[Statement]:
+def write_single(change: Change) -> list[Statement]:
     """The statements of one change alone."""
-    return [replace(statement, place=str(change.event.commit_ts)) for statement in _without_place(change)]
+    return [replace(statement, place=str(change.event.commit_ts)) for statement in _write_single_sql(change)]
 
 
-def _without_place(change: Change) -> list[Statement]:
+def _write_single_sql(change: Change) -> list[Statement]:
     before, after = change.event.images()
     if before is None:
-        return [change.forms.replace(_some(after)) if change.safe else change.forms.insert(_some(after))]
+        return [
+            change.forms.replace(_require_image(after)) if change.safe else change.forms.insert(_require_image(after))
+        ]
     if after is None:
         return [change.forms.delete(before, safe=change.safe)]
     if change.safe:
@@ -104,8 +106,8 @@ def _without_place(change: Change) -> list[Statement]:
     return [change.forms.update(before, after)]
 
 
-def _kind(change: Change) -> Kind:
-    """What the change can be merged with: DM's classes of operations."""
+def _merge_kind(change: Change) -> Kind:
+    """The kind of changes it can be merged with: DM's classes of operations."""
     before, after = change.event.images()
     forms = change.forms
     if before is None:
@@ -119,50 +121,50 @@ def _kind(change: Change) -> Kind:
     return "case" if forms.dialect == "tidb" and forms.is_keyed(before) else "single"
 
 
-def _group(change: Change) -> tuple[int, Kind, bool]:
-    """What neighbours have in common that become one statement; of a lenient one each row must need it."""
+def _group_key(change: Change) -> tuple[int, Kind, bool]:
+    """Neighbours with the same key become one statement; in a lenient one every row must need it."""
     _, after = change.event.images()
-    return id(change.forms), _kind(change), after is not None and change.forms.has_error_values(after)
+    return id(change.forms), _merge_kind(change), after is not None and change.forms.has_error_values(after)
 
 
-def _merged(group: list[Change]) -> list[Statement]:
-    kind = _kind(group[0])
+def _merge(group: list[Change]) -> list[Statement]:
+    kind = _merge_kind(group[0])
     if kind == "single" or (len(group) == 1 and kind != "upsert"):
-        return [statement for change in group for statement in single(change)]
+        return [statement for change in group for statement in write_single(change)]
     merged = _MERGED[kind](group[0].forms, [change.event.images() for change in group])
     first, last = group[0].event.commit_ts, group[-1].event.commit_ts
-    # A repetition finds what it deletes gone.
+    # A repetition finds no rows to delete.
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
     _, after = group[0].event.images()
-    sql = merged.sql if after is None else group[0].forms.said(merged.sql, after)
+    sql = merged.sql if after is None else group[0].forms.make_lenient_if_needed(merged.sql, after)
     return [Statement(sql, expect, str(first) if first == last else f"{first} to {last}")]
 
 
 _Images = list[tuple[Row | None, Row | None]]
 
 
-def _inserts(forms: RowForms, images: _Images) -> Statement:
-    return Statement(f"INSERT {forms.into} {_rows(forms, images)}", len(images))
+def _merge_inserts(forms: RowForms, images: _Images) -> Statement:
+    return Statement(f"INSERT {forms.into} {_format_rows(forms, images)}", len(images))
 
 
-def _replaces(forms: RowForms, images: _Images) -> Statement:
-    return Statement(f"REPLACE {forms.into} {_rows(forms, images)}")
+def _merge_replaces(forms: RowForms, images: _Images) -> Statement:
+    return Statement(f"REPLACE {forms.into} {_format_rows(forms, images)}")
 
 
-def _upserts(forms: RowForms, images: _Images) -> Statement:
+def _merge_upserts(forms: RowForms, images: _Images) -> Statement:
     names = [quote_name(column.name) for column in forms.columns]
     sets = ",".join(f"{name}=VALUES({name})" for name in names)
-    return Statement(f"INSERT {forms.into} {_rows(forms, images)} ON DUPLICATE KEY UPDATE {sets}")
+    return Statement(f"INSERT {forms.into} {_format_rows(forms, images)} ON DUPLICATE KEY UPDATE {sets}")
 
 
-def _deletes(forms: RowForms, images: _Images) -> Statement:
-    conditions = " OR ".join(f"({forms.condition(_some(before))})" for before, _ in images)
+def _merge_deletes(forms: RowForms, images: _Images) -> Statement:
+    conditions = " OR ".join(f"({forms.condition(_require_image(before))})" for before, _ in images)
     return Statement(f"DELETE FROM {forms.name} WHERE {conditions}", len(images))
 
 
-def _cases(forms: RowForms, images: _Images) -> Statement:
-    conditions = [forms.condition(_some(before)) for before, _ in images]
-    rows = [forms.literals(_some(after)) for _, after in images]
+def _merge_cases(forms: RowForms, images: _Images) -> Statement:
+    conditions = [forms.condition(_require_image(before)) for before, _ in images]
+    rows = [forms.literals(_require_image(after)) for _, after in images]
     sets = []
     for number, column in enumerate(forms.columns):
         whens = " ".join(f"WHEN {where} THEN {row[number]}" for where, row in zip(conditions, rows, strict=True))
@@ -171,14 +173,20 @@ def _cases(forms: RowForms, images: _Images) -> Statement:
     return Statement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}", len(images))
 
 
-_MERGED = {"insert": _inserts, "replace": _replaces, "upsert": _upserts, "delete": _deletes, "case": _cases}
+_MERGED = {
+    "insert": _merge_inserts,
+    "replace": _merge_replaces,
+    "upsert": _merge_upserts,
+    "delete": _merge_deletes,
+    "case": _merge_cases,
+}
 
 
-def _rows(forms: RowForms, images: _Images) -> str:
-    return ",".join(forms.values(_some(after)) for _, after in images)
+def _format_rows(forms: RowForms, images: _Images) -> str:
+    return ",".join(forms.values(_require_image(after)) for _, after in images)
 
 
-def _some(row: Row | None) -> Row:
+def _require_image(row: Row | None) -> Row:
     if row is None:
         raise SchemaError("a row change lacks an image")
     return row

@@ -1,11 +1,11 @@
-"""Rounds, worker queues and batches of row changes: any timing of the workers gives what serial execution gives.
+"""Rounds, worker queues and batches of row changes: any timing of the workers gives the result of serial execution.
 
 Sources: data-migration 1.1, 1.4, 1.5 (DM's job kinds), tidb-binlog 5.10; S0-68 to S0-72, S4-13 to S4-16, S3-01.
 
 Changes of one group of keys go to one queue, in order; the queues of a round run side by side. A round ends with a
 barrier: at a *conflict* (a change links two groups), or at a *flush*, the end of a transaction once the round is long;
-and before and behind a change of which it is not known what it collides with.
-A round knows `whole_ts`: when it starts, every transaction up to there is downstream, so the checkpoint may say so.
+and before and after a change with unknown collisions.
+A round knows `whole_ts`: when it starts, every transaction up to it is downstream, so the checkpoint may move there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUND_ROWS = 20_000
 """Changes after which a round ends with the transaction: the checkpoint can move there (DM flushes every 30 s)."""
 
 _LONGEST = 4
-"""A transaction of more than this many rounds is cut inside, to bound what is remembered of its keys."""
+"""A transaction of more than this many rounds is cut, to bound the memory for its keys."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class PlanOptions:
 
 
 class OrderedPlan:
-    """Takes the changes of `segment` in commit order and gives the batches that are full; `end` gives the rest.
+    """Takes the changes of `segment` in commit order and yields the batches that are full; `end` yields the rest.
 
-    Batches are numbered as they are given: by round, and in a queue by order.
+    Batches are numbered in the order they are yielded: by round, and by order in a queue.
     """
 
     def __init__(self, segment: int, options: PlanOptions) -> None:
@@ -59,10 +59,10 @@ class OrderedPlan:
         self._round_whole_ts = 0
 
     def add(self, change: Change) -> Iterator[StatementBatch]:
-        """One change. Raises Permanent when its commit_ts is below the last one's."""
+        """Add one change. Raises Permanent when its commit_ts is below the last one's."""
         self._step(change.event.commit_ts)
         if change.alone or self._alone or self._is_flush_due(change.event.commit_ts):
-            self._detector.flushed()
+            self._detector.clear()
             yield from self._barrier()
         decision = self._detector.add(change.keys)
         if decision.flush:
@@ -72,7 +72,7 @@ class OrderedPlan:
         yield from self._dispatch(change, decision)
 
     def end(self) -> Iterator[StatementBatch]:
-        """What is left in the queues."""
+        """The batches left in the queues."""
         for queue in sorted(self._queues):
             yield self._batch(queue)
 
@@ -95,7 +95,7 @@ class OrderedPlan:
         self._round_whole_ts = self._whole_ts
 
     def _dispatch(self, change: Change, decision: Decision) -> Iterator[StatementBatch]:
-        number = queue_of(decision.group, self._options.workers)
+        number = queue_number(decision.group, self._options.workers)
         queue = self._queues.setdefault(number, _Queue())
         queue.put(change)
         self._rows += 1
@@ -130,7 +130,7 @@ class OrderedPlan:
 
 @dataclass
 class _Queue:
-    """Changes on their way to one worker, and about how many bytes their images have."""
+    """Changes for one worker, and the approximate bytes of their images."""
 
     changes: list[Change] = field(default_factory=list)
     bytes: int = 0
@@ -141,6 +141,6 @@ class _Queue:
         self.bytes += sum(len(text) for image in images for text in image.values() if text is not None)
 
 
-def queue_of(group: Hashable, workers: int) -> int:
-    """The worker queue of a group: CRC-32 of its key's text, as the drainer has it."""
+def queue_number(group: Hashable, workers: int) -> int:
+    """The number of a group's worker queue: CRC-32 of its key's text, as in the drainer."""
     return zlib.crc32(str(group).encode()) % workers

@@ -59,8 +59,8 @@ def add_token(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=os.environ.get("BINLAKE_PUMP_TOKEN_FILE") or None,
         metavar="FILE",
-        help="what the pump's admin-token-file holds (default DATA_DIR/admin-token there); not needed with a client "
-        "certificate. Also BINLAKE_PUMP_TOKEN_FILE",
+        help="the content of the pump's admin-token-file (default DATA_DIR/admin-token there); not needed with a client"
+        " certificate. Also BINLAKE_PUMP_TOKEN_FILE",
     )
 
 
@@ -103,7 +103,7 @@ class _Listing(abc.ABC):
             type=float,
             default=_HEARTBEAT_S,
             metavar="SECONDS",
-            help="the interval that the nodes use: a node that missed three is shown as stale (default %(default)s)",
+            help="the nodes' heartbeat interval: a node that missed three is shown as stale (default %(default)s)",
         )
         add_output(parser)
 
@@ -117,7 +117,7 @@ class _Listing(abc.ABC):
         problems = self._problems(nodes, cluster, tls_of(args))
         if args.output == "json":
             shown = [node_as_json(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
-            print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in shown]))
+            print(json.dumps([{**row, "problem": problems.get(row["nodeId"], "")} for row in shown]))
             return 0
         rows = [
             (
@@ -264,7 +264,7 @@ class _Action:
 class PausePumpCommand(_Action):
     """`binlake pause-pump`."""
 
-    help = "stop a pump that is to come back: its data is still needed"
+    help = "stop a pump that will come back: its data is still needed"
     action = "pause"
 
 
@@ -293,7 +293,7 @@ class OfflinePumpCommand(_Action):
 class PauseDrainerCommand(_Action):
     """`binlake pause-drainer`."""
 
-    help = "stop an original drainer that is to come back"
+    help = "stop an original drainer that will come back"
     action = "pause"
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:

@@ -14,7 +14,7 @@ _DONE = 200
 
 
 def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str = "") -> dict[str, Any]:
-    """The envelope that the node at `host` (HOST:PORT) answers, by HTTPS with `tls`; `token`: shown when there is one.
+    """The envelope that the node at `host` (HOST:PORT) answers, by HTTPS with `tls`; `token`: sent if not empty.
 
     Raises Permanent when the node refuses, SourceUnavailable when it cannot be reached, UnknownOutcome when it was
     asked and did not answer.
@@ -29,7 +29,7 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
         raise SourceUnavailable(
             f"the node cannot be reached: {error}",
             where={"url": url},
-            hint="its process is gone or its address is not reachable from here",
+            hint="its process has ended, or its address is not reachable from here",
         ) from None
     except httpx.HTTPError as error:
         raise UnknownOutcome(

@@ -1,4 +1,4 @@
-"""What the registry's entries show an operator: which nodes are stale, and what a forced offline loses."""
+"""What the registry's entries tell an operator: which nodes are stale, and what a forced offline loses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
 
 
 def is_ahead(node: NodeStatus, now_ts: int) -> bool:
-    """Whether a node reports a commit_ts that PD has not given: it holds a binlog from the future."""
+    """Whether a node reports a commit_ts that PD has not issued yet: it has a binlog from the future."""
     return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
 
 
@@ -46,12 +46,12 @@ def time_of(ts: int) -> str:
 
 def unread_range(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
     """The commit_ts range that consumers have not read from `pump`, in words; empty = they have all."""
-    taken = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
-    if not taken:
+    positions = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
+    if not positions:
         return f"everything it holds, up to {pump.max_commit_ts}: no consumer is registered"
-    if min(taken) >= pump.max_commit_ts:
+    if min(positions) >= pump.max_commit_ts:
         return ""
-    return f"({min(taken)}, {pump.max_commit_ts}]"
+    return f"({min(positions)}, {pump.max_commit_ts}]"
 
 
 def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

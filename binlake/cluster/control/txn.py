@@ -1,4 +1,4 @@
-"""`binlake txn`: what a pump holds of a transaction, and deciding one whose outcome no source has (hazards R-07)."""
+"""`binlake txn`: shows a pump's binlogs of a transaction; decides one whose outcome no source has (hazards R-07)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class TxnCommand:
         waiting = actions.add_parser(
             "list", help="list the prewrites without a commit or rollback, the blocking one first"
         )
-        for one in (show, waiting):
-            add_output(one)
+        for command in (show, waiting):
+            add_output(command)
         resolve = actions.add_parser("resolve", help="decide the outcome of transactions; this cannot be undone")
         resolve.add_argument(
             "ts",
@@ -47,11 +47,11 @@ class TxnCommand:
         give_up.add_argument(
             "--accept-loss", action="store_true", help="confirm it: unless another pump has them, its rows are lost"
         )
-        for one in (resolve, give_up):
-            add_token(one)
-        for one in (show, waiting, resolve, give_up):
-            add_cluster(one)
-            add_option(one, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
+        for command in (resolve, give_up):
+            add_token(command)
+        for command in (show, waiting, resolve, give_up):
+            add_cluster(command)
+            add_option(command, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask the pump."""
@@ -74,8 +74,11 @@ def _list(args: argparse.Namespace, host: str) -> int:
     if args.output == "json":
         print(json.dumps(prewrites))
         return 0
-    for one in prewrites:
-        print(f"start_ts {one['start_ts']}  {one['age_s']} s  key {one['key']}  {one['reason']}".rstrip())
+    for prewrite in prewrites:
+        print(
+            f"start_ts {prewrite['start_ts']}  {prewrite['age_s']} s  key {prewrite['key']}"
+            f"  {prewrite['reason']}".rstrip()
+        )
     print(f"{len(prewrites)} prewrites have no commit or rollback")
     return 0
 
@@ -102,7 +105,7 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
     if not args.accept_loss:
         print(
             f"the rows of transaction {args.ts} (commit_ts {args.commit_ts}) are not in this pump: if no other pump has"
-            " them they are missing downstream from then on. use --accept-loss to confirm"
+            " them they will be missing downstream. Use --accept-loss to confirm"
         )
         return 1
     path = f"/txn/{args.ts}/give-up/{args.commit_ts}"
@@ -114,9 +117,10 @@ def _describe(binlog: dict[str, Any]) -> str:
     lines = [f"{name}: {binlog[name]}" for name in ("type", "start_ts", "commit_ts", "bytes", "schema_version")]
     if binlog["ddl_job_id"]:
         lines.append(f"DDL job {binlog['ddl_job_id']}: {binlog['ddl_query']}")
-    for one in binlog["tables"]:
+    for table in binlog["tables"]:
         lines.append(
-            f"table {one['table_id']}: {one['inserted']} inserted, {one['updated']} updated, {one['deleted']} deleted"
+            f"table {table['table_id']}: {table['inserted']} inserted, {table['updated']} updated,"
+            f" {table['deleted']} deleted"
         )
     return "\n".join(lines)
 

@@ -35,11 +35,11 @@ Answer = TypeVar("Answer")
 
 def parse_urls(urls: Sequence[str]) -> list[tuple[str, bool]]:
     """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
-    given = [url.strip().rstrip("/") for url in urls if url.strip()]
-    if not given:
+    addresses = [url.strip().rstrip("/") for url in urls if url.strip()]
+    if not addresses:
         hint = "http://host:port or https://host:port, comma list"
         raise ConfigError("unusable PD address", where={"pd-urls": ",".join(urls)}, hint=hint)
-    return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in given]
+    return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in addresses]
 
 
 def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> grpc.Channel:

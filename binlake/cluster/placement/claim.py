@@ -1,4 +1,4 @@
-"""A name that one process at a time has: a key in etcd that ends with its holder's lease.
+"""A name that one process at a time owns: a key in etcd that ends with its owner's lease.
 
 A process that starts while another lives waits for the length of a lease, then is refused; a crashed one is waited for
 as long. A holder that was away for longer than its lease finds at its next renewal whether another process came.

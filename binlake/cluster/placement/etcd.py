@@ -20,8 +20,8 @@ KeyValue = pb.KeyValue
 
 def prefix_end(prefix: bytes) -> bytes:
     """The range_end that makes a range of all keys starting with `prefix`."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else b"\0"
 
 
 class EtcdClient:

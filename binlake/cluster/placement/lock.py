@@ -76,12 +76,12 @@ class EtcdLock:
 
     def _keep_alive(self) -> None:
         while not self._released.wait(self._ttl_s / 3):
-            asked = time.monotonic()
+            requested_at = time.monotonic()
             try:
                 if self._etcd.lease_keep_alive(self._lease) <= 0:
                     self._held_until = 0.0
                     return
-                self._held_until = asked + self._ttl_s
+                self._held_until = requested_at + self._ttl_s
             except BinlakeError as error:
                 log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 

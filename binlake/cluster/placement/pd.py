@@ -48,7 +48,7 @@ class PdClient:
         Raises SourceUnavailable; Permanent for another cluster or a count that PD refuses.
         """
         with self._lock:
-            kept = self._stream
+            stream = self._stream
             # An old stream may have ended with a restart of PD; only newly opened ones show whether PD serves.
             fresh = len(self._urls)
             while True:
@@ -56,11 +56,11 @@ class PdClient:
                     return self._ask(count)
                 except SourceUnavailable:
                     self._urls.append(self._urls.pop(0))  # another member may serve
-                    if kept is None or not kept.broke:
+                    if stream is None or not stream.broke:
                         fresh -= 1
                     if fresh <= 0:
                         raise
-                    kept = None
+                    stream = None
 
     def close(self) -> None:
         """Close the connections; the client can be used again."""
@@ -79,7 +79,7 @@ class PdClient:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise _other_cluster_error(self._urls, error.details() or "") from None
             raise call_error(self._urls, error) from None
-        except _Ended as error:
+        except _StreamEnded as error:
             self._disconnect()
             raise unavailable_error(self._urls, error) from None
 
@@ -128,8 +128,8 @@ def _other_cluster_error(urls: Sequence[str], reason: str) -> Permanent:
     )
 
 
-class _Ended(Exception):
-    """The stream is over, or PD answered with an error inside the message."""
+class _StreamEnded(Exception):
+    """The stream ended, or PD answered with an error inside the message."""
 
 
 class _TsoStream:
@@ -145,13 +145,13 @@ class _TsoStream:
         threading.Thread(target=self._receive, name="pd-tso", daemon=True).start()
 
     def ask(self, count: int, timeout_s: float) -> int:
-        """Raises queue.Empty after `timeout_s`, the stream's RpcError, _Ended."""
+        """Raises queue.Empty after `timeout_s`, the stream's RpcError, _StreamEnded."""
         self._requests.put(pb.TsoRequest(header=self._header, count=count))
         answer = self._answers.get(timeout=timeout_s)
         if isinstance(answer, Exception):
             raise answer
         if answer.header.error.type != pb.OK:
-            raise _Ended(answer.header.error.message)
+            raise _StreamEnded(answer.header.error.message)
         return oracle.compose(answer.timestamp.physical, answer.timestamp.logical)
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class _TsoStream:
         try:
             for answer in self._call:
                 self._answers.put(answer)
-            end: Exception = _Ended("PD ended the stream")
+            end: Exception = _StreamEnded("PD ended the stream")
         except grpc.RpcError as error:
             end = error
         self.broke = not self._closed

@@ -37,8 +37,8 @@ class PumpsWatch:
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         for _, event in self._watch:
             key = _key_text(event.kv.key)
-            gone = event.type == pb.Event.DELETE
-            yield key.removeprefix(PUMPS), None if gone else NodeStatus.from_json(event.kv.value, key)
+            is_deleted = event.type == pb.Event.DELETE
+            yield key.removeprefix(PUMPS), None if is_deleted else NodeStatus.from_json(event.kv.value, key)
 
     def close(self) -> None:
         """End it, from any thread."""
@@ -105,18 +105,18 @@ class Registry:
         self._change(DRAINERS + status.node_id, lambda _: status)
 
     def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
-        """Record how far a batch consumer has landed, for closing pumps; the rest of its entry stays.
+        """Record how far a batch consumer has landed, for closing pumps; the rest of its entry does not change.
 
         A new entry is `paused`, which keeps its place without being notified: it has no endpoint (hazards R-05).
         """
 
         key = DRAINERS + node_id
 
-        def moved(known: bytes | None) -> NodeStatus:
+        def move_entry(known: bytes | None) -> NodeStatus:
             entry = NodeStatus(node_id, "", "paused") if known is None else NodeStatus.from_json(known, key)
             return replace(entry, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts)
 
-        self._change(key, moved)
+        self._change(key, move_entry)
 
     def _list(self, prefix: str) -> list[NodeStatus]:
         entries, _ = self._etcd.prefix(prefix.encode())
@@ -129,7 +129,7 @@ class Registry:
     def _set_state(self, key: str, state: str) -> NodeStatus:
         before: list[NodeStatus] = []
 
-        def changed(known: bytes | None) -> NodeStatus:
+        def change_entry(known: bytes | None) -> NodeStatus:
             if known is None:
                 raise unknown_node(key)
             if state not in STATES:
@@ -137,7 +137,7 @@ class Registry:
             before.append(NodeStatus.from_json(known, key))
             return replace(before[-1], state=state)
 
-        self._change(key, changed)
+        self._change(key, change_entry)
         return before[-1]
 
     def _change(self, key: str, change: Callable[[bytes | None], NodeStatus]) -> None:
@@ -154,7 +154,7 @@ class Registry:
 
 
 def _key_text(key: bytes) -> str:
-    """The key as text, whatever its bytes: one odd key must not break every listing."""
+    """The key as text, whatever its bytes: one malformed key must not break every listing."""
     return key.decode(errors="backslashreplace")
 
 

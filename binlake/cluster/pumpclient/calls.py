@@ -1,6 +1,6 @@
-"""Sends what a queue holds to one pump: what waits together goes in one call of Binlake's own (WriteBinlogs).
+"""Sends the requests of a queue to one pump: waiting ones together, in one call of Binlake's own (WriteBinlogs).
 
-A call costs both sides more than a binlog does. An original pump does not know the call: it gets one after the other.
+A call costs both sides more than a binlog does. An original pump does not know this call: it gets them one by one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from google.protobuf.message import DecodeError
 
 from binlake.cluster.pumpclient.outcomes import (
     Done,
-    Refused,
+    Refusal,
     read_any_outcome,
-    refused_by_error,
-    refused_by_status,
+    refusal_of_error,
+    refusal_of_status,
 )
 from binlake.rpc import Channel, PendingCall, RpcError, Status
 from binlake.wire.admin_pb2 import WriteBinlogsReq, WriteBinlogsResp
@@ -35,7 +35,7 @@ _ONE_BY_ONE = frozenset({Status.UNIMPLEMENTED, Status.RESOURCE_EXHAUSTED})
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request on its way; `done` gets its outcome."""
+    """A request to send; `done` gets its outcome."""
 
     request: WriteBinlogReq
     timeout_s: float
@@ -43,7 +43,7 @@ class Sent:
 
 
 class Sender:
-    """Sends all of `sent` until None comes, and gives each its outcome; `run` in a thread of its own."""
+    """Sends all of `sent` until None comes, and reports each outcome; `run` in a thread of its own."""
 
     def __init__(self, channel: Channel, sent: queue.SimpleQueue[Sent | None]) -> None:
         self._channel = channel
@@ -54,7 +54,7 @@ class Sender:
         self._waiting: deque[tuple[PendingCall, list[Sent]]] = deque()
 
     def run(self) -> None:
-        """Until the queue ends and all is answered."""
+        """Send until the queue ends and everything is answered."""
         while self._open or self._held or self._waiting:
             while self._has_more():
                 self._begin(self._take())
@@ -69,70 +69,70 @@ class Sender:
         return self._open and len(self._waiting) < at_once and not self._sent.empty()
 
     def _take(self) -> list[Sent]:
-        """The next of the queue, and what waits behind it as far as a call holds."""
+        """The next request of the queue, and waiting ones as far as they fit into a call."""
         first = self._held or self._sent.get()
         self._held = None
         if first is None:
             self._open = False
             return []
-        taken, size = [first], len(first.request.payload)
-        while not self._one_by_one and len(taken) < _MOST and not self._sent.empty():
-            one = self._sent.get_nowait()
-            if one is None:
+        batch, size = [first], len(first.request.payload)
+        while not self._one_by_one and len(batch) < _MOST and not self._sent.empty():
+            sent = self._sent.get_nowait()
+            if sent is None:
                 self._open = False
                 break
-            size += len(one.request.payload)
+            size += len(sent.request.payload)
             if size > _MOST_BYTES:
-                self._held = one
+                self._held = sent
                 break
-            taken.append(one)
-        return taken
+            batch.append(sent)
+        return batch
 
-    def _begin(self, taken: list[Sent]) -> None:
-        if len(taken) < 2 or self._one_by_one:
-            for one in taken:
-                self._start(METHOD, one.request.SerializeToString(), [one])
+    def _begin(self, batch: list[Sent]) -> None:
+        if len(batch) < 2 or self._one_by_one:
+            for sent in batch:
+                self._start(METHOD, sent.request.SerializeToString(), [sent])
             return
-        payloads = [one.request.payload for one in taken]
-        message = WriteBinlogsReq(cluster_id=taken[0].request.clusterID, payloads=payloads).SerializeToString()
-        self._start(_MANY, message, taken)
+        payloads = [sent.request.payload for sent in batch]
+        message = WriteBinlogsReq(cluster_id=batch[0].request.clusterID, payloads=payloads).SerializeToString()
+        self._start(_MANY, message, batch)
 
-    def _start(self, method: str, message: bytes, taken: list[Sent]) -> None:
+    def _start(self, method: str, message: bytes, batch: list[Sent]) -> None:
         try:
-            call = self._channel.start(method, message, max(one.timeout_s for one in taken))
+            call = self._channel.start(method, message, max(sent.timeout_s for sent in batch))
         except RpcError as error:
-            _refuse(taken, refused_by_status(error))
+            _refuse(batch, refusal_of_status(error))
         except Exception as error:
             # Only this call fails: later ones need the thread.
             log.exception("pump_send_failed")
-            _refuse(taken, refused_by_error(error))
+            _refuse(batch, refusal_of_error(error))
         else:
-            self._waiting.append((call, taken))
+            self._waiting.append((call, batch))
 
-    def _settle(self, call: PendingCall, taken: list[Sent]) -> None:
-        if len(taken) == 1:
-            taken[0].done(read_any_outcome(call.result))
+    def _settle(self, call: PendingCall, batch: list[Sent]) -> None:
+        if len(batch) == 1:
+            batch[0].done(read_any_outcome(call.result))
             return
         try:
             refusals = WriteBinlogsResp.FromString(call.result()).refusals
         except RpcError as error:
             if error.status in _ONE_BY_ONE:
                 self._one_by_one = self._one_by_one or error.status is Status.UNIMPLEMENTED
-                for one in taken:
-                    self._begin([one])
+                for sent in batch:
+                    self._begin([sent])
             else:
-                _refuse(taken, refused_by_status(error))
+                _refuse(batch, refusal_of_status(error))
         except DecodeError as error:
-            _refuse(taken, Refused(f"damaged answer: {error}"))
+            _refuse(batch, Refusal(f"damaged answer: {error}"))
         except Exception as error:
             log.exception("pump_send_failed")
-            _refuse(taken, refused_by_error(error))
+            _refuse(batch, refusal_of_error(error))
         else:
             texts = {refusal.number: refusal.text for refusal in refusals}
-            for number, one in enumerate(taken):
-                one.done(Refused(texts[number]) if number in texts else None)
+            for number, sent in enumerate(batch):
+                sent.done(Refusal(texts[number]) if number in texts else None)
 
 
-def _refuse(taken: list[Sent], refused: Refused) -> None:
-    for one in taken:
-        one.done(refused)
+def _refuse(batch: list[Sent], refusal: Refusal) -> None:
+    for sent in batch:
+        sent.done(refusal)

@@ -1,7 +1,7 @@
-"""Sends commits and rollbacks in the background to their prewrite's pump, retried each second for ten minutes.
+"""Sends commits and rollbacks to their prewrite's pump in the background, retried each second for ten minutes.
 
 No caller waits for them (tidb-binlog 4). What a pump has not accepted by then is given up, counted and logged: the pump
-asks the source. One thread serves all pumps without blocking, so that a dead pump does not delay the others.
+will ask the source. One thread serves all pumps without blocking, so a dead pump does not delay the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from binlake.cluster.pumpclient.pumps import Pumps
-from binlake.cluster.pumpclient.transport import Refused
+from binlake.cluster.pumpclient.transport import Refusal
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
 log = structlog.get_logger()
@@ -75,10 +75,10 @@ class Ends:
     def _try(self, end: End) -> None:
         pump = self._pumps.find(end.node_id)
         if pump is None:
-            self._on_outcome(end, Refused("it is not registered"))
+            self._on_outcome(end, Refusal("it is not registered"))
             return
 
-        def done(refused: Refused | None) -> None:
+        def done(refused: Refusal | None) -> None:
             if refused is None:
                 self._pumps.record_success(pump)
             else:
@@ -87,7 +87,7 @@ class Ends:
 
         pump.connection.send(end.request, self._timeout_s, done)
 
-    def _on_outcome(self, end: End, refused: Refused | None) -> None:
+    def _on_outcome(self, end: End, refused: Refusal | None) -> None:
         late = time.monotonic() - end.begun > self._give_up_s
         with self._changed:
             if refused is not None and not late and not self._stopped:

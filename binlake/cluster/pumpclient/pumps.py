@@ -1,6 +1,6 @@
-"""The pumps that the client knows: which are online, which of those are left alone, which come and go.
+"""The pumps that the client knows: which are online, which of those are avoided, which come and go.
 
-A pump that is not online accepts no prewrite. One that failed more than ten writes in a row is left alone until
+A pump that is not online accepts no prewrite. One that failed more than ten writes in a row is avoided until
 a probe, or a write in the last round, succeeds (tidb-binlog 4). Commits and rollbacks find any pump by its node id,
 whatever its state.
 """
@@ -89,11 +89,11 @@ class Pumps:
 
     def usable(self) -> Sequence[Pump]:
         """Pumps that may take a prewrite now, by node id. Other labels are used when the own label has none."""
-        return self._narrow([pump for pump in self._list_sorted() if pump.usable])
+        return self._select_by_label([pump for pump in self._list_sorted() if pump.usable])
 
     def online(self) -> Sequence[Pump]:
-        """Pumps that could take a prewrite at all, those left alone among them, by node id."""
-        return self._narrow([pump for pump in self._list_sorted() if pump.state == ONLINE])
+        """Pumps that could take a prewrite at all, avoided ones included, by node id."""
+        return self._select_by_label([pump for pump in self._list_sorted() if pump.state == ONLINE])
 
     def list_avoided(self) -> Sequence[Pump]:
         """Online pumps that failed too often."""
@@ -105,7 +105,7 @@ class Pumps:
             pump.errors = 0
 
     def record_failure(self, pump: Pump) -> bool:
-        """A write to `pump` failed; True when it is left alone from now on."""
+        """A write to `pump` failed; True when it is avoided from now on."""
         with self._lock:
             pump.errors += 1
             return pump.errors == MAX_ERRORS + 1
@@ -122,12 +122,12 @@ class Pumps:
         with self._lock:
             return [self._known[node_id] for node_id in sorted(self._known)]
 
-    def _narrow(self, pumps: list[Pump]) -> list[Pump]:
-        own = [pump for pump in pumps if matches_label(pump.label, self._label)]
-        return own or (pumps if self._label_fallback else [])
+    def _select_by_label(self, pumps: list[Pump]) -> list[Pump]:
+        matching = [pump for pump in pumps if matches_label(pump.label, self._label)]
+        return matching or (pumps if self._label_fallback else [])
 
     def _remove(self, node_id: str) -> None:
         # Not closed here: another thread may be in the middle of a call.
-        gone = self._known.pop(node_id, None)
-        if gone is not None:
-            self._stale.append(gone.connection)
+        removed = self._known.pop(node_id, None)
+        if removed is not None:
+            self._stale.append(removed.connection)

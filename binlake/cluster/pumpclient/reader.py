@@ -1,7 +1,7 @@
-"""PumpReader: pulls from one pump, in strictly increasing commit_ts, what lies after a ts (tidb-binlog 2.9).
+"""PumpReader: pulls from one pump everything after a ts, in strictly increasing commit_ts (tidb-binlog 2.9).
 
-A channel lives as long as one pull: nothing is open before it or after it, so a reader may be made before a fork and
-used in a Spark Python worker. It uses binlake.rpc: grpcio receives a tenth of what a pump can send.
+A channel lives as long as one pull: nothing is open before or after it, so a reader may be created before a fork and
+used in a Spark Python worker. It uses binlake.rpc: grpcio receives at a tenth of a pump's speed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS: dict[Status, type[BinlakeError]] = {
 
 @dataclass(frozen=True)
 class PumpInfo:
-    """What a Binlake pump reports of itself (PumpAdmin/Info). ts are TSO; 0 = none."""
+    """A Binlake pump's report about itself (PumpAdmin/Info). ts are TSO; 0 = none."""
 
     cluster_id: int
     node_id: str
@@ -131,7 +131,7 @@ class PumpReader:
                 idle_s = self._idle_timeout_s
                 return channel.stream("/binlog.Pump/PullBinlogs", request, idle_timeout_s=idle_s, metadata=metadata)
             except RpcError as error:
-                # A pump that is being restarted is back in a moment.
+                # A pump that is being restarted is back soon.
                 if time.monotonic() + _RETRY_S > until:
                     raise SourceUnavailable(
                         f"the pump cannot be reached within {self._timeout_s:g} s: {error.message}",

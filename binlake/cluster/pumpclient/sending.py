@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterable
 
 from binlake.cluster.pumpclient.pumps import Pump
-from binlake.cluster.pumpclient.transport import Refused
+from binlake.cluster.pumpclient.transport import Refusal
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
 
-def send_all(requests: Iterable[tuple[Pump, WriteBinlogReq]], timeout_s: float) -> list[Refused | None]:
+def send_all(requests: Iterable[tuple[Pump, WriteBinlogReq]], timeout_s: float) -> list[Refusal | None]:
     """Send each request to its pump; the outcomes in order, None = stored."""
     waiting = list(requests)
     answers = _Answers(len(waiting))
@@ -22,14 +22,14 @@ def send_all(requests: Iterable[tuple[Pump, WriteBinlogReq]], timeout_s: float) 
 
 class _Answers:
     def __init__(self, count: int) -> None:
-        self._outcomes: list[Refused | None] = [None] * count
+        self._outcomes: list[Refusal | None] = [None] * count
         self._left = count
         self._lock = threading.Lock()
         self._done = threading.Event()
         if not count:
             self._done.set()
 
-    def put(self, number: int, refused: Refused | None) -> None:
+    def put(self, number: int, refused: Refusal | None) -> None:
         self._outcomes[number] = refused
         with self._lock:
             self._left -= 1
@@ -37,6 +37,6 @@ class _Answers:
         if not left:
             self._done.set()
 
-    def wait(self) -> list[Refused | None]:
+    def wait(self) -> list[Refusal | None]:
         self._done.wait()
         return self._outcomes

@@ -24,7 +24,7 @@ class Candidate(Protocol):
 
     @property
     def score(self) -> int:
-        """How much the pump says it can take, relative to others; 0 = it does not say."""
+        """The pump's published capacity, relative to others; 0 = none published."""
 
 
 class Strategy(Protocol):
@@ -37,17 +37,17 @@ class Strategy(Protocol):
         """
 
 
-def by_turn(offset: int, count: int) -> int:
+def pick_by_turn(offset: int, count: int) -> int:
     """`range`: the pump at a running offset."""
     return offset % count
 
 
-def by_hash(start_ts: int, tries: int, count: int) -> int:
+def pick_by_hash(start_ts: int, tries: int, count: int) -> int:
     """`hash`: a start_ts has its pump; each retry goes one further."""
     return (start_ts + tries) % count
 
 
-def weights(scores: Sequence[int]) -> list[int]:
+def compute_weights(scores: Sequence[int]) -> list[int]:
     """A weight for each score: a pump that publishes none (0) counts as the average of those that do.
 
     So pumps without scores get equal shares, and an original pump among Binlake's is not starved.
@@ -57,7 +57,7 @@ def weights(scores: Sequence[int]) -> list[int]:
     return [score if score > 0 else average for score in scores]
 
 
-def by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tuple[str, dict[str, int]]:
+def pick_by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tuple[str, dict[str, int]]:
     """Smooth weighted round robin: the chosen name and the credit to pass to the next call.
 
     Everyone earns its weight, the richest is chosen and pays the sum: over any sum(weight) choices each comes
@@ -86,7 +86,7 @@ class Range:
         del start_ts, tries, failed
         with self._lock:
             self._offset += 1
-            return by_turn(self._offset - 1, len(pumps))
+            return pick_by_turn(self._offset - 1, len(pumps))
 
 
 class Hash:
@@ -95,7 +95,7 @@ class Hash:
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
         """(start_ts + tries) mod n."""
         del failed
-        return by_hash(start_ts, tries, len(pumps))
+        return pick_by_hash(start_ts, tries, len(pumps))
 
 
 class Score:
@@ -109,10 +109,12 @@ class Score:
         """The one with the most credit."""
         del start_ts, tries
         left = [n for n, pump in enumerate(pumps) if pump.node_id not in failed] or range(len(pumps))
-        shares = weights([pumps[n].score for n in left])
+        shares = compute_weights([pumps[n].score for n in left])
         with self._lock:
             # A pump that is not in this choice keeps its credit: it only misses this turn.
-            chosen, credit = by_weight({pumps[n].node_id: w for n, w in zip(left, shares, strict=True)}, self._credit)
+            chosen, credit = pick_by_weight(
+                {pumps[n].node_id: w for n, w in zip(left, shares, strict=True)}, self._credit
+            )
             known = {pump.node_id for pump in pumps}
             self._credit = {name: value for name, value in (self._credit | credit).items() if name in known}
         return next(n for n in left if pumps[n].node_id == chosen)

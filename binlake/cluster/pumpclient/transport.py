@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from binlake.cluster.pumpclient.calls import METHOD, Sender, Sent
-from binlake.cluster.pumpclient.outcomes import Done, Refused, read_outcome
+from binlake.cluster.pumpclient.outcomes import Done, Refusal, read_outcome
 from binlake.rpc import Channel, Tls
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
-__all__ = ["Connect", "Connection", "Refused", "RpcConnection", "rpc_connect"]
+__all__ = ["Connect", "Connection", "Refusal", "RpcConnection", "rpc_connect"]
 
 _CONNECT_S = 5.0
 
@@ -23,7 +23,7 @@ _CONNECT_S = 5.0
 class Connection(Protocol):
     """To one pump; thread-safe."""
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refused | None:
+    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refusal | None:
         """Send and wait; None = stored."""
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
@@ -56,7 +56,7 @@ class RpcConnection:
         self._sender: threading.Thread | None = None
         self._closed = False
 
-    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refused | None:
+    def write(self, request: WriteBinlogReq, timeout_s: float) -> Refusal | None:
         """See Connection."""
         message = request.SerializeToString()
         return read_outcome(lambda: self._channel.call(METHOD, message, timeout_s))
@@ -71,7 +71,7 @@ class RpcConnection:
                     self._sender = threading.Thread(target=self._run, name="pumpclient-send", daemon=True)
                     self._sender.start()
         if closed:
-            done(Refused("the connection was closed"))
+            done(Refusal("the connection was closed"))
 
     def close(self) -> None:
         """See Connection."""

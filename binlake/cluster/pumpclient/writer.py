@@ -20,7 +20,7 @@ from binlake.cluster.pumpclient.follow import Follower, PumpList
 from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
 from binlake.cluster.pumpclient.sending import send_all
 from binlake.cluster.pumpclient.strategy import strategy_of
-from binlake.cluster.pumpclient.transport import Connect, Refused, rpc_connect
+from binlake.cluster.pumpclient.transport import Connect, Refusal, rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
@@ -144,7 +144,7 @@ class PumpClient:
         refused = send_all(zip(chosen, requests, strict=True), self._times.write_timeout)
         names = []
         for binlog, request, pump, why in zip(binlogs, requests, chosen, refused, strict=True):
-            if self._judge(pump, why) is not None:
+            if self._record_outcome(pump, why) is not None:
                 self._prewrite_retries += 1
                 pump = self._write_to_any(request, binlog.start_ts)
             names.append(pump.node_id)
@@ -271,7 +271,7 @@ class PumpClient:
         self._start()
         while True:
             pump = self._pumps.find(node_id)
-            refused = self._try(pump, request) if pump else Refused("it is not registered")
+            refused = self._try(pump, request) if pump else Refusal("it is not registered")
             if refused is None:
                 self.forget(binlog.start_ts)
                 return node_id
@@ -295,11 +295,11 @@ class PumpClient:
             raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
         return node_id
 
-    def _try(self, pump: Pump, request: WriteBinlogReq) -> Refused | None:
+    def _try(self, pump: Pump, request: WriteBinlogReq) -> Refusal | None:
         """None when it is stored, else why not. Raises what a retry cannot fix."""
-        return self._judge(pump, pump.connection.write(request, self._times.write_timeout))
+        return self._record_outcome(pump, pump.connection.write(request, self._times.write_timeout))
 
-    def _judge(self, pump: Pump, refused: Refused | None) -> Refused | None:
+    def _record_outcome(self, pump: Pump, refused: Refusal | None) -> Refusal | None:
         """`refused`, noted for its pump. Raises what a retry cannot fix."""
         if refused is None:
             self._pumps.record_success(pump)
@@ -311,11 +311,11 @@ class PumpClient:
         if refused.too_large:
             raise Permanent(f"the binlog is too large: {refused.text}", where=where)
         if self._pumps.record_failure(pump):
-            log.warning("pump_left_alone", pump=pump.node_id, error=refused.text)
+            log.warning("pump_avoided", pump=pump.node_id, error=refused.text)
         return refused
 
     def _probe(self) -> None:
-        """An empty write to each online pump that is left alone (MISSION S0-40)."""
+        """Send an empty write to each avoided online pump (MISSION S0-40)."""
         request = WriteBinlogReq(clusterID=self._cluster_id)
         while not self._stopped.wait(self._times.probe_interval):
             for pump in self._pumps.list_avoided():

@@ -1,6 +1,6 @@
-"""Keeps TiKV's GC away from a snapshot while it is read: a service safe point at PD, renewed as long as it is held.
+"""Keeps TiKV's GC from a snapshot while it is read: a service safe point at PD, renewed while the context is open.
 
-A process that dies leaves it behind for `HOLD_S` at most. A placement driver without TiKV has no GC to keep away.
+A process that dies leaves it for at most `HOLD_S`. A placement driver without TiKV has no GC.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ def hold_gc(source: Source, service: str, ts: int, renew_s: float = _RENEW_S) ->
             log.info("gc_not_held", reason="this placement driver has no TiKV", commit_ts=str(ts))
             yield
             return
-        _hold(regions, service, ts)
-        over = threading.Event()
-        renewing = threading.Thread(target=_renew, args=(regions, service, ts, renew_s, over), name="gc-hold")
+        _set_safe_point(regions, service, ts)
+        is_done = threading.Event()
+        renewing = threading.Thread(target=_renew, args=(regions, service, ts, renew_s, is_done), name="gc-hold")
         renewing.start()
         try:
             yield
         finally:
-            over.set()
+            is_done.set()
             renewing.join()
             _release(regions, service)
 
 
-def _hold(regions: RegionClient, service: str, ts: int) -> None:
+def _set_safe_point(regions: RegionClient, service: str, ts: int) -> None:
     least = regions.hold_gc(service, ts, HOLD_S)
     if least > ts:
         raise LostRange(
-            "TiKV's GC has passed the snapshot: rows of that time may be gone",
+            "TiKV's GC has passed the snapshot: rows of that time may be removed",
             where={"commit_ts": ts, "safe_point": least},
             hint="raise tidb_gc_life_time; start the load again with a new lake folder and a present snapshot",
         )
 
 
-def _renew(regions: RegionClient, service: str, ts: int, renew_s: float, over: threading.Event) -> None:
-    while not over.wait(renew_s):
+def _renew(regions: RegionClient, service: str, ts: int, renew_s: float, is_done: threading.Event) -> None:
+    while not is_done.wait(renew_s):
         try:
-            _hold(regions, service, ts)
+            _set_safe_point(regions, service, ts)
         except (SourceUnavailable, LostRange) as error:
             # Held for some minutes more; if GC does pass it, TiDB refuses the next read by name.
             log.warning("gc_hold_not_renewed", commit_ts=str(ts), error=str(error))

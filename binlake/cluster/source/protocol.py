@@ -1,4 +1,4 @@
-"""The questions that the pipeline asks a source; whatever answers them can be replicated (DESIGN 5)."""
+"""The interface of a source for the pipeline; whatever implements it can be replicated (DESIGN 5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Job = Mapping[str, Any]
 
 
 class JobHistory(Protocol):
-    """A place that keeps finished DDL jobs. Methods raise SourceUnavailable, WireError."""
+    """Access to finished DDL jobs. Methods raise SourceUnavailable, WireError."""
 
     def page(self, below: int) -> list[dict[str, Any]]:
         """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
@@ -21,7 +21,7 @@ class JobHistory(Protocol):
         """The finished jobs among `ids`."""
 
     def running(self) -> list[dict[str, Any]] | None:
-        """The jobs that are not over yet; None: it is not known."""
+        """The unfinished jobs; None: unknown."""
 
     def close(self) -> None:
         """Close what is open."""

@@ -121,8 +121,8 @@ class RegionClient:
             raise unavailable_error(self._urls, "PD knows no leader of the region")
         context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
         location = RegionLocation(region.start_key, region.end_key, context)
-        kept = [one for one in self._locations if not _overlap(one, location)]
-        self._locations = sorted([*kept, location], key=lambda one: one.start)
+        others = [one for one in self._locations if not _overlap(one, location)]
+        self._locations = sorted([*others, location], key=lambda one: one.start)
         return location
 
     def _ask(self, method: str, request: Any, answer_type: Any) -> Any:
@@ -188,5 +188,5 @@ class _NoTikv(SourceUnavailable):
     """A PD without TiKV."""
 
 
-def _overlap(one: RegionLocation, other: RegionLocation) -> bool:
-    return (not one.end or other.start < one.end) and (not other.end or one.start < other.end)
+def _overlap(first: RegionLocation, second: RegionLocation) -> bool:
+    return (not first.end or second.start < first.end) and (not second.end or first.start < second.end)

@@ -46,15 +46,15 @@ class SqlHistory:
     def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
         jobs: dict[int, dict[str, Any]] = {}
-        wanted = sorted(ids)
-        for start in range(0, len(wanted), PAGE):
-            part = wanted[start : start + PAGE]
+        sorted_ids = sorted(ids)
+        for start in range(0, len(sorted_ids), PAGE):
+            part = sorted_ids[start : start + PAGE]
             marks = ", ".join(["%s"] * len(part))
             jobs.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
         return jobs
 
     def running(self) -> list[dict[str, Any]]:
-        """The jobs that are not over yet, waiting ones among them."""
+        """The unfinished jobs, waiting ones included."""
         return self._jobs("SELECT job_id, job_meta FROM mysql.tidb_ddl_job", ())
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class SqlHistory:
         from pymysql import err
 
         try:
-            with self._connected().cursor() as cursor:
+            with self._connect().cursor() as cursor:
                 cursor.execute(sql, tuple(arguments) or None)
                 return [_job(int(job_id), meta) for job_id, meta in cursor.fetchall()]
         except (err.MySQLError, OSError) as error:
@@ -81,7 +81,7 @@ class SqlHistory:
                 " and mysql.tidb_ddl_job",
             ) from error
 
-    def _connected(self) -> pymysql.Connection[Any]:
+    def _connect(self) -> pymysql.Connection[Any]:
         if self._link is None:
             import pymysql
 

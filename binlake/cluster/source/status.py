@@ -27,14 +27,14 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Locked:
-    """Still undecided: its lock is there. `ttl_ms` as the lock says; 0 = it does not say."""
+    """Still undecided: its lock exists. `ttl_ms` from the lock; 0 = it has none."""
 
     ttl_ms: int = 0
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nothing proves anything; `reason` is for people."""
+    """There is no proof of either outcome; `reason` is for people."""
 
     reason: str
 
@@ -48,7 +48,7 @@ class Absent(Unknown):
 
 @dataclass(frozen=True)
 class Unreachable(Unknown):
-    """The server that knows could not be asked."""
+    """The server with the answer could not be reached."""
 
     reason: str = "no answer"
 
@@ -57,14 +57,14 @@ Status = Committed | RolledBack | Locked | Unknown
 
 
 def read_status(body: str, start_ts: int) -> Status:
-    """What the JSON of `/mvcc/hex/KEY` says of `start_ts`. Pure; anything unexpected is Unknown."""
+    """The status of `start_ts` by the JSON of `/mvcc/hex/KEY`. Pure; anything unexpected is Unknown."""
     try:
         info = mvcc_info(json.loads(body))
         if info is None:
             return Unknown("the answer does not contain the key")
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
-            return _of_write(writes[0])
+            return _status_of_write(writes[0])
         if any(_notes_rollback(write, start_ts) for write in info.get("writes") or []):
             return RolledBack()
         lock = info.get("lock") or {}
@@ -75,7 +75,7 @@ def read_status(body: str, start_ts: int) -> Status:
     return Absent()
 
 
-def _of_write(write: Mapping[str, Any]) -> Status:
+def _status_of_write(write: Mapping[str, Any]) -> Status:
     if int(write.get("type") or 0) == _ROLLBACK:
         return RolledBack()
     commit_ts = int(write.get("commit_ts", 0))

@@ -72,7 +72,7 @@ class TikvStatus:
         self._stopped = threading.Event()
 
     def protect(self, oldest: int) -> None:
-        """Keep GC from passing the transaction `oldest`, or as near to it as possible; 0 = no transaction is open.
+        """Keep GC from passing the transaction `oldest`, as far as possible; 0 = no transaction is open.
 
         Raises SourceUnavailable.
         """
@@ -81,14 +81,14 @@ class TikvStatus:
                 self._regions.hold_gc(self._service, 0, 0)
                 self._held = math.inf
             return
-        wanted, self._held = oldest - 1, math.inf
-        # PD takes only what is at or above the least of all services: what GC has passed stays passed.
+        safe_point, self._held = oldest - 1, math.inf
+        # PD accepts only a value at or above the least of all services: GC cannot go back.
         for _ in range(3):
-            least = self._regions.hold_gc(self._service, wanted, HOLD_S)
-            if least <= wanted:
-                self._held = max(wanted, self._regions.gc_safe_point())
+            least = self._regions.hold_gc(self._service, safe_point, HOLD_S)
+            if least <= safe_point:
+                self._held = max(safe_point, self._regions.gc_safe_point())
                 return
-            wanted = least
+            safe_point = least
 
     def protects(self, start_ts: int) -> bool:
         """Whether GC cannot have passed `start_ts`."""
@@ -210,12 +210,16 @@ def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> boo
 def _read(question: Question, answer: bytes, now_ts: int) -> Status | pb.RegionError:
     if question.how is How.LOOK:
         looked = pb.MvccGetByKeyResponse.FromString(answer)
-        return looked.region_error if looked.HasField("region_error") else _of_records(looked, question.start_ts)
+        return looked.region_error if looked.HasField("region_error") else _status_of_records(looked, question.start_ts)
     checked = pb.CheckTxnStatusResponse.FromString(answer)
-    return checked.region_error if checked.HasField("region_error") else _of_check(checked, question.start_ts, now_ts)
+    return (
+        checked.region_error
+        if checked.HasField("region_error")
+        else _status_of_check(checked, question.start_ts, now_ts)
+    )
 
 
-def _of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
+def _status_of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
     if answer.error:
         return Unknown(answer.error)
     for write in answer.info.writes:
@@ -228,7 +232,7 @@ def _of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
     return Absent()
 
 
-def _of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
+def _status_of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
     if answer.HasField("error"):
         return Absent() if answer.error.HasField("txn_not_found") else Unknown(f"TiKV: {_describe_error(answer.error)}")
     if answer.commit_version:

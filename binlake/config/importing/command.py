@@ -34,7 +34,7 @@ class DmCommand:
     help = "write a replication and a feeder.toml from DM's task file and source files"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The files, and what they do not say."""
+        """The files, and settings that they do not contain."""
         parser.add_argument("action", choices=("import",))
         parser.add_argument("task", type=Path, help="DM's task file")
         parser.add_argument("sources", type=Path, nargs="+", help="the source file of each of its instances")
@@ -65,7 +65,7 @@ class DrainerCommand:
     help = "write a replication from a drainer's configuration file"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The file, and what it does not say."""
+        """The file, and settings that it does not contain."""
         parser.add_argument("action", choices=("import",))
         parser.add_argument("file", type=Path, help="drainer.toml")
         parser.add_argument("--name", default="drainer", help="name of the replication (%(default)s)")
@@ -83,7 +83,7 @@ class DrainerCommand:
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lake", default=_LAKE, help="root of the lake (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path(), help="folder to write into; default: this one")
-    parser.add_argument("--force", action="store_true", help="write over files that are there")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
     add_output(parser)
 
 
@@ -94,17 +94,17 @@ def _finish(args: argparse.Namespace, outcome: Outcome, source: Path) -> int:
     if outcome.feeder:
         # Beside the folder's replications, each of which is a file `*.toml` of its own.
         files[args.out / "feeder" / f"{name}.toml"] = outcome.feeder
-    there = [str(path) for path in files if path.exists()]
-    if there and not args.force:
-        raise ConfigError("a file is there already", where={"file": ", ".join(there)}, hint="--out DIR, or --force")
+    existing = [str(path) for path in files if path.exists()]
+    if existing and not args.force:
+        raise ConfigError("a file exists already", where={"file": ", ".join(existing)}, hint="--out DIR, or --force")
     for path, values in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# Made from {source} by `binlake {_command(outcome)} import`.\n{to_toml_sections(values)}")
     secrets = list(dict.fromkeys(outcome.secrets))
     if args.output == "json":
-        shown = {"files": [str(path) for path in files], "lines": [asdict(line) for line in outcome.lines],
+        report = {"files": [str(path) for path in files], "lines": [asdict(line) for line in outcome.lines],
                  "environment": secrets}  # fmt: skip
-        print(json.dumps(shown))
+        print(json.dumps(report))
         return 0
     _print_report(outcome, [str(path) for path in files], secrets)
     return 0

@@ -1,7 +1,6 @@
 """DM's task file and the files of its sources as a replication's TOML and a feeder.toml (MISSION S4-52).
 
-Rule: each key gets a line that says what became of it; what decides which rows arrive and cannot be said here is an
-error.
+Rule: each key gets a line about its import; a key that decides which rows arrive and has no counterpart is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from binlake.config.importing import notes
 from binlake.config.importing.document import Entry
-from binlake.config.importing.report import Outcome, put, say_notes
+from binlake.config.importing.report import Outcome, say_notes, set_value
 from binlake.config.importing.rules import Instance, lists_of, take_rules
 from binlake.config.importing.scope import TEMPLATE, Scope
 from binlake.config.importing.units import UNIT_KEYS, take_syncer, take_validated_sources, take_validator, unit_of
@@ -41,7 +40,7 @@ _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True)
 class Choices:
-    """What DM's files do not say."""
+    """Settings that DM's files do not contain."""
 
     lake: str
     pd_urls: str
@@ -68,7 +67,7 @@ def import_task(task: Entry, sources: Sequence[Entry], choices: Choices) -> Outc
     take_rules(outcome, keys, instances)
     _take_units(outcome, keys, instances)
     _take_feeder(outcome, name, choices)
-    for instance, source in zip(instances, _in_order(instances, sources), strict=True):
+    for instance, source in zip(instances, _sort_sources(instances, sources), strict=True):
         _take_source(outcome, keys, instance, source)
     take_validated_sources(outcome)
     return outcome
@@ -84,7 +83,7 @@ def _take_name(outcome: Outcome, entry: Entry) -> str:
     text = entry.text()
     name = re.sub(r"[^a-z0-9_-]", "-", text.lower())
     if not _NAME.fullmatch(name):
-        raise entry.error(f"the name {text!r} begins with no letter, or is too long", "rename the task")
+        raise entry.error(f"the name {text!r} does not begin with a letter, or is too long", "rename the task")
     outcome.replication["name"] = name
     outcome.say(
         entry, "taken" if name == text else "differs", f'name = "{name}", also of the DAG and the lake\'s folder'
@@ -112,7 +111,7 @@ def _take_switches(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
 def _say_shard_mode(outcome: Outcome, entry: Entry) -> None:
     mode = entry.text()
     if mode not in ("", "pessimistic", "optimistic"):
-        raise entry.error(f"shard-mode {mode!r} is not known", "pessimistic, optimistic or empty")
+        raise entry.error(f"unknown shard-mode {mode!r}", "pessimistic, optimistic or empty")
     if mode:
         outcome.take(entry, "shard-mode", mode)
         return
@@ -134,7 +133,7 @@ def _take_target(outcome: Outcome, entry: Entry) -> None:
 
 
 def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list[Instance]:
-    found: list[Instance] = []
+    instances: list[Instance] = []
     distinct = len(entry.items()) > 1 and not choices.keep_schema_names
     for one in entry.items():
         keys = one.table(INSTANCE_KEYS)
@@ -145,31 +144,33 @@ def _instances(entry: Entry, sources: Sequence[Entry], choices: Choices) -> list
         if not _SOURCE.fullmatch(source):
             raise keys["source-id"].error(f"the source-id {source!r} is not a name for a feeder's source",
                                           "letters, digits, - _ and . only")  # fmt: skip
-        if any(other.source == source for other in found):
+        if any(known.source == source for known in instances):
             raise keys["source-id"].error(f"two instances have the source-id {source!r}")
         file = next((file for file in sources if _source_id(file) == source), None)
         if file is None:
             given = ", ".join(_source_id(file) for file in sources) or "none"
             raise keys["source-id"].error(f"no source file with the source-id {source!r} is given", f"given: {given}")
         filters = file.table(SOURCE_KEYS).get("filters")
-        found.append(Instance(source, Scope.of(source, distinct=distinct), keys, filters.items() if filters else ()))
-    if not found:
+        instances.append(
+            Instance(source, Scope.of(source, distinct=distinct), keys, filters.items() if filters else ())
+        )
+    if not instances:
         raise entry.error("the task has no instance")
     if distinct:
-        _require_apart(entry, found)
+        _require_distinct_names(entry, instances)
     for file in sources:
-        if _source_id(file) not in {one.source for one in found}:
+        if _source_id(file) not in {one.source for one in instances}:
             raise file.error(f"the task has no instance of the source {_source_id(file)!r}", "leave the file out")
-    return found
+    return instances
 
 
-def _require_apart(entry: Entry, instances: Sequence[Instance]) -> None:
-    """A database's name says which source has it: no source's name may begin like another's."""
+def _require_distinct_names(entry: Entry, instances: Sequence[Instance]) -> None:
+    """A database's name identifies its source: no source's name may begin with another's."""
     names = [instance.scope.prefix.lower() for instance in instances]
-    for one, other in permutations(names, 2):
-        if other.startswith(one):
+    for first, second in permutations(names, 2):
+        if second.startswith(first):
             raise entry.error(
-                f"the sources {one[:-1]} and {other[:-1]} would give their databases names that begin alike",
+                f"the sources {first[:-1]} and {second[:-1]} would give their databases names that begin alike",
                 "rename one of them, here and in its file; or pass --keep-schema-names",
             )
 
@@ -180,7 +181,7 @@ def _source_id(file: Entry) -> str:
     return keys["source-id"].text()
 
 
-def _in_order(instances: Sequence[Instance], sources: Sequence[Entry]) -> list[Entry]:
+def _sort_sources(instances: Sequence[Instance], sources: Sequence[Entry]) -> list[Entry]:
     by_id = {_source_id(file): file for file in sources}
     return [by_id[instance.source] for instance in instances]
 
@@ -199,7 +200,7 @@ def _take_units(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence
 
 
 def _check_sets(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
-    """Settings that no instance names are read, too, so that no key of the file is passed over."""
+    """Settings that no instance names are read too, so that no key of the file is ignored."""
     for unit, known in UNIT_KEYS.items():
         used = {found.key for one in instances if (found := unit_of(task, one.keys, unit)) is not None}
         for entry in (task[f"{unit}s"].named() if f"{unit}s" in task else {}).values():
@@ -254,7 +255,7 @@ def _take_server(outcome: Outcome, entry: Entry, instance: Instance, values: dic
         return
     for name, one in keys["security"].table(_TLS_KEYS).items():
         if name in ("ssl-ca", "ssl-cert", "ssl-key"):
-            put(values, f"security.{name}", one.text())
+            set_value(values, f"security.{name}", one.text())
             outcome.say(one, "taken", f"source.security.{name} of the feeder")
         else:
             outcome.say(one, "none", "certificates are read from files: ssl-ca, ssl-cert, ssl-key")
@@ -276,7 +277,7 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
         )  # fmt: skip
     meta = instance.keys.get("meta")
     if word == "incremental":
-        values["start"] = _place_in_log(outcome, meta)
+        values["start"] = _take_log_position(outcome, meta)
     else:
         values["start"] = {"mode": "snapshot"}
         if meta is not None:
@@ -289,7 +290,7 @@ def _take_start(outcome: Outcome, mode: Entry | None, instance: Instance, values
     outcome.say(mode, "taken" if known else "differs", text)
 
 
-def _place_in_log(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
+def _take_log_position(outcome: Outcome, meta: Entry | None) -> dict[str, Any]:
     places = meta.table(("binlog-name", "binlog-pos", "binlog-gtid")) if meta is not None else {}
     if "binlog-gtid" in places and places["binlog-gtid"].text():
         outcome.say(places["binlog-gtid"], "taken", "source.start.gtid of the feeder; it wins over file and offset")
@@ -307,10 +308,10 @@ def _take_snapshot(outcome: Outcome, task: Mapping[str, Entry], instance: Instan
     if dump is not None:
         keys = dump.table(UNIT_KEYS["mydumper"])
         say_notes(outcome, keys, notes.MYDUMPERS)
-        for name, own in (("threads", "threads"), ("rows", "chunk-rows")):
+        for name, key in (("threads", "threads"), ("rows", "chunk-rows")):
             if name in keys:
-                snapshot[own] = keys[name].number()
-                outcome.say(keys[name], "taken", f"source.snapshot.{own} = {snapshot[own]} of the feeder")
+                snapshot[key] = keys[name].number()
+                outcome.say(keys[name], "taken", f"source.snapshot.{key} = {snapshot[key]} of the feeder")
     if thread := instance.keys.get("mydumper-thread"):
         snapshot["threads"] = thread.number()
         outcome.say(thread, "taken", f"source.snapshot.threads = {snapshot['threads']} of the feeder")

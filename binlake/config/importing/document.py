@@ -1,6 +1,6 @@
-"""A YAML or TOML file of DM or the drainer as entries that know where they are written.
+"""A YAML or TOML file of DM or the drainer as entries with their position in the file.
 
-Rule: a key that its program does not know is an error that names the nearest one (S4-52): nothing is passed over.
+Rule: a key that is unknown to its program is an error that names the nearest one (S4-52): nothing is ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True)
 class Entry:
-    """A value and its place: `key` is its path in the file, `line` 0 where that is not known.
+    """A value and its position: `key` is its path in the file, `line` 0 if unknown.
 
     `value`: text, a number, truth or None; a mapping of names to entries; a tuple of entries.
     """
@@ -34,13 +34,13 @@ class Entry:
 
     def table(self, known: Collection[str]) -> Mapping[str, Entry]:
         """Its keys that have a value, of the `known` ones. Raises ConfigError."""
-        found = self.named()
-        for name, entry in found.items():
+        entries = self.named()
+        for name, entry in entries.items():
             if name not in known:
                 close = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
                 raise entry.error(f"unknown key `{entry.key}`", hint)
-        return {name: entry for name, entry in found.items() if entry.value is not None}
+        return {name: entry for name, entry in entries.items() if entry.value is not None}
 
     def named(self) -> Mapping[str, Entry]:
         """A mapping whose names the file chooses. Raises ConfigError."""
@@ -52,11 +52,11 @@ class Entry:
 
     def items(self) -> tuple[Entry, ...]:
         """The entries of a list. Raises ConfigError."""
-        return self._of(tuple, "a list")
+        return self._value_of_kind(tuple, "a list")
 
     def text(self) -> str:
         """A text; a number as it is written. Raises ConfigError."""
-        return str(self.value) if type(self.value) in (int, float) else self._of(str, "a text")
+        return str(self.value) if type(self.value) in (int, float) else self._value_of_kind(str, "a text")
 
     def number(self) -> int:
         """A whole number, quoted or not. Raises ConfigError."""
@@ -64,27 +64,27 @@ class Entry:
             return int(self.value)
         if isinstance(self.value, bool):
             raise self.error(f"`{self.key}` is a number, not {str(self.value).lower()}")
-        return self._of(int, "a whole number")
+        return self._value_of_kind(int, "a whole number")
 
     def truth(self) -> bool:
         """true or false. Raises ConfigError."""
-        return self._of(bool, "true or false")
+        return self._value_of_kind(bool, "true or false")
 
     def texts(self) -> list[str]:
         """A list of texts. Raises ConfigError."""
         return [entry.text() for entry in self.items()]
 
     def plain(self) -> Any:
-        """Its value without places."""
+        """Its value without positions."""
         if isinstance(self.value, Mapping):
             return {name: entry.plain() for name, entry in self.value.items()}
         return [entry.plain() for entry in self.value] if isinstance(self.value, tuple) else self.value
 
     def error(self, message: str, hint: str = "") -> ConfigError:
-        """An error at this place."""
+        """An error at this position."""
         return ConfigError(message, where={"file": self.file, "line": self.line}, hint=hint)
 
-    def _of(self, kind: type[_Kind], words: str) -> _Kind:
+    def _value_of_kind(self, kind: type[_Kind], words: str) -> _Kind:
         if not isinstance(self.value, kind):
             raise self.error(f"`{self.key}` is not {words}")
         return self.value
@@ -130,35 +130,35 @@ def _entry_of_node(loader: yaml.SafeLoader, node: yaml.Node, file: str, key: str
     if isinstance(node, yaml.MappingNode):
         return Entry(file, key, line, _entries_of_node(loader, node, file, key))
     if isinstance(node, yaml.SequenceNode):
-        items = (_entry_of_node(loader, one, file, f"{key}[{number}]") for number, one in enumerate(node.value))
+        items = (_entry_of_node(loader, child, file, f"{key}[{number}]") for number, child in enumerate(node.value))
         return Entry(file, key, line, tuple(items))
     return Entry(file, key, line, loader.construct_object(node))
 
 
 def _entries_of_node(loader: yaml.SafeLoader, node: yaml.MappingNode, file: str, key: str) -> dict[str, Entry]:
-    own = [str(name.value) for name, _ in node.value]
+    names = [str(name.value) for name, _ in node.value]
     loader.flatten_mapping(node)  # what `<<` names comes first, so that own keys win
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for name_node, value in node.value:
         name = str(name_node.value)
         place = f"{key}.{name}" if key else name
         line = name_node.start_mark.line + 1
-        found[name] = Entry(file, place, line, _entry_of_node(loader, value, file, place).value)
-    twice = next((name for name in own if own.count(name) > 1), None)
+        entries[name] = Entry(file, place, line, _entry_of_node(loader, value, file, place).value)
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise found[twice].error(f"the key `{found[twice].key}` is given twice", "keep one")
-    return found
+        raise entries[twice].error(f"the key `{entries[twice].key}` is given twice", "keep one")
+    return entries
 
 
 def _entry_of_value(value: Any, file: str, key: str, lines: Mapping[str, int]) -> Entry:
     line = lines.get(key, 0)
     if isinstance(value, dict):
         named = {
-            name: _entry_of_value(one, file, f"{key}.{name}" if key else name, lines) for name, one in value.items()
+            name: _entry_of_value(item, file, f"{key}.{name}" if key else name, lines) for name, item in value.items()
         }
         return Entry(file, key, line, named)
     if isinstance(value, list):
-        return Entry(file, key, line, tuple(_entry_of_value(one, file, key, lines) for one in value))
+        return Entry(file, key, line, tuple(_entry_of_value(item, file, key, lines) for item in value))
     return Entry(file, key, line, value)
 
 

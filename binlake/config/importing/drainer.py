@@ -1,6 +1,6 @@
 """The drainer's `drainer.toml` as a replication's TOML.
 
-Rule: each key gets a line that says what became of it; a downstream that has no counterpart is an error.
+Rule: each key gets a line about its import; a downstream without a counterpart is an error.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def import_drainer(file: Entry, *, name: str, lake: str, status_url: str) -> Out
 
 
 def _take_security(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
-    found = keys["security"].table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
-    for name, entry in found.items():
+    files = keys["security"].table(("ssl-ca", "ssl-cert", "ssl-key", "cert-allowed-cn")) if "security" in keys else {}
+    for name, entry in files.items():
         if name == "cert-allowed-cn":
             outcome.say(entry, "none", "stages serve nothing")
         elif entry.text():
@@ -77,7 +77,7 @@ def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
     say_notes(outcome, keys, _SYNCER)
     for name in _LISTS:
         if name in keys:
-            outcome.take(keys[name], f"filter.{name}", _listed(keys[name]))
+            outcome.take(keys[name], f"filter.{name}", _read_list(keys[name]))
     if rules := _event_rules(keys):
         outcome.replication["filters"] = rules
         outcome.say(keys["table-migrate-rule"], "taken", "[[filters]]")
@@ -86,19 +86,21 @@ def _take_syncer(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
             value = keys[name].number() if name == "channel-id" else keys[name].truth()
             outcome.take(keys[name], f"loopback.{name}", value)
     relay = keys["relay"].table(("log-dir", "max-file-size")) if "relay" in keys else {}
-    for name, one in relay.items():
-        outcome.take(one, f"relay.{name}", one.text() if name == "log-dir" else one.number())
+    for name, entry_of_relay in relay.items():
+        outcome.take(
+            entry_of_relay, f"relay.{name}", entry_of_relay.text() if name == "log-dir" else entry_of_relay.number()
+        )
     if entry := keys.get("case-sensitive"):
         outcome.say(entry, "differs" if entry.truth() else "taken", "names are compared without regard to case")
     _take_downstream(outcome, keys)
 
 
-def _listed(entry: Entry) -> Any:
+def _read_list(entry: Entry) -> Any:
     """Names with commas or as a list, tables, timestamps as text."""
     if not isinstance(entry.value, tuple):
         return entry.text()
-    found = [one.plain() for one in entry.items()]
-    return [str(one) if isinstance(one, int) else one for one in found]
+    items = [item.plain() for item in entry.items()]
+    return [str(item) if isinstance(item, int) else item for item in items]
 
 
 def _event_rules(keys: Mapping[str, Entry]) -> list[dict[str, Any]]:
@@ -208,7 +210,7 @@ def _take_topic(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, En
 
 
 def _take_files(outcome: Outcome, keys: Mapping[str, Entry], to: Mapping[str, Entry]) -> None:
-    """Binlog files, in a folder of their own: those of the drainer are not gone on with."""
+    """Binlog files, in a folder of their own: the drainer's files are not continued."""
     if "dir" not in to or not to["dir"].text().startswith("/"):
         raise (to.get("dir") or keys.get("to") or keys["db-type"]).error(
             "`syncer.to.dir` is not an absolute folder", "the drainer's default, data.drainer, is where it was started"

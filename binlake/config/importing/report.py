@@ -1,4 +1,4 @@
-"""What became of each key of an imported file, and the files that are made of them."""
+"""A report about each key of an imported file, and the resulting files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FATES: Mapping[Fate, str] = {
 
 @dataclass(frozen=True)
 class Line:
-    """One key: what became of it, in words."""
+    """One key and the result of its import, in words."""
 
     file: str
     line: int
@@ -41,15 +41,15 @@ class Outcome:
     secrets: list[str] = field(default_factory=list)
 
     def say(self, entry: Entry, fate: Fate, text: str) -> None:
-        """A line about `entry`, once; what several instances share comes here for each."""
+        """Add a line about `entry`, only once for entries that several instances share."""
         line = Line(entry.file, entry.line, entry.key, fate, text)
         if line not in self.lines:
             self.lines.append(line)
 
     def take(self, entry: Entry, key: str, value: Any) -> None:
-        """`key` of the replication, as `target.worker-count`, is `value`."""
-        put(self.replication, key, value)
-        self.say(entry, "taken", f"{key} = {shown(value)}")
+        """Set `key` of the replication, such as `target.worker-count`, to `value`."""
+        set_value(self.replication, key, value)
+        self.say(entry, "taken", f"{key} = {format_value(value)}")
 
     def take_secret(self, entry: Entry, values: dict[str, Any], variable: str) -> None:
         """A password is not copied: it is read from the environment."""
@@ -61,7 +61,7 @@ class Outcome:
         self.say(entry, "differs", f"not copied: put it, decrypted, into the environment variable {variable}")
 
 
-def put(values: dict[str, Any], key: str, value: Any) -> None:
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted `key` in nested tables."""
     *sections, last = key.split(".")
     for name in sections:
@@ -69,7 +69,7 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as TOML spells it."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -79,8 +79,8 @@ def shown(value: Any) -> str:
 Note = tuple[Fate, str]
 
 
-def say_notes(outcome: Outcome, found: Mapping[str, Entry], notes: Mapping[str, Note]) -> None:
+def say_notes(outcome: Outcome, entries: Mapping[str, Entry], notes: Mapping[str, Note]) -> None:
     """A line for each key that only has a remark."""
-    for name, entry in found.items():
+    for name, entry in entries.items():
         if name in notes:
             outcome.say(entry, *notes[name])

@@ -41,9 +41,9 @@ def take_rules(outcome: Outcome, task: Mapping[str, Entry], instances: Sequence[
     """Put the rules of the task into the replication. Raises ConfigError."""
     _take_tables(outcome, _sets(task, "block-allow-list") | _sets(task, "black-white-list"), instances)
     _take_each(outcome, "filters", _sets(task, "filters"), instances, "filter-rules", _event_rule)
-    own = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
-    if own:
-        _add(outcome, "filters", own)
+    rules = [_event_rule(entry, instance.scope) for instance in instances for entry in instance.filters]
+    if rules:
+        _add_rules(outcome, "filters", rules)
     _take_each(outcome, "routes", _sets(task, "routes"), instances, "route-rules", _route)
     _take_each(
         outcome, "expression-filter", _sets(task, "expression-filter"), instances, "expression-filters", _expression
@@ -56,9 +56,9 @@ def _sets(task: Mapping[str, Entry], key: str) -> dict[str, Entry]:
     return dict(task[key].named()) if key in task else {}
 
 
-def _add(outcome: Outcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
-    there = outcome.replication.setdefault(section, [])
-    there += [rule for number, rule in enumerate(rules) if rule not in (*there, *rules[:number])]
+def _add_rules(outcome: Outcome, section: str, rules: Sequence[dict[str, Any]]) -> None:
+    present = outcome.replication.setdefault(section, [])
+    present += [rule for number, rule in enumerate(rules) if rule not in (*present, *rules[:number])]
 
 
 def _take_each(
@@ -69,26 +69,26 @@ def _take_each(
     key: str,
     convert: Any,
 ) -> None:
-    taken: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     rules = []
     for instance in instances:
         for named in instance.names(key):
             rule = _require(sets, named, section)
-            taken.setdefault(named.text(), []).append(instance.source)
+            users.setdefault(named.text(), []).append(instance.source)
             rules.append(convert(rule, instance.scope))
     if rules:
-        _add(outcome, section, rules)
+        _add_rules(outcome, section, rules)
     for name, entry in sets.items():
-        _say_users(outcome, entry, f"[[{section}]]", taken.get(name, []), instances)
+        _say_users(outcome, entry, f"[[{section}]]", users.get(name, []), instances)
 
 
 def _require(sets: Mapping[str, Entry], named: Entry, section: str) -> Entry:
-    found = sets.get(named.text())
-    if found is None:
+    rule = sets.get(named.text())
+    if rule is None:
         known = ", ".join(sorted(sets)) or "none"
         raise named.error(f"`{named.key}` names the rule {named.text()!r}, which `{section}` does not have",
                           f"known: {known}")  # fmt: skip
-    return found
+    return rule
 
 
 def _say_users(
@@ -104,7 +104,7 @@ def _say_users(
 
 def _event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
     keys = entry.table(EVENT_KEYS)
-    rule = {name: one.plain() for name, one in keys.items()}
+    rule = {name: value.plain() for name, value in keys.items()}
     if "schema-pattern" in keys:
         rule["schema-pattern"] = scope.pattern(keys["schema-pattern"])
     if "action" in keys:
@@ -115,12 +115,12 @@ def _event_rule(entry: Entry, scope: Scope) -> dict[str, Any]:
 def _route(entry: Entry, scope: Scope) -> dict[str, Any]:
     keys = entry.table(_ROUTE_KEYS)
     rule: dict[str, Any] = {}
-    for name, one in keys.items():
+    for name, value in keys.items():
         if not name.startswith("extract-"):
-            rule[name] = scope.pattern(one) if name == "schema-pattern" else one.text()
+            rule[name] = scope.pattern(value) if name == "schema-pattern" else value.text()
             continue
         regexp = f"{name.removeprefix('extract-')}-regexp"
-        parts = one.table((regexp, "target-column"))
+        parts = value.table((regexp, "target-column"))
         rule[name] = {key: part.text() for key, part in parts.items()}
         if name == "extract-schema" and regexp in parts:
             rule[name][regexp] = scope.capture(parts[regexp])
@@ -129,11 +129,11 @@ def _route(entry: Entry, scope: Scope) -> dict[str, Any]:
 
 def _expression(entry: Entry, scope: Scope) -> dict[str, Any]:
     keys = entry.table(_EXPRESSION_KEYS)
-    return {name: scope.name(one.text()) if name == "schema" else one.text() for name, one in keys.items()}
+    return {name: scope.name(value.text()) if name == "schema" else value.text() for name, value in keys.items()}
 
 
 def _give_names_back(outcome: Outcome, instances: Sequence[Instance]) -> None:
-    """At the target a database that no route names has the name that it has at its source."""
+    """At the target a database without a route has its source's name."""
     sources = "|".join(escape_name(instance.source) for instance in instances)
     rule = {"schema-pattern": f"~^(?:{sources})_(.*)$", "target-schema": "{1}"}
     outcome.replication.setdefault("routes", []).append(rule)
@@ -145,14 +145,14 @@ def _give_names_back(outcome: Outcome, instances: Sequence[Instance]) -> None:
 def _take_tables(outcome: Outcome, sets: Mapping[str, Entry], instances: Sequence[Instance]) -> None:
     """The lists of all instances as one."""
     chosen: list[tuple[Instance, Entry | None]] = []
-    taken: dict[str, list[str]] = {}
+    users: dict[str, list[str]] = {}
     for instance in instances:
-        found = _lists_of(sets, instance)
-        chosen.append((instance, found))
-        if found is not None:
-            taken.setdefault(found.key, []).append(instance.source)
+        lists = _lists_of(sets, instance)
+        chosen.append((instance, lists))
+        if lists is not None:
+            users.setdefault(lists.key, []).append(instance.source)
     for entry in sets.values():
-        _say_users(outcome, entry, "[block-allow-list]", taken.get(entry.key, []), instances)
+        _say_users(outcome, entry, "[block-allow-list]", users.get(entry.key, []), instances)
     joined: dict[str, list[Any]] = {}
     for kind in ("dbs", "tables"):
         _join_lists(joined, kind, chosen)
@@ -176,24 +176,24 @@ def _join_lists(joined: dict[str, list[Any]], kind: str, chosen: Sequence[tuple[
     tables = [{} if entry is None else entry.table(_LIST_KEYS) for _, entry in chosen]
     anyone_does = any(keys[do].items() for keys in tables if do in keys)
     for (instance, _), keys in zip(chosen, tables, strict=True):
-        wanted = _listed(keys.get(do), instance.scope, kind)
-        left_out = _listed(keys.get(ignore), instance.scope, kind)
+        wanted = _read_list(keys.get(do), instance.scope, kind)
+        left_out = _read_list(keys.get(ignore), instance.scope, kind)
         if anyone_does and not wanted:
             ignored = keys[ignore].items() if ignore in keys else ()
             wanted = [instance.scope.all_but(ignored)] if kind == "dbs" else _tables_but(ignored, instance.scope)
             left_out = []
         for name, values in ((do, wanted), (ignore, left_out)):
             if values:
-                there = joined.setdefault(name, [])
-                there += [value for value in values if value not in there]
+                present = joined.setdefault(name, [])
+                present += [value for value in values if value not in present]
 
 
 def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
     """All tables but those `ignored`, as a list of tables to take."""
     by_db: dict[str, list[Entry]] = {}
     dbs = []
-    for one in ignored:
-        keys = _table_name(one)
+    for table in ignored:
+        keys = _table_name(table)
         db = keys["db-name"]
         if re.search(r"^~|[*?\[]", db.text()):
             raise db.error(
@@ -203,10 +203,10 @@ def _tables_but(ignored: Sequence[Entry], scope: Scope) -> list[Any]:
         if db.text() not in by_db:
             dbs.append(db)
         by_db.setdefault(db.text(), []).append(keys["tbl-name"])
-    found: list[Any] = [{"db-name": scope.all_but(dbs), "tbl-name": "*"}]
+    tables: list[Any] = [{"db-name": scope.all_but(dbs), "tbl-name": "*"}]
     for name, names in by_db.items():
-        found.append({"db-name": scope.name(name), "tbl-name": Scope().all_but(names)})
-    return found
+        tables.append({"db-name": scope.name(name), "tbl-name": Scope().all_but(names)})
+    return tables
 
 
 def _table_name(entry: Entry) -> Mapping[str, Entry]:
@@ -217,7 +217,7 @@ def _table_name(entry: Entry) -> Mapping[str, Entry]:
     return keys
 
 
-def _listed(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
+def _read_list(entry: Entry | None, scope: Scope, kind: str) -> list[Any]:
     if entry is None:
         return []
     if kind == "dbs":

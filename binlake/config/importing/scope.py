@@ -46,7 +46,7 @@ class Scope:
         return f"~^{escape_name(self.prefix)}{rest_of_name(entry)}"
 
     def all_but(self, entries: Sequence[Entry]) -> str:
-        """A pattern of all names but those that `entries` match, and the server's own. Raises ConfigError."""
+        """A pattern of all names except those that `entries` match, and the server's own. Raises ConfigError."""
         others = [*map(rest_of_name, entries), *([f"(?:{SYSTEM})$"] if self.prefix else [])]
         return f"~^{escape_name(self.prefix)}(?!{'|'.join(others)})" if others else "*"
 

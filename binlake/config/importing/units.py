@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from binlake.config.importing import notes
 from binlake.config.importing.document import Entry
-from binlake.config.importing.report import Outcome, put, say_notes
+from binlake.config.importing.report import Outcome, say_notes, set_value
 
 UNIT_KEYS: Mapping[str, tuple[str, ...]] = {
     "mydumper": (*notes.MYDUMPERS, "threads", "rows"),
@@ -38,9 +38,9 @@ def unit_of(task: Mapping[str, Entry], instance: Mapping[str, Entry], unit: str)
 def take_syncer(outcome: Outcome, entry: Entry | None, *, thread: Entry | None) -> None:
     """worker-count, batch, compact, multiple-rows, safe-mode and its duration. Raises ConfigError."""
     keys = {} if entry is None else entry.table(UNIT_KEYS["syncer"])
-    for name, own in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
+    for name, key in (("worker-count", "target.worker-count"), ("batch", "target.txn-batch")):
         if name in keys:
-            outcome.take(keys[name], own, keys[name].number())
+            outcome.take(keys[name], key, keys[name].number())
     if thread is not None and thread.number():
         outcome.take(thread, "target.worker-count", thread.number())
     if "compact" in keys:
@@ -60,13 +60,13 @@ def _take_compact(outcome: Outcome, entry: Entry) -> None:
 
 
 def _take_safe_mode(outcome: Outcome, keys: Mapping[str, Entry]) -> None:
-    wanted = keys["safe-mode"].truth() if "safe-mode" in keys else False
+    is_on = keys["safe-mode"].truth() if "safe-mode" in keys else False
     filtered = bool(outcome.replication.get("filters") or outcome.replication.get("expression-filter"))
     ordered = outcome.replication["target"].get("mode") == "ordered"
-    mode = "always" if wanted or (ordered and filtered) else "auto"
+    mode = "always" if is_on or (ordered and filtered) else "auto"
     outcome.replication["target"]["safe-mode"] = mode
     if "safe-mode" in keys:
-        same = wanted or mode == "auto"
+        same = is_on or mode == "auto"
         why = "" if same else ": changes in commit order with filters of rows are always replaced"
         outcome.say(keys["safe-mode"], "taken" if same else "differs", f'target.safe-mode = "{mode}"{why}')
     if "safe-mode-duration" in keys:
@@ -78,13 +78,13 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
     keys = entry.table(UNIT_KEYS["validator"])
     mode = keys["mode"].text() if "mode" in keys else "none"
     if mode not in ("none", "fast", "full"):
-        raise keys["mode"].error(f"the mode {mode!r} is not known", "none, fast or full")
+        raise keys["mode"].error(f"unknown mode {mode!r}", "none, fast or full")
     if mode == "none" and "mode" in keys:
         outcome.say(keys["mode"], "taken", "nothing is compared")
     elif mode == "full":
         outcome.take(keys["mode"], "validation.mode", "full")
     elif mode == "fast":
-        put(outcome.replication, "validation.mode", "full")
+        set_value(outcome.replication, "validation.mode", "full")
         outcome.say(keys["mode"], "differs", 'validation.mode = "full": values are compared, too, not only which rows'
                     " are there")  # fmt: skip
     if "max-pending-row-count" in keys:
@@ -93,11 +93,11 @@ def take_validator(outcome: Outcome, entry: Entry) -> None:
 
 
 def take_validated_sources(outcome: Outcome) -> None:
-    """The servers of the feeder are those that validation asks, once they are known."""
+    """Use the feeder's servers for validation, once they are known."""
     if "mode" in outcome.replication.get("validation", {}):
-        wanted = ("name", "host", "port", "user", "password", "rename-schema")
-        put(outcome.replication, "validation.source", [
-            {"host": "127.0.0.1"} | {name: source[name] for name in wanted if name in source}
+        keys = ("name", "host", "port", "user", "password", "rename-schema")
+        set_value(outcome.replication, "validation.source", [
+            {"host": "127.0.0.1"} | {name: source[name] for name in keys if name in source}
             for source in outcome.feeder["source"]
         ])  # fmt: skip
 

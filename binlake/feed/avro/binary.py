@@ -34,8 +34,8 @@ def encode_floats(values: npt.NDArray[np.float32]) -> Array:
 
 def encode_branches(valid: Array, null_branch: int) -> Array:
     """The number of the union's branch for each row: that of `null` or the other of the two; one byte."""
-    null, other = 2 * null_branch, 2 * (1 - null_branch)
-    return fixed_width(np.where(np.asarray(valid), other, null).astype(np.uint8), 1, len(valid))
+    null, value = 2 * null_branch, 2 * (1 - null_branch)
+    return fixed_width(np.where(np.asarray(valid), value, null).astype(np.uint8), 1, len(valid))
 
 
 def shortest_numbers(decimals: Array) -> Array:
@@ -47,7 +47,7 @@ def shortest_numbers(decimals: Array) -> Array:
     sign = np.where(digits[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
     # A leading byte of nothing but the sign goes when the next one begins with the same sign.
     spare = (digits[:, :-1] == sign) & ((digits[:, 1:] ^ sign) < 0x80)
-    return _without_lead(digits, np.logical_and.accumulate(spare, axis=1).sum(axis=1))
+    return _drop_leading_bytes(digits, np.logical_and.accumulate(spare, axis=1).sum(axis=1))
 
 
 def shortest_bits(values: Array) -> Array:
@@ -57,14 +57,14 @@ def shortest_bits(values: Array) -> Array:
     last = np.zeros(len(data), bool)
     last[offsets[1:][np.diff(offsets) > 0] - 1] = True
     # Whether a byte other than zero stands at or before each byte of its row.
-    seen = np.cumsum(data != 0)
-    before = np.concatenate([[0], seen])[offsets[:-1]]
-    wanted = (seen > before[rows]) | last
-    lengths = np.bincount(rows[wanted], minlength=len(values))
-    return binary_array(starts_of(lengths.astype(np.int64)), data[wanted], values)
+    nonzero_seen = np.cumsum(data != 0)
+    before = np.concatenate([[0], nonzero_seen])[offsets[:-1]]
+    needed = (nonzero_seen > before[rows]) | last
+    lengths = np.bincount(rows[needed], minlength=len(values))
+    return binary_array(starts_of(lengths.astype(np.int64)), data[needed], values)
 
 
-def _without_lead(digits: Any, lead: npt.NDArray[np.int64]) -> Array:
+def _drop_leading_bytes(digits: Any, lead: npt.NDArray[np.int64]) -> Array:
     width = digits.shape[1]
-    wanted = np.arange(width) >= lead[:, None]
-    return binary_array(starts_of(width - lead), np.ascontiguousarray(digits)[wanted])
+    needed = np.arange(width) >= lead[:, None]
+    return binary_array(starts_of(width - lead), np.ascontiguousarray(digits)[needed])

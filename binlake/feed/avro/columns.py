@@ -14,7 +14,7 @@ from binlake.config.protocols import AvroOptions
 from binlake.errors import SchemaError
 from binlake.feed.avro import binary
 from binlake.feed.avro.schema import avro_type, null_branch
-from binlake.feed.bytecolumns import Array, Ints, bytes_of_hex, spread
+from binlake.feed.bytecolumns import Array, Ints, bytes_of_hex, scatter
 from binlake.feed.values import texts_in_zone
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo
@@ -38,7 +38,7 @@ def encode_column(column: ColumnInfo, texts: Array, options: AvroOptions) -> lis
     if not texts.null_count:
         return [branches, *_encode(column, texts, options)]
     valid = np.asarray(pc.is_valid(texts))
-    return [branches, *(spread(part, valid) for part in _encode(column, texts.drop_null(), options))]
+    return [branches, *(scatter(part, valid) for part in _encode(column, texts.drop_null(), options))]
 
 
 def _encode(column: ColumnInfo, texts: Array, options: AvroOptions) -> list[Array]:
@@ -61,9 +61,9 @@ def _encode_values(column: ColumnInfo, texts: Array, options: AvroOptions) -> li
         case "float":
             return [binary.encode_floats(np.asarray(pc.cast(texts, pa.float32())))]
         case "bytes":
-            return _sized(_bytes(column, texts))
+            return _add_sizes(_bytes(column, texts))
         case _:
-            return _sized(texts_in_zone(column, texts, options.time_zone))
+            return _add_sizes(texts_in_zone(column, texts, options.time_zone))
 
 
 def _numbers(column: ColumnInfo, texts: Array) -> Ints:
@@ -80,5 +80,5 @@ def _bytes(column: ColumnInfo, texts: Array) -> Array:
     return binary.shortest_bits(values) if column.tp == t.BIT else values
 
 
-def _sized(values: Array) -> list[Array]:
+def _add_sizes(values: Array) -> list[Array]:
     return [binary.encode_sizes(values), pc.cast(values, pa.binary())]

@@ -69,7 +69,7 @@ def avro_type(column: ColumnInfo, options: AvroOptions) -> str:
 
 
 def null_branch(column: ColumnInfo) -> int | None:
-    """Where `null` stands in the union of the column; None for a column that is NOT NULL."""
+    """The index of `null` in the union of the column; None for a NOT NULL column."""
     if column.not_null:
         return None
     return 0 if _default(column) is None else 1
@@ -129,7 +129,7 @@ def tidb_type(column: ColumnInfo) -> str:
 
 
 def _default(column: ColumnInfo) -> str | None:
-    """The text of a default that stands in the schema; None where TiCDC writes none or none is certain."""
+    """The text of the default in the schema; None where TiCDC writes none or it is uncertain."""
     if column.default_is_expr or column.is_generated or column.tp in (t.NEWDECIMAL, t.BIT) or column.is_binary:
         return None
     if column.default is None or (column.tp in (*t.MOMENTS, *t.DATES) and _DDL_TIME.fullmatch(column.default)):

@@ -1,7 +1,7 @@
-"""Creates, changes and removes the files of feeds, and what belongs to a feed beside its file.
+"""Creates, changes and removes the files of feeds, and the other parts of a feed.
 
-Rule: nothing is written before all that can be checked has been; what was written last is taken away last, so that a
-command that was killed can be run again.
+Rule: nothing is written before everything is checked; what was written last is removed last, so that a command that was
+killed can be run again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from binlake.config.feed import Feed
 from binlake.config.feedfiles import feed_file, write_feed_file
 from binlake.config.model import Replication
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
-from binlake.feed.changefeed.place import Place
-from binlake.feed.changefeed.section import keys_of, make_section
-from binlake.feed.checks import FeedReport, check_tables, landed_tables, require_servers_answer
+from binlake.feed.changefeed.replicationfile import ReplicationFile
+from binlake.feed.changefeed.section import make_section, section_keys
+from binlake.feed.checks import FeedReport, check_tables, read_landed_tables, require_servers_answer
 from binlake.feed.sink import forget_position
 from binlake.feed.state import read_progress, read_state, record_pause, record_removal, record_resume, require_in_lake
 from binlake.lake.lock import lake_lock
@@ -27,42 +27,42 @@ from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import feed_lock
 
 
-def windows_of(replication: Replication) -> WindowLog:
+def open_window_log(replication: Replication) -> WindowLog:
     """The window log of its lake."""
     return WindowLog(LakePaths.of(replication))
 
 
-def start_ts_of(place: Place, given: int) -> str:
-    """Where a new feed begins: `given`, or (0) now by PD; empty (with the first window) where there is no lake yet.
+def start_ts_of(file: ReplicationFile, start_ts: int) -> str:
+    """Where a new feed begins: `start_ts`, or (0) now by PD; empty (with the first window) where there is no lake yet.
 
     Raises LostRange for what the lake does not hold, ConfigError for a future one.
     """
-    windows, source = windows_of(place.replication), place.replication.source
-    if given:
-        require_in_lake(windows, "", given)
+    windows, source = open_window_log(file.replication), file.replication.source
+    if start_ts:
+        require_in_lake(windows, "", start_ts)
     if not windows.exists():
-        return str(given or "")
+        return str(start_ts or "")
     try:
         with open_placement(source) as placement:
             now = placement.pd.tso()
     except SourceUnavailable as error:
-        if given:
-            return str(given)
+        if start_ts:
+            return str(start_ts)
         raise ConfigError(
-            f"PD does not say what time it is: {error.message}", where=error.where,
+            f"PD does not report the time: {error.message}", where=error.where,
             hint="name the start: --start-ts TS",
         ) from None  # fmt: skip
-    if given > now:
+    if start_ts > now:
         raise ConfigError(
-            "the start-ts is in the future", where={"start_ts": given, "time": tso.to_datetime(given), "now": now}
+            "the start-ts is in the future", where={"start_ts": start_ts, "time": tso.to_datetime(start_ts), "now": now}
         )
-    return str(given or now)
+    return str(start_ts or now)
 
 
-def check_feed(place: Place, feed: Feed, *, unreachable_ok: bool) -> FeedReport | None:
-    """Its tables, as they are at the end of the lake, brokers and registry; None where there is no lake yet.
+def check_feed(file: ReplicationFile, feed: Feed, *, unreachable_ok: bool) -> FeedReport | None:
+    """Check its tables at the end of the lake, its brokers and registry; None where there is no lake yet.
 
-    Raises the first thing that is wrong.
+    Raises the first problem.
     """
     if not unreachable_ok:
         try:
@@ -70,10 +70,10 @@ def check_feed(place: Place, feed: Feed, *, unreachable_ok: bool) -> FeedReport 
         except BinlakeError as error:
             hint = f"{error.hint}; --unreachable-ok stores the changefeed anyway"
             raise type(error)(error.message, where=error.where, hint=hint.removeprefix("; ")) from None
-    tables = landed_tables(place.replication)
+    tables = read_landed_tables(file.replication)
     if tables is None:
         return None
-    report = check_tables(feed, tables, place.replication.feed)
+    report = check_tables(feed, tables, file.replication.feed)
     if report.refused:
         first, others = report.refused[0], len(report.refused) - 1
         raise ConfigError(
@@ -82,74 +82,74 @@ def check_feed(place: Place, feed: Feed, *, unreachable_ok: bool) -> FeedReport 
     return report
 
 
-def store_new(place: Place, feed: Feed) -> Path:
-    """Write the file of a new feed; what a former one of its name has left is no part of it. Raises ConfigError."""
-    if any(feed.name == one.name for one in place.replication.feed):
+def store_new_feed(file: ReplicationFile, feed: Feed) -> Path:
+    """Write the file of a new feed; traces of an earlier feed of its name do not belong to it. Raises ConfigError."""
+    if any(feed.name == other.name for other in file.replication.feed):
         raise ConfigError(
-            "a changefeed with this id exists already", where={"id": feed.name, "replication": place.replication.name},
+            "a changefeed with this id exists already", where={"id": feed.name, "replication": file.replication.name},
             hint="choose another --changefeed-id, or `binlake changefeed update`",
         )  # fmt: skip
-    windows = windows_of(place.replication)
+    windows = open_window_log(file.replication)
     if windows.exists():
         state = read_state(windows, feed.name)
         if state.state != "removed" and (state.number or read_progress(windows, feed.name).encoded is not None):
-            record_removal(windows, feed.name, reason="its section was taken away by hand")
+            record_removal(windows, feed.name, reason="its section was removed by hand")
         if read_state(windows, feed.name).number:
             record_resume(windows, feed.name, reason="created")
-    path = feed_file(place.file, place.replication.name, feed.name)
+    path = feed_file(file.file, file.replication.name, feed.name)
     write_feed_file(path, feed)
     return path
 
 
-def require_own_file(place: Place, feed: str) -> Path:
+def require_own_file(file: ReplicationFile, feed: str) -> Path:
     """The file of the feed. Raises ConfigError for one that is a section of the replication's own file."""
-    place.replication.feed_of(feed)
-    path = feed_file(place.file, place.replication.name, feed)
+    file.replication.feed_of(feed)
+    path = feed_file(file.file, file.replication.name, feed)
     if not path.is_file():
         raise ConfigError(
-            "this changefeed is a section [[feed]] of its replication", where={"id": feed, "file": place.file},
+            "this changefeed is a section [[feed]] of its replication", where={"id": feed, "file": file.file},
             hint="change or remove that section",
         )  # fmt: skip
     return path
 
 
-def move_feed(place: Place, feed: Feed, path: Path, ts: str) -> Feed:
-    """The feed goes on behind `ts` (commit_ts), whatever it has sent: as if it had just been created there.
+def move_feed(file: ReplicationFile, feed: Feed, path: Path, ts: str) -> Feed:
+    """Let the feed continue after `ts` (commit_ts), whatever it has sent, as if it had just been created there.
 
-    Raises ConfigError for a feed that works or ends before, what `forget_position` raises.
+    Raises ConfigError for a feed that runs or ends before, and what `forget_position` raises.
     """
-    windows = windows_of(place.replication)
+    windows = open_window_log(file.replication)
     state = read_state(windows, feed.name)
     if state.works:
         raise ConfigError(
             "only a stopped changefeed can be moved", where={"id": feed.name, "state": state.state},
             hint=f"`binlake changefeed pause -c {feed.name}` first",
         )  # fmt: skip
-    moved = make_section({"start-ts": ts}, "", keys_of(feed))
-    forget_position(feed, place.replication.name, state.life)
+    moved = make_section({"start-ts": ts}, "", section_keys(feed))
+    forget_position(feed, file.replication.name, state.life)
     write_feed_file(path, moved)
     record_removal(windows, feed.name, reason=f"moved to {ts}")
     return moved
 
 
-def remove_feed(place: Place, feed: Feed, path: Path, *, force: bool) -> list[str]:
-    """End the feed: its state, its messages in the lake, its position at the sink, its file; what stays, in words.
+def remove_feed(file: ReplicationFile, feed: Feed, path: Path, *, force: bool) -> list[str]:
+    """Remove the feed: its state, its messages in the lake, its position at the sink, its file; returns what stays.
 
-    `force`: also where the sink does not answer. Raises LeaseHeld while it is encoded, Transient, Permanent.
+    `force`: even if the sink does not answer. Raises LeaseHeld while it is encoded, Transient, Permanent.
     """
     stays = [
         "its topics or files with all messages", "the registry's subjects", "its past events in the table `window`",
     ]  # fmt: skip
-    windows, paths, life = windows_of(place.replication), LakePaths.of(place.replication), 0
+    windows, paths, life = open_window_log(file.replication), LakePaths.of(file.replication), 0
     if windows.exists():
-        # No task begins to publish once its position is gone.
+        # No task may begin to publish once its position is removed.
         life = record_pause(windows, feed.name, reason="it is being removed").life
     try:
-        forget_position(feed, place.replication.name, life)
+        forget_position(feed, file.replication.name, life)
     except BinlakeError as error:
         if not force:
             raise Permanent(
-                f"its position cannot be taken away: {error.message}", where=error.where,
+                f"its position cannot be removed: {error.message}", where=error.where,
                 hint="the changefeed is stopped; --force removes it and leaves the position, which no later one reads",
             ) from None  # fmt: skip
         stays.append(f"its position at the sink ({error.message})")

@@ -15,9 +15,9 @@ from binlake.config.feed import Feed
 from binlake.config.feedfiles import write_feed_file
 from binlake.errors import ConfigError, Permanent
 from binlake.feed.changefeed import actions
-from binlake.feed.changefeed.place import Place, find_replication_of
-from binlake.feed.changefeed.section import keys_of, make_section
-from binlake.feed.changefeed.shown import info_of, section_of, summary_of
+from binlake.feed.changefeed.replicationfile import ReplicationFile, find_replication_file
+from binlake.feed.changefeed.section import make_section, section_keys
+from binlake.feed.changefeed.summaries import info_of, section_of, summary_of
 from binlake.feed.checks import FeedReport
 from binlake.feed.state import FeedState, read_state, record_pause, record_resume
 
@@ -31,45 +31,45 @@ class ChangefeedCommand:
         """The actions, each with the flags of `cdc cli changefeed`."""
         parsers = parser.add_subparsers(dest="action", required=True)
         for name, text in _ACTIONS.items():
-            own = parsers.add_parser(name, help=text, allow_abbrev=False)
-            own.add_argument("--pd", default="", metavar="URLS", help="the replication whose source has this PD")
-            own.add_argument("--replication", default="", metavar="FILE", help="the replication's TOML, instead")
-            add_output(own)
+            command = parsers.add_parser(name, help=text, allow_abbrev=False)
+            command.add_argument("--pd", default="", metavar="URLS", help="the replication whose source has this PD")
+            command.add_argument("--replication", default="", metavar="FILE", help="the replication's TOML, instead")
+            add_output(command)
             if name != "list":
-                own.add_argument("-c", "--changefeed-id", default="", required=name != "create", metavar="ID",
-                                 help="its name; create makes one up without")  # fmt: skip
+                command.add_argument("-c", "--changefeed-id", default="", required=name != "create", metavar="ID",
+                                 help="its name; create generates one if it is missing")  # fmt: skip
             if name in ("create", "update"):
-                _add_section(own, required=name == "create")
+                _add_section(command, required=name == "create")
             if name in ("create", "update", "resume", "remove"):
-                own.add_argument("--no-confirm", action="store_true", help="ask nothing")
+                command.add_argument("--no-confirm", action="store_true", help="do not ask for confirmation")
             if name in ("create", "update", "resume"):
-                own.add_argument(
+                command.add_argument(
                     "--unreachable-ok", action="store_true", help="continue even if brokers or registry do not answer"
                 )
             if name in ("pause", "resume"):
-                own.add_argument("--reason", default="", help="why, for those who see its state")
+                command.add_argument("--reason", default="", help="the reason, shown with its state")
             if name == "resume":
-                own.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
+                command.add_argument("--overwrite-checkpoint-ts", type=_moment_or_now, metavar="TS",
                                  help="continue after this commit_ts, or `now`, whatever was sent")  # fmt: skip
             if name == "query":
-                own.add_argument("-s", "--simple", action="store_true", help="its state and checkpoint alone")
+                command.add_argument("-s", "--simple", action="store_true", help="only its state and checkpoint")
             if name == "remove":
-                own.add_argument("-f", "--force", action="store_true", help="also where its sink does not answer")
+                command.add_argument("-f", "--force", action="store_true", help="even if its sink does not answer")
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it and print the result. Raises BinlakeError."""
-        act: Mapping[str, Callable[[Place, argparse.Namespace], None]] = {
+        act: Mapping[str, Callable[[ReplicationFile, argparse.Namespace], None]] = {
             "create": _create, "list": _list, "query": _query, "pause": _pause, "resume": _resume, "update": _update,
             "remove": _remove,
         }  # fmt: skip
-        act[args.action](find_replication_of(args.pd, args.replication), args)
+        act[args.action](find_replication_file(args.pd, args.replication), args)
         return 0
 
 
 _ACTIONS = {
     "create": "add a feed to a replication",
     "list": "the feeds of a replication: state, checkpoint, lag, error",
-    "query": "one feed: its section, how far it is, its state",
+    "query": "one feed: its section, progress and state",
     "pause": "stop a feed until it is resumed",
     "resume": "let a feed continue from its checkpoint",
     "update": "change a feed that is stopped",
@@ -94,93 +94,93 @@ def _moment_or_now(text: str) -> int:
     return 0 if text == "now" else read_moment(text)
 
 
-def _create(place: Place, args: argparse.Namespace) -> None:
-    given = _given(args) | {"name": args.changefeed_id or str(uuid.uuid4())}
-    feed = make_section(given, args.config)
-    start = actions.start_ts_of(place, args.start_ts)
+def _create(file: ReplicationFile, args: argparse.Namespace) -> None:
+    options = _read_options(args) | {"name": args.changefeed_id or str(uuid.uuid4())}
+    feed = make_section(options, args.config)
+    start = actions.start_ts_of(file, args.start_ts)
     if start:
-        feed = make_section(given | {"start-ts": start}, args.config)
-    report = actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok)
-    path = actions.store_new(place, feed)
+        feed = make_section(options | {"start-ts": start}, args.config)
+    report = actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok)
+    path = actions.store_new_feed(file, feed)
     _show_warnings(report)
-    shown = section_of(feed) | {"replication": place.replication.name, "file": str(path)}
+    summary = section_of(feed) | {"replication": file.replication.name, "file": str(path)}
     if args.output == "json":
-        print(json.dumps(shown))
+        print(json.dumps(summary))
         return
-    print(f"Create changefeed successfully!\nID: {feed.name}\nInfo: {json.dumps(shown)}")
+    print(f"Create changefeed successfully!\nID: {feed.name}\nInfo: {json.dumps(summary)}")
 
 
-def _list(place: Place, args: argparse.Namespace) -> None:
-    feeds = [summary_of(place.replication, feed) for feed in place.replication.feed]
+def _list(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feeds = [summary_of(file.replication, feed) for feed in file.replication.feed]
     if args.output == "json":
         print(json.dumps(feeds))
         return
     if not feeds:
-        print(f"{place.replication.name} has no changefeed")
+        print(f"{file.replication.name} has no changefeed")
         return
-    rows = [[feed["id"], *_cells(feed["summary"])] for feed in feeds]
+    rows = [[feed["id"], *_list_cells(feed["summary"])] for feed in feeds]
     print_table(("id", "state", "checkpoint", "commit time", "lag s", "error"), rows, whole=("checkpoint",))
 
 
-def _query(place: Place, args: argparse.Namespace) -> None:
-    feed = place.replication.feed_of(args.changefeed_id)
-    info = summary_of(place.replication, feed)["summary"] if args.simple else info_of(place.replication, feed)
+def _query(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feed = file.replication.feed_of(args.changefeed_id)
+    info = summary_of(file.replication, feed)["summary"] if args.simple else info_of(file.replication, feed)
     print(json.dumps(info, indent=None if args.output == "json" else 2, ensure_ascii=False))
 
 
-def _pause(place: Place, args: argparse.Namespace) -> None:
-    feed = place.replication.feed_of(args.changefeed_id)
-    windows = actions.windows_of(place.replication)
+def _pause(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feed = file.replication.feed_of(args.changefeed_id)
+    windows = actions.open_window_log(file.replication)
     _require_state(read_state(windows, feed.name), feed.name, ("normal", "removed", "stopped", "error"), "paused")
     record_pause(windows, feed.name, reason=args.reason or "paused by command")
-    _say(args, place, feed, "is stopped; what is committed meanwhile is sent after `resume`")
+    _print_state(args, file, feed, "is stopped; what is committed meanwhile is sent after `resume`")
 
 
-def _resume(place: Place, args: argparse.Namespace) -> None:
-    feed = place.replication.feed_of(args.changefeed_id)
-    windows = actions.windows_of(place.replication)
+def _resume(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feed = file.replication.feed_of(args.changefeed_id)
+    windows = actions.open_window_log(file.replication)
     if args.overwrite_checkpoint_ts is not None:
-        path = actions.require_own_file(place, feed.name)
-        feed = actions.move_feed(place, feed, path, actions.start_ts_of(place, args.overwrite_checkpoint_ts))
+        path = actions.require_own_file(file, feed.name)
+        feed = actions.move_feed(file, feed, path, actions.start_ts_of(file, args.overwrite_checkpoint_ts))
     state = read_state(windows, feed.name)
-    if state.state == "finished" and _is_past_target(place, feed):
+    if state.state == "finished" and _is_past_target(file, feed):
         raise Permanent(
             "the changefeed has reached its target-ts", where={"id": feed.name, "target_ts": feed.target_ts},
             hint="`binlake changefeed update --target-ts` sets a later one",
         )  # fmt: skip
     feed.require_rules()
-    _show_warnings(actions.check_feed(place, feed, unreachable_ok=args.unreachable_ok))
+    _show_warnings(actions.check_feed(file, feed, unreachable_ok=args.unreachable_ok))
     if not state.works or args.overwrite_checkpoint_ts is not None:
         record_resume(windows, feed.name, reason=args.reason or "resumed by command")
-    _say(args, place, feed, "is normal and continues with the next window")
+    _print_state(args, file, feed, "is normal and continues with the next window")
 
 
-def _is_past_target(place: Place, feed: Feed) -> bool:
-    checkpoint = summary_of(place.replication, feed)["summary"]["tso"]
+def _is_past_target(file: ReplicationFile, feed: Feed) -> bool:
+    checkpoint = summary_of(file.replication, feed)["summary"]["tso"]
     return bool(feed.target_ts) and int(checkpoint or 0) >= int(feed.target_ts)
 
 
-def _update(place: Place, args: argparse.Namespace) -> None:
-    feed = place.replication.feed_of(args.changefeed_id)
-    path = actions.require_own_file(place, feed.name)
-    windows = actions.windows_of(place.replication)
+def _update(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feed = file.replication.feed_of(args.changefeed_id)
+    path = actions.require_own_file(file, feed.name)
+    windows = actions.open_window_log(file.replication)
     if windows.exists():
         _require_state(read_state(windows, feed.name), feed.name, ("stopped", "error", "finished"), "updated")
-    changed = make_section(_given(args), args.config, keys_of(feed))
-    changes = list(_changes(section_of(feed), section_of(changed)))
-    if keys_of(changed) == keys_of(feed):
+    changed = make_section(_read_options(args), args.config, section_keys(feed))
+    changes = list(_list_changes(section_of(feed), section_of(changed)))
+    if section_keys(changed) == section_keys(feed):
         raise ConfigError("the update changes nothing", where={"id": feed.name}, hint="see `binlake changefeed query`")
-    report = actions.check_feed(place, changed, unreachable_ok=args.unreachable_ok)
+    report = actions.check_feed(file, changed, unreachable_ok=args.unreachable_ok)
     if not args.no_confirm:
         _confirm("\n".join(changes or ["a password changes"]), feed.name)
     write_feed_file(path, changed)
     _show_warnings(report)
-    _say(args, place, changed, "is updated; `resume` lets it continue")
+    _print_state(args, file, changed, "is updated; `resume` lets it continue")
 
 
-def _remove(place: Place, args: argparse.Namespace) -> None:
-    feed = place.replication.feed_of(args.changefeed_id)
-    stays = actions.remove_feed(place, feed, actions.require_own_file(place, feed.name), force=args.force)
+def _remove(file: ReplicationFile, args: argparse.Namespace) -> None:
+    feed = file.replication.feed_of(args.changefeed_id)
+    stays = actions.remove_feed(file, feed, actions.require_own_file(file, feed.name), force=args.force)
     checkpoint = {"id": feed.name, "sink_uri": section_of(feed)["sink_uri"], "stays": stays}
     if args.output == "json":
         print(json.dumps(checkpoint))
@@ -189,12 +189,12 @@ def _remove(place: Place, args: argparse.Namespace) -> None:
     print(f"What stays: {'; '.join(stays)}")
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that were given, as keys of a section."""
+def _read_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The command's options, as keys of a section."""
     names = {"sink_uri": "sink-uri", "schema_registry": "schema-registry", "namespace": "namespace", "tz": "time-zone"}
-    given = {key: getattr(args, name, None) for name, key in names.items()}
-    given["target-ts"] = None if args.target_ts is None else str(args.target_ts or "")
-    return {key: value for key, value in given.items() if value is not None}
+    options = {key: getattr(args, name, None) for name, key in names.items()}
+    options["target-ts"] = None if args.target_ts is None else str(args.target_ts or "")
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _require_state(state: FeedState, feed: str, allowed: Sequence[str], what: str) -> None:
@@ -205,15 +205,15 @@ def _require_state(state: FeedState, feed: str, allowed: Sequence[str], what: st
         )
 
 
-def _changes(before: Mapping[str, Any], after: Mapping[str, Any], place: str = "") -> list[str]:
-    """`key: old -> new` of what differs."""
-    found: list[str] = []
+def _list_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """`key: old -> new` for each difference."""
+    changes: list[str] = []
     for key, value in after.items():
         if isinstance(value, Mapping):
-            found += _changes(before[key], value, f"{place}{key}.")
+            changes += _list_changes(before[key], value, f"{prefix}{key}.")
         elif before[key] != value:
-            found.append(f"{place}{key}: {before[key]} -> {value}")
-    return found
+            changes.append(f"{prefix}{key}: {before[key]} -> {value}")
+    return changes
 
 
 def _confirm(changes: str, feed: str) -> None:
@@ -231,14 +231,14 @@ def _show_warnings(report: FeedReport | None) -> None:
         print(f"warning: {text}", file=sys.stderr)
 
 
-def _say(args: argparse.Namespace, place: Place, feed: Feed, what: str) -> None:
+def _print_state(args: argparse.Namespace, file: ReplicationFile, feed: Feed, what: str) -> None:
     if args.output == "json":
-        print(json.dumps(summary_of(place.replication, feed)))
+        print(json.dumps(summary_of(file.replication, feed)))
         return
-    print(f"changefeed {feed.name} of {place.replication.name} {what}")
+    print(f"changefeed {feed.name} of {file.replication.name} {what}")
 
 
-def _cells(summary: Mapping[str, Any]) -> list[str]:
+def _list_cells(summary: Mapping[str, Any]) -> list[str]:
     error = summary["error"]
     lag = "" if summary["lag_s"] is None else f"{summary['lag_s']:.1f}"
     why = f"{error['stage']}: {error['message']}" if error else ""

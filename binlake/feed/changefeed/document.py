@@ -1,6 +1,6 @@
 """TiCDC's changefeed configuration (`--config FILE`) as a feed's keys and parameters of its sink URI.
 
-Rule: every key is taken, or refused by name: one that only TiCDC has with what to do instead, one that nobody has with
+Rule: every key is used, or refused by name: one that only TiCDC has with an alternative, an unknown one with a guess
 what it may have meant (MISSION S2-04, S2-05).
 """
 
@@ -39,12 +39,12 @@ _AS_HERE: Mapping[str, Any] = {
     f"{_KAFKA}.output-raw-change-event": False, f"{_KAFKA}.insecure-skip-verify": False,
     f"{_KAFKA}.required-acks": -1,
 }  # fmt: skip
-"""Keys with the one value that says what a feed does anyway."""
+"""Keys with the only supported value, which is what a feed does anyway."""
 _FILTERS = (
     "filters are the replication's: see [filter], [[filters]], [[expression-filter]] in docs/reference/filters.md"
 )
 _TUNING = "it tunes TiCDC's own processes and has no meaning here: leave it out"
-_SASL = "SASL by PLAIN and SCRAM is what a feed has"
+_SASL = "a feed supports SASL by PLAIN and SCRAM"
 _SYNCPOINTS = "a feed has no syncpoint: the lake answers for any commit_ts"
 _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("memory-quota", "mounter", "scheduler", "sort-engine", "sort-dir", "synced-status"), _TUNING),
@@ -54,7 +54,7 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("filter.event-filters", "filter.ignore-txn-commit-ts", "filter.ddl-allow-list"), _FILTERS),
     **dict.fromkeys((f"{_KAFKA}.sasl-gssapi", f"{_KAFKA}.sasl-oauth"), _SASL),
     **dict.fromkeys(("sync-point-interval", "sync-point-retention"), _SYNCPOINTS),
-    "changefeed-error-stuck-duration": "an error that may pass is tried again as [airflow] retries says",
+    "changefeed-error-stuck-duration": "a transient error is retried as [airflow] retries says",
     "consistent": "the lake is the redo log: leave it out",
     "cyclic-replication": "use [loopback] of the replication",
     "filter.ignore-txn-start-ts": "name transactions by commit_ts: [filter] ignore-txn-commit-ts of the replication",
@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
         raise ConfigError(f"the configuration cannot be read: {error.strerror}", where={"config": path}) from None
     keys: dict[str, Any] = {}
     words: dict[str, str] = {}
-    for name, value in _leaves(raw):
+    for name, value in _flatten(raw):
         section, _, last = name.rpartition(".")
         if name in _AS_HERE and value == _AS_HERE[name]:
             continue
@@ -101,7 +101,7 @@ def read_document(path: Path) -> Document:
         elif last in _URI_WORDS.get(section, ()):
             words[last] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            raise _refusal(name, value, path)
+            raise _refusal_error(name, value, path)
     if "protocol" in keys:
         words["protocol"] = str(keys.pop("protocol"))
     if not keys.get("terminator", "-"):
@@ -110,15 +110,15 @@ def read_document(path: Path) -> Document:
     return Document(keys, words)
 
 
-def _leaves(table: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{place}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
-            yield f"{place}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def _refusal(name: str, value: Any, path: Path) -> ConfigError:
+def _refusal_error(name: str, value: Any, path: Path) -> ConfigError:
     if name in _AS_HERE:
         hint = f"{name} = {str(_AS_HERE[name]).lower()} is what a feed does, and nothing else"
         return ConfigError("a value of TiCDC's has no counterpart here", where={"config": path, name: value}, hint=hint)
@@ -134,7 +134,7 @@ def _refusal(name: str, value: Any, path: Path) -> ConfigError:
 
 def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
     """Each entry as a feed has it; `dispatcher` is what TiCDC called `partition` before 6.1."""
-    found = []
+    dispatchers = []
     for entry in entries if isinstance(entries, list) else [entries]:
         if not isinstance(entry, dict):
             raise ConfigError(
@@ -147,5 +147,5 @@ def _dispatchers(entries: Any, path: Path) -> list[dict[str, Any]]:
                 hint="a row's partition is chosen by its key (index-value), its table (table) or its commit_ts (ts)",
             )  # fmt: skip
         renamed = {"partition" if name == "dispatcher" else name: value for name, value in entry.items()}
-        found.append(renamed)
-    return found
+        dispatchers.append(renamed)
+    return dispatchers

@@ -1,4 +1,4 @@
-"""A feed's section from what `create` and `update` are given; a value that is given twice must be the same."""
+"""A feed's section from the options of `create` and `update`; a value that is set twice must be the same."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Keys = Mapping[str, Any]
 
 
 def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
-    """The feed of the keys `given`, the file `config` (empty: none), and of `base`, which both may change.
+    """The feed of `keys`, the file `config` (empty: none), and `base`, which both may change.
 
     Raises ConfigError.
     """
     document = read_document(Path(config)) if config else Document()
     for name, value in document.keys.items():
         if given.get(name, value) != value:
-            raise _given_twice(name, config)
+            raise _given_twice_error(name, config)
     keys = {**(base or {}), **document.keys, **given}
     uri = given.get("sink-uri")
-    keys["sink-uri"] = _with_words(str(keys["sink-uri"]), document.words, config if uri else "")
+    keys["sink-uri"] = _add_parameters(str(keys["sink-uri"]), document.words, config if uri else "")
     sink = parse_sink_uri(keys["sink-uri"])
     if base is None and "dispatchers" not in keys and sink.topic and isinstance(sink.options, AvroOptions):
         # Without dispatchers, TiCDC's default is the topic of the URI: one for all tables (S2-43).
         keys["dispatchers"] = [{"matcher": ["*.*"], "topic": sink.topic}]
-    keys |= {"dispatchers": _with_topics(keys["dispatchers"], sink.topic)} if "dispatchers" in keys else {}
+    keys |= {"dispatchers": _add_topics(keys["dispatchers"], sink.topic)} if "dispatchers" in keys else {}
     try:
         feed = Feed.model_validate(keys)
     except ValidationError as error:
@@ -44,12 +44,12 @@ def make_section(given: Keys, config: str, base: Keys | None = None) -> Feed:
     return feed
 
 
-def keys_of(feed: Feed) -> dict[str, Any]:
-    """What its section says."""
+def section_keys(feed: Feed) -> dict[str, Any]:
+    """The keys of its section."""
     return feed.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def _with_topics(dispatchers: Any, default: str) -> list[dict[str, Any]]:
+def _add_topics(dispatchers: Any, default: str) -> list[dict[str, Any]]:
     """TiCDC's default is the topic of the sink URI, for single dispatchers, too."""
     for entry in dispatchers:
         if not entry.get("topic", default):
@@ -60,20 +60,20 @@ def _with_topics(dispatchers: Any, default: str) -> list[dict[str, Any]]:
     return [{**entry, "topic": entry.get("topic", default)} for entry in dispatchers]
 
 
-def _with_words(uri: str, words: Mapping[str, str], config: str) -> str:
+def _add_parameters(uri: str, words: Mapping[str, str], config: str) -> str:
     """`uri` with the parameters `words`; `config`: the file that must not contradict it, empty: it replaces them."""
-    there = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
+    present = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
     for name, value in words.items():
-        if config and there.get(name, value) != value:
-            raise _given_twice(name, config)
-    more = {name: value for name, value in words.items() if there.get(name) != value}
+        if config and present.get(name, value) != value:
+            raise _given_twice_error(name, config)
+    more = {name: value for name, value in words.items() if present.get(name) != value}
     if not more:
         return uri
     parts = urlsplit(uri)
-    return parts._replace(query=urlencode({**there, **more}, safe=":/,{}")).geturl()
+    return parts._replace(query=urlencode({**present, **more}, safe=":/,{}")).geturl()
 
 
-def _given_twice(name: str, config: str) -> ConfigError:
+def _given_twice_error(name: str, config: str) -> ConfigError:
     return ConfigError(
-        f"`{name}` is given twice, and differs", where={"config": config}, hint="leave it out of the file"
+        f"`{name}` is set twice, with different values", where={"config": config}, hint="leave it out of the file"
     )

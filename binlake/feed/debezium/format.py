@@ -39,11 +39,11 @@ class DebeziumFormat(RowFormat):
         if changes.op != UPDATE or self._options.old_values:
             payload += [b',"before":', *([b"null"] if changes.op == INSERT else _row(columns, changes.before(columns)))]
         payload += [b',"after":', *([b"null"] if changes.op == DELETE else _row(columns, changes.after(columns))), b"}"]
-        values = self._with_schema(payload, envelope_schema(name, columns, extension=self._options.extension))
-        keys = self._with_schema(_row(key, changes.last(key)), key_schema(name, key))
+        values = self._wrap_with_schema(payload, envelope_schema(name, columns, extension=self._options.extension))
+        keys = self._wrap_with_schema(_row(key, changes.last(key)), key_schema(name, key))
         constant = all(isinstance(part, bytes) for part in keys)
-        shown = pa.repeat(pa.scalar(b"".join(keys), pa.binary()), len(changes)) if constant else join_parts(keys)
-        return Bodies(shown, join_parts(values))
+        keys_of_rows = pa.repeat(pa.scalar(b"".join(keys), pa.binary()), len(changes)) if constant else join_parts(keys)
+        return Bodies(keys_of_rows, join_parts(values))
 
     def watermark(self, ts: int, /) -> Event | None:
         """To all partitions; with the extension only."""
@@ -51,8 +51,8 @@ class DebeziumFormat(RowFormat):
             return None
         name, moment = f"{self._options.cluster}.watermark", b"%d" % tso.physical(ts)
         payload = [*self._payload("", "", [b"%d" % ts], [moment]), b',"op":', json_bytes(WATERMARK), b"}"]
-        value = self._with_schema(payload, envelope_schema(name, None, extension=True))
-        key = self._with_schema([b"{}"], key_schema(name, ()))
+        value = self._wrap_with_schema(payload, envelope_schema(name, None, extension=True))
+        key = self._wrap_with_schema([b"{}"], key_schema(name, ()))
         return Event(b"".join(key), b"".join(value), True)
 
     def _payload(self, db: str, table: str, commit_ts: list[Part], millis: list[Part]) -> list[Part]:
@@ -66,7 +66,7 @@ class DebeziumFormat(RowFormat):
             b',"transaction":null',
         ]  # fmt: skip
 
-    def _with_schema(self, payload: list[Part], schema: dict[str, Any]) -> list[Part]:
+    def _wrap_with_schema(self, payload: list[Part], schema: dict[str, Any]) -> list[Part]:
         tail = b',"schema":' + json_bytes(schema) if self._options.schemas else b""
         return [b'{"payload":', *payload, tail, b"}"]
 

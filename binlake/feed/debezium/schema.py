@@ -91,8 +91,8 @@ def _type_of(column: ColumnInfo) -> tuple[str, str, Json]:
     if column.tp == t.DATETIME:
         return "int64", "time.Timestamp" if column.fsp <= MILLIS_DIGITS else "time.MicroTimestamp", {}
     if column.tp in (t.ENUM, t.SET):
-        escaped = [member.replace(",", r"\,") if column.tp == t.ENUM else member for member in column.elems]
-        return (*_NAMED[column.tp], {"allowed": ",".join(escaped)})
+        escape_texts = [member.replace(",", r"\,") if column.tp == t.ENUM else member for member in column.elems]
+        return (*_NAMED[column.tp], {"allowed": ",".join(escape_texts)})
     if column.tp in _NAMED:
         return (*_NAMED[column.tp], {})
     return _PLAIN.get(column.tp, "string"), "", {}

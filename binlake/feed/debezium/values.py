@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, each_distinct
+from binlake.feed.bytecolumns import Array, Part, bytes_of_hex, map_distinct
 from binlake.feed.debezium.schema import MILLIS_DIGITS
-from binlake.feed.jsontext import as_binary, base64_text, escaped, number_parts, string_parts
+from binlake.feed.jsontext import as_binary, base64_text, escape_texts, number_parts, string_parts
 from binlake.rows.codec.temporal import parse_duration
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
@@ -37,15 +37,15 @@ def value_parts(column: ColumnInfo, texts: Array) -> list[Part]:
             unit = "ms" if column.fsp <= MILLIS_DIGITS else "us"
             return _calendar_parts(column, _since_epoch(texts, pa.timestamp(unit), unit))
         case t.TIMESTAMP:
-            return string_parts(as_binary(_zoned(texts)))
+            return string_parts(as_binary(_format_zoned(texts)))
         case t.DURATION:
-            return number_parts(each_distinct(texts, lambda text: parse_duration(text) // 1000, pa.int64()))
+            return number_parts(map_distinct(texts, lambda text: parse_duration(text) // 1000, pa.int64()))
         case t.BIT:
             return _bits(column, texts)
         case _ if column.is_binary:
             return string_parts(base64_text(bytes_of_hex(texts)))
         case _:
-            return string_parts(escaped(texts))
+            return string_parts(escape_texts(texts))
 
 
 def _since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
@@ -53,7 +53,7 @@ def _since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
     try:
         return pc.cast(texts, kind).view(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
     except pa.ArrowInvalid:
-        return each_distinct(texts, lambda text: _moment(text, unit), pa.int64())
+        return map_distinct(texts, lambda text: _moment(text, unit), pa.int64())
 
 
 def _moment(text: str, unit: str) -> int | None:
@@ -67,7 +67,7 @@ def _calendar_parts(column: ColumnInfo, numbers: Array) -> list[Part]:
     return number_parts(pc.fill_null(numbers, 0) if column.not_null else numbers)
 
 
-def _zoned(texts: Array) -> Array:
+def _format_zoned(texts: Array) -> Array:
     """A TIMESTAMP, which is UTC's, in ISO 8601."""
     shown = pc.binary_join_element_wise(pc.replace_substring(texts, " ", "T"), "Z", "")
     return pc.if_else(pc.starts_with(texts, "0000-00-00"), _NO_MOMENT, shown)
@@ -75,6 +75,6 @@ def _zoned(texts: Array) -> Array:
 
 def _bits(column: ColumnInfo, texts: Array) -> list[Part]:
     if column.flen == 1:
-        return number_parts(each_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
+        return number_parts(map_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
     # The bytes stand the other way round: Connect's bits are little-endian.
-    return string_parts(each_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))
+    return string_parts(map_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))

@@ -18,7 +18,7 @@ import xxhash
 from binlake.base.lakecolumns import Message
 from binlake.feed.avro import binary
 from binlake.feed.bytecolumns import join_parts
-from binlake.feed.files.textfile import joined
+from binlake.feed.files.textfile import join_values
 
 _MAGIC = b"Obj\x01"
 _BLOCK_ROWS = 4096
@@ -41,12 +41,19 @@ def avro_file(messages: pa.Table, key_schema: str, value_schema: str) -> bytes:
     """The file of `messages`, which all have these schemas: the same bytes for the same messages."""
     schema = file_schema(key_schema, value_schema).encode()
     records = _records(messages)
-    sync = xxhash.xxh3_128_digest(schema + joined(records))
-    header = _MAGIC + _number(2) + _sized(b"avro.codec") + _sized(b"null") + _sized(b"avro.schema") + _sized(schema)
+    sync = xxhash.xxh3_128_digest(schema + join_values(records))
+    header = (
+        _MAGIC
+        + _number(2)
+        + _add_size(b"avro.codec")
+        + _add_size(b"null")
+        + _add_size(b"avro.schema")
+        + _add_size(schema)
+    )
     parts = [header + _number(0) + sync]
     for start in range(0, len(records), _BLOCK_ROWS):
         block = records[start : start + _BLOCK_ROWS]
-        content = joined(block)
+        content = join_values(block)
         parts += [_number(len(block)), _number(len(content)), content, sync]
     return b"".join(parts)
 
@@ -64,5 +71,5 @@ def _number(value: int) -> bytes:
     return bytes(binary.encode_longs(np.array([value], np.int64))[0].as_py())
 
 
-def _sized(value: bytes) -> bytes:
+def _add_size(value: bytes) -> bytes:
     return _number(len(value)) + value

@@ -1,9 +1,9 @@
 """Publishes a feed's windows as one sequence of binlog files, as TiDB's drainer writes them.
 
-Order of a window: its files, then the index with its hi. What is written follows from the window and the index alone,
-so a run that was killed between any two writes is done again to the same bytes under the same names. Readers who go by
-the index never see half a window; those who do not (the original's reparo) see a part of it that ends behind a
-transaction. One writer at a time: the caller holds the feed's lock.
+Order of a window: its files, then the index with its hi. What is written depends on the window and the index alone, so
+a run that was killed between any two writes is repeated with the same bytes under the same names. Readers of the index
+never see half a window; others (the original's reparo) see a part of it that ends after a transaction. One writer at
+a time: the caller holds the feed's lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from binlake.base.filestore import Store, open_store
 from binlake.base.lakecolumns import Message
 from binlake.binlogfile.framing import CRC, HEAD, MAGIC, compress, damage
 from binlake.binlogfile.index import PATH, Index, IndexedFile, checksum, read_index
-from binlake.binlogfile.names import Compression, file_name, files_among
+from binlake.binlogfile.names import Compression, file_name, select_binlog_files
 from binlake.config.storage import Storage
 from binlake.errors import Permanent
 from binlake.feed.bytecolumns import fixed_width, join_parts, parts_of
@@ -38,11 +38,11 @@ from binlake.feed.protobuf import TRANSACTION, lengths_of
 log = structlog.get_logger(__name__)
 
 JOIN_BYTES = 16 << 20
-"""A window goes on with the last file while that is smaller: it is written again whole, as object stores need it."""
+"""A window continues the last file while that is smaller: it is rewritten as a whole, as object stores require."""
 _IN_MEMORY = 64 << 20
-"""Of a file that is being made; what is more waits on the local disk."""
+"""Bytes in memory of a file that is being written; more is on the local disk."""
 _MEMBER_BYTES = 16 << 20
-"""What is compressed at once."""
+"""Bytes that are compressed at once."""
 _DAY_MS = 86_400_000
 
 
@@ -58,7 +58,7 @@ class BinlogPublisher:
         store: Store | None = None,
         join_bytes: int = JOIN_BYTES,
     ) -> None:
-        """`time_zone`: that TIMESTAMPs are shown in; `store`: where to, if not where `storage` says.
+        """`time_zone`: of TIMESTAMPs in the files; `store`: instead of the one at `storage`.
 
         Raises ConfigError.
         """
@@ -69,10 +69,10 @@ class BinlogPublisher:
         self._index: Index | None = None
 
     def __enter__(self) -> BinlogPublisher:
-        """Read what is there. Raises Permanent where the files are another writer's, Transient."""
+        """Read the index. Raises Permanent where the files are another writer's, Transient."""
         self._index = read_index(self._store)
         owner = self._feed if self._index is None else self._index.feed
-        if self._index is None and files_among(self._store.list("")):
+        if self._index is None and select_binlog_files(self._store.list("")):
             owner = "not Binlake's"
         if owner != self._feed:
             raise Permanent(
@@ -95,11 +95,11 @@ class BinlogPublisher:
 
     @property
     def checkpoint(self) -> int | None:
-        """The hi of the last window that is there; None at first."""
+        """The hi of the last published window; None at first."""
         return None if self._index is None else self._index.hi
 
     def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
-        """Write the window's files and show them; the number of its messages, 0 where it was there already.
+        """Write and publish the window's files; returns the number of its messages, 0 if it was published already.
 
         Raises DamagedFile, Permanent, Transient.
         """
@@ -107,39 +107,39 @@ class BinlogPublisher:
             return 0
         before = self._index or self._claim_folder(manifest.lo)
         sent, files = 0, _Files(self._store, before.files, self._size, self._compression, self._join_bytes)
-        for part in read(Position.behind(before.hi)):
+        for part in read(Position.after_commit(before.hi)):
             records = _Records.of(part)
             files.add(records)
             sent += len(records.commits)
-        # What a feed passed over is not held.
+        # The files do not have what a feed skipped.
         lo = before.lo if manifest.lo <= before.hi else manifest.lo
-        index = self._kept(Index(self._feed, lo, manifest.hi, files.close(), self._time_zone))
+        index = self._drop_expired(Index(self._feed, lo, manifest.hi, files.close(), self._time_zone))
         self._store.put(PATH, index.to_json())
         self._index = index
         self._remove_others()
         return sent
 
     def _claim_folder(self, lo: int) -> Index:
-        """The folder is this feed's from now on."""
+        """Claim the folder for this feed."""
         index = Index(self._feed, lo, lo, time_zone=self._time_zone)
         self._store.put(PATH, index.to_json())
         return index
 
-    def _kept(self, index: Index) -> Index:
-        """Without the files that are older than the retention, by commits before the checkpoint; the newest stays."""
+    def _drop_expired(self, index: Index) -> Index:
+        """`index` without files older than the retention, by commits before the checkpoint; the newest stays."""
         if not self._retention_days:
             return index
         end = tso.compose(max(tso.physical(index.hi) - self._retention_days * _DAY_MS, 0))
-        gone = next((place for place, file in enumerate(index.files) if file.last >= end), len(index.files))
-        gone = min(gone, max(len(index.files) - 1, 0))
-        lo = index.files[gone - 1].last if gone else index.lo
-        return replace(index, lo=max(index.lo, lo), files=index.files[gone:])
+        expired = next((number for number, file in enumerate(index.files) if file.last >= end), len(index.files))
+        expired = min(expired, max(len(index.files) - 1, 0))
+        lo = index.files[expired - 1].last if expired else index.lo
+        return replace(index, lo=max(index.lo, lo), files=index.files[expired:])
 
     def _remove_others(self) -> None:
-        """Delete files past their retention, and what a try of another section wrote behind the last file."""
+        """Delete expired files, and what an attempt with another section wrote after the last file."""
         numbers = [file.file.index for file in self._index.files] if self._index is not None else []
-        for file in files_among(self._store.list("")):
-            # One with a number of the index is a copy that somebody made, or damage: readers name it.
+        for file in select_binlog_files(self._store.list("")):
+            # A file with a number of the index is somebody's copy, or damage: readers report it.
             if not numbers or not numbers[0] <= file.index <= numbers[-1]:
                 self._store.delete(file.name)
                 log.info("binlog_file_removed", feed=self._feed, folder=self._store.shown, file=file.name)
@@ -147,26 +147,26 @@ class BinlogPublisher:
 
 @dataclass(frozen=True)
 class _Records:
-    """Records in commit order: their commit_ts, and their bytes with those that frame them."""
+    """Records in commit order: their commit_ts, and their framed bytes."""
 
     commits: Any
     framed: Any
 
     @classmethod
     def of(cls, messages: pa.Table) -> _Records:
-        """Those of the transactions and DDL among `messages`."""
-        wanted = pc.is_in(messages.column(Message.OP).cast(pa.string()), pa.array([TRANSACTION, DDL]))
-        own = messages.filter(wanted).combine_chunks()
-        commits = np.asarray(own.column(Message.COMMIT_TS)).astype(np.int64)
-        payloads = own.column(Message.VALUE).combine_chunks() if own.num_rows else pa.array([], pa.binary())
-        return cls(commits, _framed(payloads))
+        """The records of transactions and DDL among `messages`."""
+        is_record = pc.is_in(messages.column(Message.OP).cast(pa.string()), pa.array([TRANSACTION, DDL]))
+        selected = messages.filter(is_record).combine_chunks()
+        commits = np.asarray(selected.column(Message.COMMIT_TS)).astype(np.int64)
+        payloads = selected.column(Message.VALUE).combine_chunks() if selected.num_rows else pa.array([], pa.binary())
+        return cls(commits, _frame_records(payloads))
 
     def slice(self, start: int, end: int) -> _Records:
         """Some of them."""
         return _Records(self.commits[start:end], self.framed.slice(start, end - start))
 
 
-def _framed(payloads: Any) -> Any:
+def _frame_records(payloads: Any) -> Any:
     """The records of `payloads` (tidb-binlog 1.9)."""
     rows = len(payloads)
     heads = np.zeros(rows, [("magic", "<u4"), ("length", "<u8")])
@@ -184,7 +184,7 @@ def _framed(payloads: Any) -> Any:
 
 
 class _Files:
-    """The files of a window as they are made, behind `before`, the last of which is gone on with while it is small."""
+    """Writes the files of a window after `before`, continuing the last of these while it is small."""
 
     def __init__(
         self, store: Store, before: Iterable[IndexedFile], size: int, compression: Compression, join_bytes: int
@@ -196,7 +196,7 @@ class _Files:
         self._open: _OpenFile | None = None
 
     def add(self, records: _Records) -> None:
-        """Write more records; a file ends behind the one with which it reaches the size."""
+        """Write more records; a file ends after the record with which it reaches the size."""
         ends = np.cumsum(lengths_of(records.framed))
         start, rows = 0, len(records.commits)
         while start < rows:
@@ -210,7 +210,7 @@ class _Files:
             start = end
 
     def close(self) -> tuple[IndexedFile, ...]:
-        """All files with those before the window; the last one may be gone on with."""
+        """All files, with those before the window; the last one may be continued later."""
         self._finish()
         return tuple(self._done)
 
@@ -218,22 +218,22 @@ class _Files:
         last = self._done[-1] if self._done else None
         if last is not None and last.size < self._join_bytes and last.file.compression == self._compression:
             self._done.pop()
-            return _OpenFile.again(last, self._store)
+            return _OpenFile.reopen(last, self._store)
         name = file_name(self._next, commit_ts, self._compression)
         self._next += 1
         return _OpenFile(IndexedFile(name, commit_ts, commit_ts, 0, 0, 0))
 
     def _finish(self) -> None:
         if self._open is not None:
-            self._done.append(self._open.put(self._store, self._compression))
+            self._done.append(self._open.store_file(self._store, self._compression))
             self._open = None
 
 
 @dataclass
 class _OpenFile:
-    """A file that is being made. `plain`: its bytes before compression, as far as they are known.
+    """A file that is being written. `plain`: its bytes before compression, if known.
 
-    What is compressed at once follows from the bytes of the window alone, not from the parts that they come in.
+    The blocks of compression depend on the bytes of the window alone, not on the parts that they come in.
     """
 
     indexed: IndexedFile
@@ -242,8 +242,8 @@ class _OpenFile:
     content: IO[bytes] = field(default_factory=lambda: tempfile.SpooledTemporaryFile(_IN_MEMORY))  # noqa: SIM115
 
     @classmethod
-    def again(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
-        """A file that is there, to be gone on with. Raises DamagedFile where it is not what it was."""
+    def reopen(cls, indexed: IndexedFile, store: Store) -> _OpenFile:
+        """Reopen an existing file to continue it. Raises DamagedFile where it differs from its index."""
         content = (store.get(indexed.name) or b"")[: indexed.size]
         if len(content) < indexed.size or checksum(content) != indexed.crc:
             raise damage("it is not what its index says", indexed.name, 0)
@@ -252,7 +252,7 @@ class _OpenFile:
         return file
 
     def add(self, records: _Records, compression: Compression) -> None:
-        """Behind what is there."""
+        """Append records."""
         bounds, data = parts_of(records.framed)
         self.plain += int(bounds[-1])
         if compression == "none":
@@ -265,8 +265,8 @@ class _OpenFile:
         count, last = self.indexed.records + len(records.commits), int(records.commits[-1])
         self.indexed = replace(self.indexed, records=count, last=last)
 
-    def put(self, store: Store, compression: Compression) -> IndexedFile:
-        """Write it to its place."""
+    def store_file(self, store: Store, compression: Compression) -> IndexedFile:
+        """Write the file to the store."""
         if self.pending:
             self._write(compress(bytes(self.pending), compression))
         with self.content as content:

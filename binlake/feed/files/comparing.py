@@ -1,7 +1,7 @@
-"""Binlog files of a feed beside the lake that they were written from: how many row changes each commit has in both.
+"""Compares binlog files of a feed with the lake: how many row changes each commit has in both.
 
-Rule: the lake's `mutation` is asked itself, not what encode or publish recorded of it. Landed windows are compared one
-by one, so memory does not grow with the folder.
+Rule: this reads the lake's `mutation` itself, not what encode or publish recorded. Landed windows are compared one by
+one, so memory does not grow with the folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from binlake.lake.tables import MUTATION
 from binlake.lake.windowlog import WindowLog
 
 _SHOWN = 5
-"""Commits of a window that are named."""
+"""The most commits of a window that are named."""
 Bounds = tuple[int, int]
 
 
 class LakeComparison:
-    """Counts the files' row changes by window of the lake; `problems`: where the lake has others."""
+    """Counts the files' row changes by window of the lake; `problems`: where the lake differs."""
 
     def __init__(self, paths: LakePaths, feed: Feed, held: Bounds) -> None:
         """`held`: the files have all of (lo, hi]; windows that are in it whole are compared."""
@@ -49,25 +49,25 @@ class LakeComparison:
             self._close(self._window)
 
     def _close(self, window: Bounds) -> None:
-        wanted = self._in_lake(window)
-        others = sorted(ts for ts in {*wanted, *self._rows} if wanted[ts] != self._rows[ts])
+        in_lake = self._count_in_lake(window)
+        others = sorted(ts for ts in {*in_lake, *self._rows} if in_lake[ts] != self._rows[ts])
         if others:
-            shown = ", ".join(
-                f"{ts}: {self._rows[ts]} in the files, {wanted[ts]} in the lake" for ts in others[:_SHOWN]
+            differences = ", ".join(
+                f"{ts}: {self._rows[ts]} in the files, {in_lake[ts]} in the lake" for ts in others[:_SHOWN]
             )
             more = f" and {len(others) - _SHOWN} commits more" if len(others) > _SHOWN else ""
-            self.problems.append(f"row changes of the window {window[0]}-{window[1]}: {shown}{more}")
+            self.problems.append(f"row changes of the window {window[0]}-{window[1]}: {differences}{more}")
         self.compared += 1
         self._rows, self._window = Counter(), next(self._windows, None)
 
-    def _in_lake(self, window: Bounds) -> Counter[int]:
+    def _count_in_lake(self, window: Bounds) -> Counter[int]:
         names = (Mutation.COMMIT_TS, Mutation.DB, Mutation.TABLE)
         rows = read_rows(self._paths, MUTATION, *window, names)
         counted = rows.group_by(list(names)).aggregate([([], "count_all")])
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for ts, db, table, count in zip(
             *(counted.column(name).to_pylist() for name in (*names, "count_all")), strict=True
         ):
             if self._feed.tables.matches(db, table):
-                found[ts] += count
-        return found
+                counts[ts] += count
+        return counts

@@ -1,7 +1,7 @@
-"""The messages of a window as files: by table, version and date, each cut behind a transaction.
+"""Cuts the messages of a window into files: by table, version and date, each ending after a transaction.
 
-Rule: which messages share a file follows from the messages and the file size alone, however they come in parts: a run
-that was killed writes the same files again.
+Rule: which messages share a file depends on the messages and the file size alone, not on the parts that they come in:
+a run that was killed writes the same files again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from binlake.feed.files.versions import Versions
 Ints = npt.NDArray[np.int64]
 
 ROW_BYTES = 10
-"""What a message takes beside key and value: the commit_ts, or the end of a line."""
+"""Bytes of a message besides key and value: the commit_ts, or the end of a line."""
 _OF_TABLE = (Message.DB, Message.TABLE, Message.KEY_SCHEMA, Message.VALUE_SCHEMA)
 _CONTENT = (Message.COMMIT_TS, Message.START_TS, Message.KEY, Message.VALUE)
 _NEEDED = (*_CONTENT, *_OF_TABLE)
@@ -54,12 +54,12 @@ class Cutter:
         self._open: dict[Group, pa.Table] = {}
 
     def folders(self) -> list[str]:
-        """The folders that the messages so far go to."""
+        """The folders of the messages so far."""
         return sorted({group.folder for group in self._open})
 
     def add(self, messages: pa.Table) -> Iterator[Piece]:
-        """Take the next messages in commit order; the files that are full now."""
-        for group, own in self._grouped(messages.select(_NEEDED)):
+        """Take the next messages in commit order; yields the files that are full."""
+        for group, own in self._split_by_group(messages.select(_NEEDED)):
             before = self._open.get(group)
             rows = (own if before is None else pa.concat_tables([before, own])).combine_chunks()
             self._open[group], start = rows, 0
@@ -68,29 +68,29 @@ class Cutter:
                 start = end
             self._open[group] = rows.slice(start)
 
-    def rest(self) -> Iterator[Piece]:
-        """The files that the window's end closes."""
+    def finish(self) -> Iterator[Piece]:
+        """Yield the remaining files at the window's end."""
         for group, rows in self._open.items():
             if rows.num_rows:
                 yield Piece(group, rows)
 
-    def _grouped(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
+    def _split_by_group(self, messages: pa.Table) -> Iterator[tuple[Group, pa.Table]]:
         commits = np.asarray(messages.column(Message.COMMIT_TS)).astype(np.int64)
         days = (commits >> tso.LOGICAL_BITS) // _DAY_MS
-        # A version begins inside a day: the rows of a table and day are looked up by commit_ts once more.
-        # As texts: dictionaries of several batches cannot be grouped by.
+        # A version may begin inside a day: the rows of a table and day are split again by commit_ts.
+        # As texts: dictionaries of several batches cannot be grouped.
         keyed = pa.table({name: messages.column(name).cast(pa.string()) for name in _OF_TABLE})
         keyed = keyed.append_column("day", pa.array(days)).append_column("row", pa.array(np.arange(len(commits))))
         names = [*_OF_TABLE, "day"]
         for part in keyed.group_by(names, use_threads=False).aggregate([("row", "list")]).to_pylist():
             rows = np.array(part["row_list"], np.int64)
             db, table = part[Message.DB], part[Message.TABLE]
-            for version, own in self._by_version(db, table, rows, commits):
-                folder = data_folder(db, table, version, date_of(int(commits[own[0]]), self._separator))
+            for version, numbers in self._split_by_version(db, table, rows, commits):
+                folder = data_folder(db, table, version, date_of(int(commits[numbers[0]]), self._separator))
                 group = Group(folder, part[Message.KEY_SCHEMA], part[Message.VALUE_SCHEMA])
-                yield group, messages.select(_CONTENT).take(pa.array(own))
+                yield group, messages.select(_CONTENT).take(pa.array(numbers))
 
-    def _by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:
+    def _split_by_version(self, db: str, table: str, rows: Ints, commits: Ints) -> Iterator[tuple[int, Ints]]:
         versions = self._versions.of(db, table)
         places = np.searchsorted([version.since for version in versions], commits[rows], side="right") - 1
         for place in np.unique(np.maximum(places, 0)):
@@ -98,7 +98,7 @@ class Cutter:
 
 
 def _ends(messages: pa.Table, size: int) -> Iterator[int]:
-    """Behind which rows a file ends: those that end a transaction, at or above `size` bytes since the last one."""
+    """The rows after which a file ends: ends of transactions, at least `size` bytes since the last one."""
     ends = np.cumsum(_sizes(messages))
     changed = np.zeros(messages.num_rows, bool)
     for name in (Message.COMMIT_TS, Message.START_TS):

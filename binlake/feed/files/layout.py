@@ -1,4 +1,4 @@
-"""Where the files of a feed are below its root, as TiCDC's storage sink has them.
+"""The paths of a feed's files below its root, as in TiCDC's storage sink.
 
 `{schema}/{table}/{version}/{date}/CDC{number}.{ending}` the data, `.../{date}/meta/CDC.index` the greatest number of a
 folder, `{schema}/{table}/meta/schema_{version}_{checksum}.json` a definition, `metadata` the checkpoint. The file
@@ -17,7 +17,7 @@ from binlake.errors import Permanent
 METADATA = "metadata"
 PLAN = "_binlake/plan"
 ENDINGS = {"avro": "avro", "canal-json": "json", "csv": "csv"}
-"""How the data files of each protocol end."""
+"""The suffix of each protocol's data files."""
 _DATA = re.compile(
     r"(?P<folder>(?P<db>[^/]+)/(?P<table>[^/]+)/(?P<version>\d+)(/(?P<date>[\d-]+))?)/CDC(?P<number>\d+)\.\w+"
 )
@@ -40,12 +40,12 @@ class DataFile:
 
 
 def data_file(path: str) -> DataFile | None:
-    """The data file that `path` names; None for files of other kinds."""
-    found = _DATA.fullmatch(path)
-    if found is None:
+    """The data file called `path`; None for other files."""
+    match = _DATA.fullmatch(path)
+    if match is None:
         return None
-    names = (unquote(found["db"]), unquote(found["table"]))
-    return DataFile(path, found["folder"], *names, int(found["version"]), found["date"] or "", int(found["number"]))
+    names = (unquote(match["db"]), unquote(match["table"]))
+    return DataFile(path, match["folder"], *names, int(match["version"]), match["date"] or "", int(match["number"]))
 
 
 def table_folder(db: str, table: str) -> str:
@@ -72,12 +72,12 @@ def index_number(content: bytes | None, folder: str) -> int:
     """The greatest number that the index names; 0 where there is no index. Raises Permanent for a damaged one."""
     if content is None:
         return 0
-    found = _INDEX.fullmatch(content.decode("utf-8", "replace"))
-    if found is None:
+    match = _INDEX.fullmatch(content.decode("utf-8", "replace"))
+    if match is None:
         raise Permanent(
             "an index of a feed's files is damaged", where={"folder": folder}, hint="write the name of its last file"
         )
-    return int(found[1])
+    return int(match[1])
 
 
 def schema_path(db: str, table: str, version: int, checksum: int) -> str:

@@ -1,9 +1,9 @@
-"""Publishes a feed's windows as files, each once, and shows a window to readers when it is whole.
+"""Publishes a feed's windows as files, each once, and shows a window to readers when it is complete.
 
 Order of a window: its plan (the greatest number of each folder before it), definitions, data, indexes, `metadata` with
-its hi. What is written follows from the window and the plan alone. So a run that was killed between any two writes is
-done again to the same bytes under the same names; a window whose hi is in `metadata` is passed over. Readers who go by
-`metadata` never see half a window. One writer at a time: the caller holds the feed's lock.
+its hi. What is written depends on the window and the plan alone. So a run that was killed between any two writes is
+repeated with the same bytes under the same names; a window whose hi is in `metadata` is skipped. Readers of `metadata`
+never see half a window. One writer at a time: the caller holds the feed's lock.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from binlake.feed.manifest import EncodeManifest
 from binlake.feed.position import Position
 
 Read = Callable[[Position | None], Iterator[pa.Table]]
-"""Gives the messages of a window behind a position, in parts and in commit order."""
+"""Reads the messages of a window after a position, in parts and in commit order."""
 
 
 @dataclass
 class Plan:
-    """What was there before the window up to `hi` was begun: `last`, the greatest number of each folder it uses."""
+    """The state before the window up to `hi` was begun: `last`, the greatest number of each folder it uses."""
 
     feed: str
     hi: int
     last: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
-        """As its file has it."""
+        """The content of its file."""
         return json.dumps({**vars(self), "hi": str(self.hi)}).encode()
 
     @classmethod
     def from_json(cls, content: bytes) -> Plan:
-        """What `to_json` gave. Raises DamagedManifest."""
+        """The reverse of `to_json`. Raises DamagedManifest."""
         try:
             raw = json.loads(content)
             return cls(raw["feed"], int(raw["hi"]), dict(raw["last"]))
@@ -57,7 +57,7 @@ class Plan:
 
 
 def read_checkpoint(store: Store) -> int | None:
-    """The commit_ts up to which all is in the files; None where nothing is. Raises Permanent."""
+    """The commit_ts up to which everything is in the files; None where nothing is. Raises Permanent."""
     content = store.get(layout.METADATA)
     if content is None:
         return None
@@ -69,12 +69,12 @@ def read_checkpoint(store: Store) -> int | None:
 
 
 class FilePublisher:
-    """The one writer of `feed`'s files. `checkpoint`: the hi of the last window that is there; None at first."""
+    """The one writer of `feed`'s files. `checkpoint`: the hi of the last published window; None at first."""
 
     def __init__(
         self, storage: Storage, protocol: str, feed: str, *, terminator: str = "\r\n", store: Store | None = None
     ) -> None:
-        """`terminator`: of the lines of a text protocol; `store`: where to, if not where `storage` says.
+        """`terminator`: of the lines of a text protocol; `store`: instead of the one at `storage`.
 
         Raises ConfigError.
         """
@@ -84,7 +84,7 @@ class FilePublisher:
         self.checkpoint: int | None = None
 
     def __enter__(self) -> FilePublisher:
-        """Read what is there. Raises Permanent where the files are another feed's, Transient."""
+        """Read checkpoint and plan. Raises Permanent where the files are another feed's, Transient."""
         self.checkpoint = read_checkpoint(self._store)
         plan = self._read_plan()
         owner = plan.feed if plan is not None else None
@@ -102,7 +102,7 @@ class FilePublisher:
         """Nothing stays open between two windows."""
 
     def publish_window(self, manifest: EncodeManifest, read: Read) -> int:
-        """Write the window's files and show them; the number of its messages, 0 where it was there already.
+        """Write and publish the window's files; returns the number of its messages, 0 if it was published already.
 
         Raises DamagedManifest, Permanent, Transient.
         """
@@ -130,30 +130,30 @@ class FilePublisher:
         return sent
 
     def _begin(self, manifest: EncodeManifest) -> Plan:
-        """The plan of the window. One that was begun and is not whole is written again, from the same numbers on."""
+        """The plan of the window. One that was begun and is incomplete is rewritten, from the same numbers on."""
         begun = self._read_plan()
         plan = Plan(self._feed, manifest.hi)
         if begun is None:
-            # The folder is this feed's from now on.
+            # This claims the folder for the feed.
             self._store.put(layout.PLAN, plan.to_json())
         elif begun.hi > (self.checkpoint or 0):
             plan.last |= begun.last
         return plan
 
     def _note_folders(self, plan: Plan, folders: Iterable[str]) -> None:
-        """Note the greatest numbers of `folders` before the window, before the first file of it is written there."""
+        """Record the greatest numbers of `folders` before the window's first file is written there."""
         for folder in folders:
             if folder not in plan.last:
                 plan.last[folder] = layout.index_number(self._store.get(layout.index_path(folder)), folder)
         self._store.put(layout.PLAN, plan.to_json())
 
     def _pieces(self, cutter: Cutter, read: Read) -> Iterator[Piece]:
-        after = None if self.checkpoint is None else Position.behind(self.checkpoint)
+        after = None if self.checkpoint is None else Position.after_commit(self.checkpoint)
         changes = pa.array([INSERT, UPDATE, DELETE])
         for part in read(after):
-            wanted = pc.is_in(part.column(Message.OP).cast(pa.string()), changes)
-            yield from cutter.add(part.filter(wanted))
-        yield from cutter.rest()
+            is_change = pc.is_in(part.column(Message.OP).cast(pa.string()), changes)
+            yield from cutter.add(part.filter(is_change))
+        yield from cutter.finish()
 
     def _content(self, piece: Piece, manifest: EncodeManifest) -> bytes:
         key, value = piece.group.key_schema, piece.group.value_schema

@@ -1,4 +1,4 @@
-"""Messages of a text protocol as a file: a message a line, keys left out, as TiCDC's storage sink writes them."""
+"""Messages of a text protocol as a file: one per line, without keys, as TiCDC's storage sink writes them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from binlake.base.lakecolumns import Message
 
 
 def text_file(messages: pa.Table, terminator: bytes) -> bytes:
-    """The values, each with `terminator` behind it."""
+    """The values, each followed by `terminator`."""
     values = pc.fill_null(messages.combine_chunks().column(Message.VALUE), b"").combine_chunks()
-    return joined(pc.binary_join_element_wise(values, terminator, b""))
+    return join_values(pc.binary_join_element_wise(values, terminator, b""))
 
 
-def joined(values: Any) -> bytes:
-    """All values of a binary array, none NULL, one behind the other."""
+def join_values(values: Any) -> bytes:
+    """All values of a binary array, none NULL, concatenated."""
     _, offsets, data = values.buffers()
     if data is None or not len(values):
         return b""

@@ -1,4 +1,4 @@
-"""The definitions of the tables of a feed's files, as TiCDC's schema files: one file a version of a table.
+"""The table definitions of a feed's files, as TiCDC's schema files: one file per version of a table.
 
 The version of a row is the commit_ts of the last DDL of its table before it; the start of the lake where it had none.
 """
@@ -36,7 +36,7 @@ class TableVersion:
     columns: str = "[]"
 
     def to_json(self) -> Json:
-        """As a sealed manifest has it: timestamps are text (DESIGN 3.12)."""
+        """Its JSON in a sealed manifest: timestamps are text (DESIGN 3.12)."""
         return {**asdict(self), "version": str(self.version), "since": str(self.since)}
 
     @classmethod
@@ -68,11 +68,11 @@ class Versions:
 
     def __init__(self, versions: Iterable[TableVersion]) -> None:
         self._of: dict[tuple[str, str], list[TableVersion]] = {}
-        for version in sorted(versions, key=lambda one: (one.since, one.version)):
+        for version in sorted(versions, key=lambda each: (each.since, each.version)):
             self._of.setdefault((version.db, version.table), []).append(version)
 
     def of(self, db: str, table: str) -> list[TableVersion]:
-        """Those of a table, from the first on. Raises SchemaError for a table that has none."""
+        """The versions of a table, in order. Raises SchemaError for a table without one."""
         versions = self._of.get((db, table))
         if versions is None:
             raise SchemaError("rows of a table without a version", where={"table": f"{db}.{table}"},
@@ -81,27 +81,29 @@ class Versions:
 
 
 def versions_of_json(raw: Iterable[Mapping[str, Any]]) -> tuple[TableVersion, ...]:
-    """What `to_json` gave."""
-    return tuple(TableVersion(**{**one, "version": int(one["version"]), "since": int(one["since"])}) for one in raw)
+    """The reverse of `to_json`."""
+    return tuple(
+        TableVersion(**{**entry, "version": int(entry["version"]), "since": int(entry["since"])}) for entry in raw
+    )
 
 
 def _column(column: ColumnInfo) -> Json:
-    shown: Json = {"ColumnName": column.name, "ColumnType": _type(column)}
+    fields: Json = {"ColumnName": column.name, "ColumnType": _type(column)}
     if column.tp in (t.NEWDECIMAL, t.FLOAT, t.DOUBLE):
-        shown |= _text("ColumnPrecision", column.flen) | _text("ColumnScale", column.decimal)
+        fields |= _text("ColumnPrecision", column.flen) | _text("ColumnScale", column.decimal)
     elif column.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
-        shown |= _text("ColumnScale", column.fsp) if column.fsp else {}
+        fields |= _text("ColumnScale", column.fsp) if column.fsp else {}
     elif column.tp in t.INTEGERS or column.tp in (t.YEAR, t.BIT):
-        shown |= _text("ColumnPrecision", column.flen)
+        fields |= _text("ColumnPrecision", column.flen)
     elif column.tp in t.STRINGS:
-        shown |= _text("ColumnLength", column.flen)
+        fields |= _text("ColumnLength", column.flen)
     if column.not_null:
-        shown["ColumnNullable"] = "false"
+        fields["ColumnNullable"] = "false"
     if column.flag & t.FLAG_PRIMARY:
-        shown["ColumnIsPk"] = "true"
+        fields["ColumnIsPk"] = "true"
     if column.default is not None:
-        shown["ColumnDefault"] = column.default
-    return shown
+        fields["ColumnDefault"] = column.default
+    return fields
 
 
 def _type(column: ColumnInfo) -> str:

@@ -7,14 +7,14 @@ from typing import Any
 
 from binlake.base.filestore import Store
 from binlake.binlogfile.framing import damage
-from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, Place, RowEvent, read_items, readable
+from binlake.binlogfile.reading import DELETE, INSERT, UPDATE, Ddl, FilePosition, RowEvent, decode_value, read_items
 from binlake.feed.reading.events import Event
 
 _OPS = {INSERT: "c", UPDATE: "u", DELETE: "d"}
 
 
 def read_binlog_files(store: Store) -> Iterator[Event]:
-    """All that is in the folder, in commit order. Raises Permanent, Transient."""
+    """All events of the folder, in commit order. Raises Permanent, Transient."""
     for item in read_items(store):
         place = f"{item.place.file}@{item.place.offset}"
         if isinstance(item, Ddl):
@@ -24,12 +24,12 @@ def read_binlog_files(store: Store) -> Iterator[Event]:
                 yield _row_event(place, item.commit_ts, item.place, event)
 
 
-def _row_event(place: str, commit_ts: int, at: Place, event: RowEvent) -> Event:
+def _row_event(place: str, commit_ts: int, position: FilePosition, event: RowEvent) -> Event:
     try:
-        row = {column.name: readable(column, column.value) for column in event.columns}
-        changed: dict[str, Any] = {c.name: readable(c, c.changed) for c in event.columns if c.changed is not None}
+        row = {column.name: decode_value(column, column.value) for column in event.columns}
+        changed: dict[str, Any] = {c.name: decode_value(c, c.changed) for c in event.columns if c.changed is not None}
     except ValueError as error:
-        raise damage(str(error), at.file, at.offset) from error
+        raise damage(str(error), position.file, position.offset) from error
     update = event.kind == UPDATE
     return Event(place, commit_ts, event.db, event.table, _OPS[event.kind], None, changed if update else row,
                  row if update else None)  # fmt: skip

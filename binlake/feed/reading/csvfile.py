@@ -1,4 +1,4 @@
-"""Reads a file of CSV as feeds write it: which values were quoted tells a text from a number and from NULL."""
+"""Reads a CSV file as feeds write it: quoting distinguishes a text from a number and from NULL."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def csv_events(path: str, content: bytes, columns: Sequence[str], options: CsvOp
         line = _line(f"{path}:{number}", fields, options)
         if len(line.values) != len(columns):
             raise WireError(
-                f"a line of CSV has {len(line.values)} values, and the table {len(columns)} columns",
+                f"a line of CSV has {len(line.values)} values, but the table has {len(columns)} columns",
                 where={"at": f"{path}:{number}"},
                 hint=_HINT,
             )
@@ -82,16 +82,16 @@ class _Reader:
 
     def line(self) -> Iterator[str | None]:
         """The values of the next line; NULL is None."""
-        yield self._value()
-        while self._passes(self._options.delimiter):
-            yield self._value()
-        if not self._passes(self._options.terminator):
+        yield self._read_value()
+        while self._skip_if(self._options.delimiter):
+            yield self._read_value()
+        if not self._skip_if(self._options.terminator):
             raise ValueError("a line does not end where it should")
 
-    def _value(self) -> str | None:
+    def _read_value(self) -> str | None:
         options = self._options
-        if options.quote and self._passes(options.quote):
-            return self._quoted(options.quote)
+        if options.quote and self._skip_if(options.quote):
+            return self._read_quoted(options.quote)
         if self._text.startswith(options.null, self.at) and self._text.startswith(
             self._ends, self.at + len(options.null)
         ):
@@ -99,13 +99,13 @@ class _Reader:
             return None
         signs = []
         while self.at < len(self._text) and not self._text.startswith(self._ends, self.at):
-            escaped = not options.quote and self._passes("\\")
+            is_escaped = not options.quote and self._skip_if("\\")
             sign = self._text[self.at : self.at + 1]
-            signs.append(_ESCAPES.get(sign, sign) if escaped else sign)
+            signs.append(_ESCAPES.get(sign, sign) if is_escaped else sign)
             self.at += 1
         return "".join(signs)
 
-    def _quoted(self, quote: str) -> str:
+    def _read_quoted(self, quote: str) -> str:
         parts = []
         while True:
             end = self._text.find(quote, self.at)
@@ -113,13 +113,13 @@ class _Reader:
                 raise ValueError("a quote is not closed")
             parts.append(self._text[self.at : end])
             self.at = end + 1
-            if not self._passes(quote):
+            if not self._skip_if(quote):
                 return quote.join(parts)
 
-    def _passes(self, sign: str) -> bool:
-        found = self._text.startswith(sign, self.at)
-        self.at += len(sign) if found else 0
-        return found
+    def _skip_if(self, sign: str) -> bool:
+        matches = self._text.startswith(sign, self.at)
+        self.at += len(sign) if matches else 0
+        return matches
 
 
 _ESCAPES = {"r": "\r", "n": "\n"}

@@ -1,6 +1,6 @@
-"""Decodes the messages of each protocol: bytes in, events out, in their order.
+"""Decodes the messages of each protocol: from bytes to events, in order.
 
-Rule: what does not fit its protocol is an error that says where the message lies; nothing is passed over.
+Rule: a message that does not match its protocol is an error with the message's position; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import fastavro
 
 from binlake.errors import ConfigError
-from binlake.feed.reading.events import Event, Record, unfit
+from binlake.feed.reading.events import Event, Record, undecodable_error
 from binlake.feed.reading.jsonprotocols import decode_canal_json, decode_debezium, decode_open_protocol
 from binlake.feed.reading.slavebinlogs import decode_slave_binlog
 from binlake.feed.registry import MAGIC
 
 Decoder = Callable[[Record], Iterator[Event]]
-"""Raises WireError for a message that is none of the protocol, Permanent, Transient."""
+"""Raises WireError for a message that does not match the protocol, Permanent, Transient."""
 Schemas = Callable[[int], str]
 """The text of a schema by its id. Raises Permanent, Transient."""
 COMMIT_TS_HEADER = "tidb_commit_ts"
@@ -37,14 +37,14 @@ class AvroDecoder:
     def __call__(self, record: Record) -> Iterator[Event]:
         """The one event of the message."""
         if record.key is None:
-            raise unfit(record, "it has no key")
+            raise undecodable_error(record, "it has no key")
         schema, key = self._decode(record, record.key)
         value = None if record.value is None else self._decode(record, record.value)[1]
         yield row_event(record.place, schema, key, value, _commit_ts_of(record.headers))
 
     def _decode(self, record: Record, body: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         if body[:1] != MAGIC or len(body) < _HEADER_BYTES:
-            raise unfit(record, "it does not begin with 0 and the id of a schema")
+            raise undecodable_error(record, "it does not begin with 0 and the id of a schema")
         number = int.from_bytes(body[1:_HEADER_BYTES], "big")
         if number not in self._parsed:
             self._parsed[number] = fastavro.parse_schema(json.loads(self._schemas(number)))
@@ -53,9 +53,9 @@ class AvroDecoder:
         try:
             value: Any = fastavro.schemaless_reader(stream, schema, None)
         except (EOFError, ValueError, IndexError) as error:
-            raise unfit(record, f"it is not what schema {number} says: {error}") from error
+            raise undecodable_error(record, f"it does not match schema {number}: {error}") from error
         if stream.read(1):
-            raise unfit(record, f"it is longer than schema {number} says")
+            raise undecodable_error(record, f"it is longer than schema {number} allows")
         return schema, value
 
 
@@ -66,20 +66,20 @@ def row_event(
     namespace, _, table = str(schema["name"]).rpartition(".")
     if not namespace:
         namespace = str(schema.get("namespace", ""))
-    own = value or {}
+    values = value or {}
     return Event(
         place,
-        own.get("_tidb_commit_ts", ts),
+        values.get("_tidb_commit_ts", ts),
         namespace.rpartition(".")[2],
         table,
-        "d" if value is None else own.get("_tidb_op"),
+        "d" if value is None else values.get("_tidb_op"),
         key,
         value,
     )
 
 
 def decoder_of(protocol: str, schemas: Schemas | None = None) -> Decoder:
-    """What reads the messages of `protocol`; `schemas`: for those with schemas in a registry. Raises ConfigError."""
+    """The decoder of `protocol`; `schemas`: for protocols with a registry. Raises ConfigError."""
     if protocol == "avro":
         if schemas is None:
             raise ConfigError(

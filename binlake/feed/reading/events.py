@@ -1,4 +1,4 @@
-"""A message as it lies in a topic or file, and what it says.
+"""A message in a topic or file, and its content.
 
 Rule: in JSON a commit_ts is text (DESIGN 3.12), bytes are upper-case hex and decimals are text, as in the lake.
 """
@@ -22,7 +22,7 @@ _ROW = ("key", "value", "before")
 
 @dataclass(frozen=True)
 class Record:
-    """A message: `place` says where it lies, as `topic[partition]@offset` or `file:number`."""
+    """A message at `place`: `topic[partition]@offset` or `file:number`."""
 
     place: str
     key: bytes | None
@@ -32,7 +32,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Event:
-    """What a message says: `op` is c, u, d, ddl or watermark, None where the message does not say.
+    """The content of a message: `op` is c, u, d, ddl or watermark, None where the message does not say.
 
     `commit_ts`: None where the message has none. `key`, `value`, `before`: the columns of the row; `message`: all of a
     JSON message.
@@ -49,17 +49,17 @@ class Event:
     message: Any = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON shows it, without what it does not have."""
+        """Its values for JSON, without missing ones."""
         # A message in JSON is shown as it is.
         parts = {name: one for name, one in vars(self).items() if self.message is None or name not in _ROW}
-        shown = {name: shown_value(value, name) for name, value in parts.items() if value not in (None, "")}
-        ordered = {name: shown[name] for name in ("commit_ts", "db", "table", "op") if name in shown}
-        # A deletion is known by its null.
+        values = {name: json_value(value, name) for name, value in parts.items() if value not in (None, "")}
+        ordered = {name: values[name] for name in ("commit_ts", "db", "table", "op") if name in values}
+        # A deletion is recognized by its null.
         null = {"value": None} if self.value is None and self.op == "d" and self.key is not None else {}
-        return ordered | null | shown
+        return ordered | null | values
 
 
-def shown_value(value: Any, name: str = "") -> Any:
+def json_value(value: Any, name: str = "") -> Any:
     """`value`, that of the key `name`, in JSON's types."""
     match value:
         case None | bool() | float() | str():
@@ -73,11 +73,11 @@ def shown_value(value: Any, name: str = "") -> Any:
         case date() | datetime():
             return value.isoformat()
         case Mapping():
-            return {str(key): shown_value(one, str(key)) for key, one in value.items()}
+            return {str(key): json_value(each, str(key)) for key, each in value.items()}
         case _:
-            return [shown_value(one, name) for one in value]
+            return [json_value(each, name) for each in value]
 
 
-def unfit(record: Record, why: str) -> WireError:
+def undecodable_error(record: Record, why: str) -> WireError:
     """The error of a message that does not fit its protocol."""
     return WireError(f"a message cannot be decoded: {why}", where={"at": record.place}, hint=_HINT)

@@ -28,34 +28,34 @@ Wanted = Callable[[str, str], bool]
 """Whether a table's (db, table) files are read."""
 
 
-def read_files(store: Store, options: Options, wanted: Wanted) -> Iterator[Event]:
-    """The events of the tables that are wanted; `options`: of the protocol. Raises WireError, Permanent, Transient."""
+def read_files(store: Store, options: Options, is_wanted: Wanted) -> Iterator[Event]:
+    """The events of the wanted tables; `options`: of the protocol. Raises WireError, Permanent, Transient."""
     if isinstance(options, PbOptions):
         yield from read_binlog_files(store)
         return
     checkpoint = read_checkpoint(store)
     if checkpoint is None:
         raise Permanent(
-            "the folder has no file `metadata`: no window of a feed is whole in it",
+            "the folder has no file `metadata`: no window of a feed is complete in it",
             where={"folder": store.shown},
             hint="check the folder in the URI",
         )
     columns = cache(partial(_columns, store))
-    for file in _indexed_files(store, wanted):
+    for file in _indexed_files(store, is_wanted):
         content = store.get(file.path) or b""
         for event in _events(file, content, options, columns):
-            # Behind it lies what a window that is not whole yet has written.
+            # Files after it belong to an incomplete window.
             if event.commit_ts is None or event.commit_ts <= checkpoint:
                 yield event
 
 
-def _indexed_files(store: Store, wanted: Wanted) -> list[DataFile]:
-    """Those up to the index of their folder, in order."""
-    found = [file for path in store.list("") if (file := data_file(path)) and wanted(file.db, file.table)]
-    last = {file.folder: 0 for file in found}
+def _indexed_files(store: Store, is_wanted: Wanted) -> list[DataFile]:
+    """The files up to the index of their folder, in order."""
+    files = [file for path in store.list("") if (file := data_file(path)) and is_wanted(file.db, file.table)]
+    last = {file.folder: 0 for file in files}
     last = {folder: index_number(store.get(index_path(folder)), folder) for folder in last}
-    shown = [file for file in found if file.number <= last[file.folder]]
-    return sorted(shown, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
+    indexed = [file for file in files if file.number <= last[file.folder]]
+    return sorted(indexed, key=lambda file: (file.db, file.table, file.version, file.date, file.number))
 
 
 def _events(file: DataFile, content: bytes, options: Options, columns: Columns) -> Iterator[Event]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from binlake.feed.reading.events import Event, Record, unfit
+from binlake.feed.reading.events import Event, Record, undecodable_error
 
 _CANAL_OPS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TIDB_WATERMARK": "watermark"}
 _DEBEZIUM_OPS = {"c": "c", "u": "u", "d": "d", "m": "watermark"}
@@ -16,12 +16,12 @@ _OPEN_ROW, _OPEN_DDL, _OPEN_RESOLVED = 1, 2, 3
 
 
 def decode_canal_json(record: Record) -> Iterator[Event]:
-    """The one event of the message, which it has whole."""
+    """The one event of the message."""
     message = _json_object(record, record.value)
     extension = message.get("_tidb") or {}
     op = "ddl" if message.get("isDdl") else _CANAL_OPS.get(str(message.get("type")))
     if op is None:
-        raise unfit(record, f"its type is {message.get('type')!r}")
+        raise undecodable_error(record, f"its type is {message.get('type')!r}")
     rows = message.get("data") or [None]
     before = (message.get("old") or [None]) if op == "u" else [None]
     yield Event(
@@ -41,10 +41,10 @@ def decode_debezium(record: Record) -> Iterator[Event]:
     payload = _json_object(record, record.value).get("payload")
     key = _json_object(record, record.key).get("payload") if record.key is not None else None
     if not isinstance(payload, dict) or not isinstance(payload.get("source"), dict):
-        raise unfit(record, "it has no payload with a source")
+        raise undecodable_error(record, "it has no payload with a source")
     source, op = payload["source"], _DEBEZIUM_OPS.get(str(payload.get("op")))
     if op is None:
-        raise unfit(record, f"its op is {payload.get('op')!r}")
+        raise undecodable_error(record, f"its op is {payload.get('op')!r}")
     yield Event(
         record.place, source.get("commit_ts"), source.get("db") or "", source.get("table") or "", op,
         key or None, payload.get("after"), payload.get("before"),
@@ -55,10 +55,10 @@ def decode_open_protocol(record: Record) -> Iterator[Event]:
     """The events of the message, one or several."""
     key = record.key or b""
     if int.from_bytes(key[:_LENGTH_BYTES], "big") != _OPEN_VERSION:
-        raise unfit(record, "its key does not begin with version 1")
-    keys, values = _framed(record, key[_LENGTH_BYTES:]), _framed(record, record.value or b"")
+        raise undecodable_error(record, "its key does not begin with version 1")
+    keys, values = _split_frames(record, key[_LENGTH_BYTES:]), _split_frames(record, record.value or b"")
     if len(keys) != len(values):
-        raise unfit(record, f"it has {len(keys)} keys and {len(values)} values")
+        raise undecodable_error(record, f"it has {len(keys)} keys and {len(values)} values")
     for head, body in zip(keys, values, strict=True):
         yield _open_event(record, _json_object(record, head), body)
 
@@ -71,24 +71,24 @@ def _open_event(record: Record, head: Mapping[str, Any], body: bytes) -> Event:
     if kind == _OPEN_DDL:
         return Event(record.place, ts, db or "", table or "", "ddl", message=message)
     if kind != _OPEN_ROW:
-        raise unfit(record, f"its type is {kind!r}")
-    rows = {name: {column: one["v"] for column, one in row.items()} for name, row in message.items()}
-    # Without the row before, an insertion looks as an update does.
+        raise undecodable_error(record, f"its type is {kind!r}")
+    rows = {name: {column: cell["v"] for column, cell in row.items()} for name, row in message.items()}
+    # Without the row before, an insertion looks like an update.
     op = "d" if "d" in rows else "u" if "p" in rows else None
-    shown = rows.get("d", rows.get("u", {}))
+    columns = rows.get("d", rows.get("u", {}))
     members = message.get("d", message.get("u", {}))
-    key = {name: shown[name] for name, member in members.items() if member.get("h")}
+    key = {name: columns[name] for name, member in members.items() if member.get("h")}
     return Event(record.place, ts, db or "", table or "", op, key or None, rows.get("u"), rows.get("p"))
 
 
-def _framed(record: Record, content: bytes) -> list[bytes]:
-    """The parts of a key or value, each behind its length."""
+def _split_frames(record: Record, content: bytes) -> list[bytes]:
+    """The parts of a key or value, each preceded by its length."""
     parts, at = [], 0
     while at < len(content):
         size = int.from_bytes(content[at : at + _LENGTH_BYTES], "big")
         at += _LENGTH_BYTES
         if at + size > len(content):
-            raise unfit(record, "a part is longer than the message")
+            raise undecodable_error(record, "a part is longer than the message")
         parts.append(content[at : at + size])
         at += size
     return parts
@@ -98,7 +98,7 @@ def _json_object(record: Record, body: bytes | None) -> dict[str, Any]:
     try:
         message = json.loads(body or b"")
     except ValueError as error:
-        raise unfit(record, f"it is not JSON: {error}") from error
+        raise undecodable_error(record, f"it is not JSON: {error}") from error
     if not isinstance(message, dict):
-        raise unfit(record, "it is not a JSON object")
+        raise undecodable_error(record, "it is not a JSON object")
     return message

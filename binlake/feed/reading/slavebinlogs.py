@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.feed.reading.events import Event, Record, unfit
+from binlake.feed.reading.events import Event, Record, undecodable_error
 from binlake.wire import slave_binlog_pb2 as pb
 
 _OPS = {pb.Insert: "c", pb.Update: "u", pb.Delete: "d"}
@@ -18,7 +18,7 @@ def decode_slave_binlog(record: Record) -> Iterator[Event]:
     try:
         binlog = pb.Binlog.FromString(record.value or b"")
     except DecodeError as error:
-        raise unfit(record, f"it is not a slave.binlog: {error}") from error
+        raise undecodable_error(record, f"it is not a slave.binlog: {error}") from error
     if binlog.type == pb.DDL:
         data = binlog.ddl_data
         query = {"sql": data.ddl_query.decode("utf-8", "replace")}

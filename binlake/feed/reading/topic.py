@@ -1,4 +1,4 @@
-"""Reads a topic as far as it is written now: what is committed, each partition in its order."""
+"""Reads a topic up to its present end: committed messages, each partition in order."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def read_topic(kafka: Kafka, topic: str) -> Iterator[Record]:
 
 
 def _partitions(consumer: Consumer, topic: str, where: dict[str, str]) -> set[int]:
-    there = consumer.list_topics(timeout=TIMEOUT_S).topics
-    if topic not in there:
+    known = consumer.list_topics(timeout=TIMEOUT_S).topics
+    if topic not in known:
         raise Permanent(
             "the topic does not exist", where=where, hint="`binlake changefeed query` shows a feed's topics"
         )
-    return set(there[topic].partitions)
+    return set(known[topic].partitions)
 
 
 def _record(topic: str, message: Message) -> Record:

@@ -172,7 +172,7 @@ class _Run:
 
     def _since(self, ts: int) -> int:
         """The commit_ts after which changed rows are compared: that of the last run, unless too long ago."""
-        reached = self._windows.reached(STAGE)
+        reached = self._windows.greatest_hi(STAGE)
         since = self._lo if reached is None else reached
         most = tso.compose(max(tso.physical(ts) - 1000 * self._options.max_behind_s, 0))
         self._is_behind = since < most

@@ -143,7 +143,7 @@ class _Checker:
             return Outcome(name, ts, "not-comparable", why=why)
         why = "the lake keeps no mirrors"
         if self._replication.mirror.enabled:
-            if (self._windows.reached("mirror") or 0) < ts:
+            if (self._windows.greatest_hi("mirror") or 0) < ts:
                 return None
             outcome = self._compare_against(name, ts, "lake")
             if outcome is None or outcome.state != "not-comparable":

@@ -48,7 +48,7 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
     state, naming = SchemaHistory(paths).state_at(ts), Naming(rules)
     tables = target_tables_at(paths, naming, ts, state)
     sources: dict[Name, list[TableDef]] = {}
-    for table in naming.kept(state.tables()):
+    for table in naming.select_replicated(state.tables()):
         if table.kind == "table":
             db, name = naming.table(table.db, table.name)
             sources.setdefault(fold_pair((db, name)), []).append(table)

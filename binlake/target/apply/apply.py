@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class _RowsApplier(Protocol):
-    """Brings a segment's rows downstream and the checkpoint to its end; `last` closes the window."""
+    """Applies a segment's rows and moves the checkpoint to its end; `last` closes the window."""
 
     def __call__(self, run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
         """Rows and batches of this call."""
@@ -67,7 +67,7 @@ def apply_window(
     marks: LoopbackMarks | None = None,
     relay: WriteAhead | None = None,
 ) -> ApplyResult:
-    """Bring the window of `manifest` downstream; call it again until it returns. `marks`: with loopback control.
+    """Apply the window of `manifest`; call it again until it returns. `marks`: with loopback control.
 
     `relay` is given the window before the first write of it, and notified when it is downstream.
 
@@ -85,7 +85,7 @@ def apply_window(
         if not is_window_applied(session, target.checkpoint_schema, manifest):
             claim = TargetClaim(session, target, manifest.replication, stop=flag, hook=hook, marks=marks)
             with claim, StatementKiller(target, flag, claim.connections):
-                # Again behind the claim: another process may have finished the window in between.
+                # Checked again under the claim: another process may have finished the window in between.
                 if not is_window_applied(claim.session, target.checkpoint_schema, manifest):
                     result = _apply(ApplyRun(claim, manifest), source, plans, relay)
     result.seconds = time.monotonic() - started
@@ -100,7 +100,7 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
     if open_or_resume(run):
         require_complete_ledger(run, source, plans)
     else:
-        # What a window before left when its end was cut off; of an open window they are needed.
+        # Left by an earlier window that was cut off at its end; an open window still needs its own.
         drop_copies(run)
     result = ApplyResult("applied", manifest.lo, manifest.hi)
     for plan in plans[run.progress.segment :]:
@@ -114,12 +114,12 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
         _note_secondary_ts(run)
     run.claim.notify("closed")
     if relay is not None:
-        relay.applied(manifest.hi)
+        relay.delete_applied(manifest.hi)
     return result
 
 
 def _try_segment(run: ApplyRun, source: StatementSource, plan: SegmentPlan, result: ApplyResult, *, last: bool) -> bool:
-    """False when a table stood in the way and was set aside: what is stored of the segment is known, so try again."""
+    """False when a failing table was set aside: what is stored of the segment is known, so try again."""
     try:
         _apply_segment(run, source, plan, result, last=last)
     except BinlakeError as error:
@@ -154,7 +154,7 @@ def _apply_segment(
 def choose_mode(target: Target, plan: SegmentPlan) -> str:
     """The mode for the rows of `plan`: `auto` is atomic within the limits and parallel above them (hazards R-30).
 
-    Statements derived for mode ordered are applied so, and no others are, whatever the configuration says by now.
+    Statements derived for mode ordered are applied in it, and no others are, whatever the configuration says now.
     """
     if plan.ordered:
         return "ordered"
@@ -164,7 +164,7 @@ def choose_mode(target: Target, plan: SegmentPlan) -> str:
 
 
 def _rows_applier(mode: str) -> _RowsApplier:
-    """What applies rows in `mode`. Raises ConfigError for a mode that this build does not have."""
+    """The function that applies rows in `mode`. Raises ConfigError for a mode that this build does not have."""
     applier = _APPLIERS.get(mode)
     if applier is None:
         raise ConfigError(f'target.mode = "{mode}" is not in this build', hint=f"one of: {', '.join(_APPLIERS)}, auto")
@@ -172,15 +172,15 @@ def _rows_applier(mode: str) -> _RowsApplier:
 
 
 def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
-    """Tables that get rows, and those a DDL has just changed, are as the plan supposes (R-13, R-18). Raises Drift."""
+    """Tables that get rows, and those a DDL has just changed, are as the plan expects (R-13, R-18). Raises Drift."""
     after = plan.expected_after.tables if plan.expected_after is not None else {}
     getting = plan.expected.tables if plan.expected is not None else {}
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
     expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
     actual = read_definitions(run.session, expected.names, run.target.db_type)
-    lost = find_losses(run.target, expected, actual)
-    if lost:
-        error = drift_error(lost, {"window": run.manifest.window, "segment": plan.number})
+    losses = find_losses(run.target, expected, actual)
+    if losses:
+        error = drift_error(losses, {"window": run.manifest.window, "segment": plan.number})
         error.tables = tuple(find_losing_tables(run.target, expected, actual))
         raise error
 
@@ -210,5 +210,5 @@ def _note_secondary_ts(run: ApplyRun) -> None:
         run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
         return ts_map
 
-    # The progress stays as it is: only the checkpoint shows whether a COMMIT that was lost is stored.
+    # The progress does not change: only the checkpoint shows whether a lost COMMIT is stored.
     run.claim.transact(body, lambda session, noted: run.lock_unmoved_checkpoint(session).ts_map == noted)

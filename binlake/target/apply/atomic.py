@@ -1,4 +1,4 @@
-"""One segment's rows in one transaction: its phases, checks, ledger, checkpoint; all of it or nothing (DESIGN 4).
+"""Applies a segment's rows in one transaction: phases, checks, ledger, checkpoint; all or nothing (DESIGN 4).
 
 Sources: invariants 6 and 9; hazards R-13 (presence), R-17 (ledger), R-30 (the limit), R-44 (affected rows).
 """
@@ -48,7 +48,7 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
                 if part is not None:
                     run_batch(session, part)
                     counts.add(part)
-                # Some of it may be there from a try in another mode: then it does not appear at once.
+                # An attempt in another mode may have stored some of it: then it does not become visible at once.
                 applied_as = AppliedAs.ALONE if recorded else AppliedAs.WHOLE_SEGMENT
                 ledger.add(session, batch, applied_as if part is batch else AppliedAs.ASIDE)
                 require_within(run.target, run.manifest.window, plan.number, counts.rows, counts.bytes)

@@ -23,7 +23,7 @@ from binlake.target.session.session import Session
 
 @dataclass
 class SegmentCounts:
-    """Rows and batches executed in transactions that were stored; `bytes` of their text; those `passed_over`."""
+    """Rows and batches of stored transactions, the `bytes` of their text, and batches `passed_over`."""
 
     rows: int = 0
     batches: int = 0
@@ -32,21 +32,21 @@ class SegmentCounts:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, batch: StatementBatch) -> None:
-        """One more batch, from any thread."""
+        """Count one more batch, from any thread."""
         with self._lock:
             self.rows += batch.rows
             self.batches += 1
-            # Characters, not bytes: a bound of memory on the target, not an account.
+            # Characters, not bytes: this only bounds memory on the target.
             self.bytes += sum(map(len, batch.sql))
 
     def pass_over(self) -> None:
-        """A batch that was not run, or in parts, since a table is set aside; from any thread."""
+        """Count a batch that was not run, or only in part, as a table is set aside; from any thread."""
         with self._lock:
             self.passed_over += 1
 
 
 def run_batch(session: Session, batch: StatementBatch) -> None:
-    """Execute a batch in the open transaction. Raises TargetRefused when it touches other rows than it must (R-44)."""
+    """Execute a batch in the open transaction. Raises TargetRefused if it touches an unexpected row count (R-44)."""
     for sql, expected in zip(batch.sql, batch.expect, strict=True):
         try:
             _run_statement(session, batch, sql, expected)
@@ -90,7 +90,7 @@ class BatchApplier:
         self.counts = SegmentCounts()
         self._run = run
         self._ledger = Ledger.of(run.schema, run.manifest)
-        # Behind the claim: no transaction of an earlier holder is open any more.
+        # Under the claim: no transaction of an earlier holder is open any more.
         self._recorded = self._ledger.read_digests(run.session, segment)
 
     def is_recorded(self, batch: StatementBatch) -> bool:
@@ -107,7 +107,7 @@ class BatchApplier:
             self.counts.pass_over()
 
     def part_of(self, batch: StatementBatch) -> StatementBatch | None:
-        """What of `batch` is run; None when its table is set aside."""
+        """The part of `batch` to run; None when its table is set aside."""
         return select_part_to_run(batch, self._run.aside)
 
     def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
@@ -124,7 +124,7 @@ class BatchApplier:
 
 
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
-    """Move progress and checkpoint behind `plan`, in the open transaction; `last` closes the window.
+    """Move progress and checkpoint past `plan`, in the open transaction; `last` closes the window.
 
     `consistent` stays false below exit_ts, as rows up to there may be on the target already, and while a table is set
     aside: the target then equals the source at no commit_ts (invariant 8).

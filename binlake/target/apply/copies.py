@@ -1,4 +1,4 @@
-"""The copies of a window's kept rows: Binlake's tables beside the ledger, made before a segment, gone with the window.
+"""The copies of a window's kept rows: Binlake's tables next to the ledger, made before a segment, dropped with it.
 
 What they hold is written by batches with ledger rows like any other (hazards R-12); only making and dropping them is
 outside a transaction, and either may be done twice.
@@ -14,7 +14,7 @@ from binlake.target.segments import SegmentPlan
 
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
-    """An empty table like each one of which `plan` keeps rows, unless a try before made it or it is set aside."""
+    """Create an empty table like each one of which `plan` keeps rows, unless it exists already or is set aside."""
     without = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:
         if table not in without:
@@ -23,7 +23,7 @@ def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
 
 
 def drop_copies(run: ApplyRun) -> None:
-    """Remove every copy of this replication: nothing of it is open."""
+    """Drop every copy of this replication; no window of it is open."""
     prefix = copy_prefix(run.manifest.replication)
     sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
     for name in run.session.column(sql, (run.schema, len(prefix), prefix)):

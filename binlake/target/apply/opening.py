@@ -32,7 +32,7 @@ _OTHER_SCHEMA = "give this replication a target.checkpoint-schema of its own, or
 
 
 def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) -> bool:
-    """True when the checkpoint is at or behind the window's hi and nothing is left open (hazards R-01). Reads only.
+    """True when the checkpoint is at or past the window's hi and nothing is left open (hazards R-01). Reads only.
 
     A DDL at hi itself moves the checkpoint there before its segment is applied: that window is still open.
     """
@@ -44,7 +44,7 @@ def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) ->
 
 
 def open_or_resume(run: ApplyRun) -> bool:
-    """In one transaction: consistent=false, exit_ts=hi and the manifest's digest; or take up the open window.
+    """In one transaction: consistent=false, exit_ts=hi and the manifest's digest; or resume the open window.
 
     True when it was open. Raises CheckpointConflict when the window is neither.
     """
@@ -62,7 +62,7 @@ def open_or_resume(run: ApplyRun) -> bool:
 
 
 def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
-    """Of an open window the ledger has every batch of the segments that are passed (hazards R-61).
+    """The ledger of an open window has every batch of the segments already applied (hazards R-61).
 
     Raises CheckpointConflict: the target is a copy that lacks single transactions before others that it has.
     """
@@ -76,7 +76,7 @@ def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Seque
             raise CheckpointConflict(
                 "the target is past a segment of which its ledger lacks a batch: it is a copy with gaps",
                 where={"window": run.manifest.window, **lacking.where},
-                hint="restore the target from a consistent copy: what else this copy lacks is not known",
+                hint="restore the target from a consistent copy: what else this copy lacks is unknown",
             )
 
 

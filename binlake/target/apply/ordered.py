@@ -1,8 +1,8 @@
-"""One segment's changes in commit order: rounds one after the other, the queues of a round over many connections.
+"""Applies a segment's changes in commit order: round by round, the queues of a round over many connections.
 
 What may run side by side was decided when the statements were derived (`binlake.changes.ordered`), so any timing
-gives the rows of serial execution. Each batch is stored together with its ledger row (invariant 9): what broke off is
-continued exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole
+gives the rows of serial execution. Each batch is stored together with its ledger row (invariant 9), so an interrupted
+run continues exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole
 (invariant 8).
 """
 
@@ -21,7 +21,7 @@ from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.target.session.session import Session
 
 CHECKPOINT_S = 3.0
-"""Least seconds between two moves of the checkpoint inside a segment, as the drainer has it."""
+"""Minimum seconds between two moves of the checkpoint inside a segment, as in the drainer."""
 
 
 def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
@@ -54,14 +54,14 @@ class _Segment:
         return self._batches.counts
 
     def apply_round(self, batches: list[StatementBatch]) -> None:
-        """One round: all that is not downstream yet. Everything before it is."""
+        """Apply what is missing of one round. Everything before it is downstream."""
         self._move_checkpoint(batches[0].whole_ts)
         queues: dict[int, list[StatementBatch]] = {}
         for batch in batches:
             if not self._batches.is_recorded(batch):
                 queues.setdefault(batch.queue, []).append(batch)
         if len(queues) == 1:
-            # A round between two conflicts is often one change: not worth a thread.
+            # A round between two conflicts is often a single change: not worth a thread.
             self._apply_queue(self._run.claim.writer, next(iter(queues.values())))
         elif queues:
             self._run.claim.workers.run(iter(queues.values()), self._apply_queue)
@@ -72,7 +72,7 @@ class _Segment:
             self._batches.apply(writer, batch)
 
     def _move_checkpoint(self, whole_ts: int) -> None:
-        """Record how far the target is, now and then; `consistent` stays false, as rows behind it are there too."""
+        """Record the target's position now and then; `consistent` stays false, as later rows are on the target too."""
         if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
             return
 

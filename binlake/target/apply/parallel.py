@@ -1,7 +1,7 @@
-"""One segment's rows over many connections: its phases with barriers between, then presence; a transaction a batch.
+"""Applies a segment's rows over many connections: phases with barriers, then presence; one transaction a batch.
 
 Inside a phase any order gives the same, and so does running it again (invariant 6). Each batch is stored together with
-its ledger row (invariant 9), so whatever breaks off is continued exactly, tables without a key too. Readers see the
+its ledger row (invariant 9), so an interrupted run continues exactly, tables without a key too. Readers see the
 segment grow, and moved rows missing for a while (hazards R-37): `consistent` is false until its end.
 """
 
@@ -48,7 +48,7 @@ class _Segment:
         return self._batches.counts
 
     def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
-        """One batch, unless it is there; its keys are to be there in the end either way."""
+        """Apply a batch unless it is stored already; its keys must be present in the end either way."""
         self._run.claim.check()
         if not self._batches.is_recorded(batch):
             self._batches.apply(writer, batch)
@@ -57,7 +57,7 @@ class _Segment:
 
 
 def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:
-    """A connection costs more than a batch: none for less than a few of them."""
+    """A connection costs more than a batch: open one only for several batches."""
     return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch_rows)
 
 

@@ -1,7 +1,7 @@
 """A target's position, read without writing: what plan and compact ask before they decide a window (R-43).
 
-With it the form that the next window's writes need (data-migration 1.8; R-59). The exit point is the greatest commit_ts
-that an apply was ever started for. Behind it nothing was ever written, so a window that starts there at a clean
+It also decides the form of the next window's writes (data-migration 1.8; R-59). The exit point is the greatest
+commit_ts that an apply was ever started for. Nothing after it was written, so a window that starts there at a clean
 checkpoint finds the target exactly as the source was. Retries of a window need no safe mode: the ledger knows each
 batch.
 """
@@ -78,7 +78,7 @@ def read_position(target: Target, replication: str, cluster_id: int) -> Position
         opened = _open_progress(session, target, cluster_id, replication)
         packet = session.max_packet()
         aside = read_aside(session, target.checkpoint_schema, cluster_id)
-        # A window that is open has its form in its manifest.
+        # An open window has its form in its manifest.
         exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
     if opened is not None and opened.replication != replication:
         raise CheckpointConflict(
@@ -118,7 +118,7 @@ def _open_progress(session: Session, target: Target, cluster_id: int, replicatio
 
 
 def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
-    # A drainer's target has the checkpoint and none of our tables.
+    # A drainer's target has the checkpoint, but none of our tables.
     if tables_exist(session, target.checkpoint_schema):
         return read_exit_point(session, target, cluster_id, checkpoint)
     return estimate_exit_point(target, checkpoint)
@@ -127,15 +127,15 @@ def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: C
 def read_exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
     """The commit_ts up to which rows may be on the target, while no window is open; 0 when there is no sign of any.
 
-    A replication that gave its window up counts too. Raises as `estimate_exit_point`.
+    A replication that gave up its window counts too. Raises as `estimate_exit_point`.
     """
     condition = " WHERE clusterID = %s" if cluster_id else ""
     sql = f"SELECT MAX(exit_ts) FROM {qualified(target.checkpoint_schema, 'binlake_progress')}{condition}"
     recorded = int(session.value(sql, (cluster_id,) if cluster_id else ()) or 0)
     if recorded and read_aside(session, target.checkpoint_schema, cluster_id):
-        # It is unclean for these tables, which get no rows.
+        # It is unclean because of these tables, which get no rows.
         return recorded
-    # Our windows are behind it, and still it is unclean: a drainer was at work since.
+    # Our windows are passed, and still it is unclean: a drainer has been at work since.
     return max(recorded, estimate_exit_point(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
 
 
@@ -160,7 +160,7 @@ def choose_forms(target: Target, checkpoint: Checkpoint | None, exit_ts: int) ->
     """The form of the next window's writes; a window that begins below `exit_ts` is safe as a whole (S4-40)."""
     if target.safe_mode != "auto":
         return "plain" if target.safe_mode == "never" else "safe"
-    # Without a checkpoint nobody says what the tables were filled with.
+    # Without a checkpoint it is unknown what the tables were filled with.
     return "safe" if checkpoint is None or checkpoint.commit_ts < exit_ts else "plain"
 
 

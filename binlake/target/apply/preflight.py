@@ -1,4 +1,4 @@
-"""Both sides' tables compared before the first write: what is refused, what to do, what is kept, which triggers fire.
+"""Compares the tables of both sides before the first write: what is refused, what to do, which triggers fire.
 
 Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 """
@@ -52,13 +52,13 @@ class TableReport:
 def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
     """A report of each of `tables`, which are the source's under the target's names. Raises TargetRefused."""
     wanted = [table for table in tables if table.kind == "table"]
-    warnings = _warnings(session, {table.db for table in wanted})
+    warnings = _read_warnings(session, {table.db for table in wanted})
     expected = expect_tables(wanted, target.db_type)
     actual = read_definitions(session, expected.names, target.db_type)
     reports = []
     for table in wanted:
         name = (table.db, table.name)
-        report = _report(target, table, actual.tables.get(name))
+        report = _report_table(target, table, actual.tables.get(name))
         found = warnings.get(fold_pair((table.db, table.name)), ())
         reports.append(_with_warnings(report, found) if found else report)
     return reports
@@ -71,40 +71,40 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
         raise drift_error(found, where)
 
 
-def stopping(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
-    """Those of `reports` that may stop a window: not of tables that are set `aside`, nor those finalize sets aside."""
-    found = [report for report in reports if not is_aside(aside, (report.db, report.table))]
+def find_stopping_reports(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
+    """The `reports` that may stop a window: without tables that are set `aside` or that finalize will set aside."""
+    candidates = [report for report in reports if not is_aside(aside, (report.db, report.table))]
     if target.on_table_error == "stop":
-        return found
-    # What differs finalize finds by itself; the rest no table can be set aside for.
-    return [report for report in found if set(report.refusals) - set(report.differences)]
+        return candidates
+    # finalize finds differing tables by itself; for the rest no table can be set aside.
+    return [report for report in candidates if set(report.refusals) - set(report.differences)]
 
 
-def _report(target: Target, table: TableDef, there: TableForm | None) -> TableReport:
+def _report_table(target: Target, table: TableDef, actual: TableForm | None) -> TableReport:
     form = expected_form(table, target.db_type)
-    if there is None:
-        ways = ("create it at the target, or load it with the source's data", _ignore(table))
+    if actual is None:
+        ways = ("create it at the target, or load it with the source's data", _describe_ignoring(table))
         return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
     option = find_option(target, (table.db, table.name))
-    differences = compare_structures(form, there)
-    shape = derive_shape(form, there, option, target.sync_mode)
+    differences = compare_structures(form, actual)
+    shape = derive_shape(form, actual, option, target.sync_mode)
     shaped = expected_form(shape.of(table), target.db_type) if shape else form
-    open_ones = compare_structures(shaped, there)
+    open_ones = compare_structures(shaped, actual)
     accepted = frozenset(option.accept) if option else frozenset()
-    refusals = [*list_refusals(open_ones, accepted), *_refused_mode(target, shape)]
+    refusals = [*list_refusals(open_ones, accepted), *_list_mode_refusals(target, shape)]
     return TableReport(
         table.db,
         table.name,
-        _verdict(shape, refusals, any(found.text in accepted for found in differences)),
-        tuple(found.text for found in differences),
+        _choose_verdict(shape, refusals, any(difference.text in accepted for difference in differences)),
+        tuple(difference.text for difference in differences),
         tuple(refusals),
-        tuple(_ways(table, option, [found for found in open_ones if found.text in refusals], refusals)),
+        tuple(_list_ways(table, option, [one for one in open_ones if one.text in refusals], refusals)),
         own=shape.own,
         left_out=shape.dropped,
     )
 
 
-def _verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) -> Verdict:
+def _choose_verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) -> Verdict:
     if refusals:
         return "refused"
     if shape.own or shape.lost:
@@ -114,33 +114,33 @@ def _verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) -> Verd
     return "accepted" if accepted else "alike"
 
 
-def _refused_mode(target: Target, shape: TableShape) -> list[str]:
+def _list_mode_refusals(target: Target, shape: TableShape) -> list[str]:
     if shape.kept and target.mode == "ordered" and target.safe_mode == "always":
         return ["mode ordered with safe-mode = always would wipe the target's own columns"]
     return []
 
 
-def _ways(
-    table: TableDef, option: TargetTable | None, found: Sequence[StructureDifference], refusals: Sequence[str]
+def _list_ways(
+    table: TableDef, option: TargetTable | None, differences: Sequence[StructureDifference], refusals: Sequence[str]
 ) -> list[str]:
-    """What an operator may do, the gentlest first."""
-    weights = {one.weight for one in found}
+    """What an operator can do, the least invasive first."""
+    weights = {one.weight for one in differences}
     place = f'[[target.tables]] db-name = "{table.db}", tbl-name = "{table.name}"'
     ways = []
     if "preserve" in weights and not (option and option.preserve):
-        ways.append(f"keep what is the target's own: {place}, preserve = true")
+        ways.append(f"keep the target's own values: {place}, preserve = true")
     if "partial" in weights:
-        ways.append("leave the source's columns out that the target lacks: target.sync-mode = 2")
+        ways.append("leave out the source's columns that the target lacks: target.sync-mode = 2")
     if "fatal" in weights:
         ways.append("alter the target's table to match")
-        texts = ", ".join(f'"{one.text}"' for one in found if one.weight == "fatal")
+        texts = ", ".join(f'"{one.text}"' for one in differences if one.weight == "fatal")
         ways.append(f"accept it, if you know that no row is lost: {place}, accept = [{texts}]")
-    if len(refusals) > len(found):
+    if len(refusals) > len(differences):
         ways.append("target.mode = atomic, parallel or auto; or safe-mode = auto")
-    return [*ways, _ignore(table)] if refusals else []
+    return [*ways, _describe_ignoring(table)] if refusals else []
 
 
-def _ignore(table: TableDef) -> str:
+def _describe_ignoring(table: TableDef) -> str:
     return (
         f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}" (of windows that'
         f" are not merged yet); or for a time: `binlake table aside --table {table.db}.{table.name}`"
@@ -166,32 +166,33 @@ class _ForeignKey(NamedTuple):
     on_delete: str
 
 
-def _warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str]]:
+def _read_warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str]]:
     warnings: dict[Name, list[str]] = {}
     for db in sorted(databases):
-        for table, text in [*_trigger_warnings(session, db), *_cascade_warnings(session, db)]:
+        for table, text in [*_read_trigger_warnings(session, db), *_read_cascade_warnings(session, db)]:
             warnings.setdefault(fold_pair((db, table)), []).append(text)
     return warnings
 
 
-def _trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+def _read_trigger_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
     """(table, text) of each trigger in `db`."""
     sql = (
         "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
         " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s ORDER BY 1"
     )
-    for one in session.records(_Trigger, sql, (db,)):
-        when = f"{one.timing} {one.event}"
-        yield one.table, f"trigger {one.name} ({when}) fires for what we write, and REPLACE is a DELETE and an INSERT"
+    for trigger in session.records(_Trigger, sql, (db,)):
+        when = f"{trigger.timing} {trigger.event}"
+        text = f"trigger {trigger.name} ({when}) fires for what we write, and REPLACE is a DELETE and an INSERT"
+        yield trigger.table, text
 
 
-def _cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
+def _read_cascade_warnings(session: Session, db: str) -> Iterator[tuple[str, str]]:
     """(table, text) of each foreign key on a table of `db` that cascades."""
     sql = (
         "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
         " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1"
     )
-    for one in session.records(_ForeignKey, sql, (db,)):
-        if _CASCADES & {one.on_update.upper(), one.on_delete.upper()}:
-            text = f"foreign key {one.name} of {one.child} cascades, but not for what we write (foreign_key_checks = 0)"
-            yield one.parent, text
+    for key in session.records(_ForeignKey, sql, (db,)):
+        if _CASCADES & {key.on_update.upper(), key.on_delete.upper()}:
+            text = f"foreign key {key.name} of {key.child} cascades, but not for what we write (foreign_key_checks = 0)"
+            yield key.parent, text

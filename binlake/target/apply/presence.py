@@ -1,8 +1,8 @@
 """Whether rows with given keys are on the target.
 
 After all writes of a segment every key that must exist does: a REPLACE may have removed an earlier row, since a
-collation or a unique key that only the target has makes two rows one, silently (invariant 6, hazards R-13). And a few
-keys are looked up by the key, so that it costs what as many rows cost, however large the table is.
+collation or a unique key that only the target has silently makes two rows one (invariant 6, hazards R-13). A few keys
+are looked up by key, so the cost does not depend on the size of the table.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class PresenceChecks:
         self._file.close()
 
     def expect(self, batch: StatementBatch) -> None:
-        """Remember what must be there once the segment's rows are written, done now or before."""
+        """Remember which keys must be present once the segment's rows are written, now or by an earlier run."""
         if batch.verify_sql:
             text = json.dumps([batch.verify_sql, batch.verify_rows, batch.where, (batch.db, batch.table)])
             with self._lock:
                 self._file.write(text + "\n")
 
     def groups(self, max_packet: int) -> Iterator[list[PresenceCheck]]:
-        """The checks in groups for `require_present`, below `max_packet` bytes of text unless one alone has more."""
+        """The checks in groups for `require_present`, below `max_packet` bytes of text unless a single one has more."""
         self._file.seek(0)
         group: list[PresenceCheck] = []
         size, most = 0, min(_QUERY_BYTES, max_packet // 2)
@@ -82,10 +82,10 @@ class PresenceChecks:
 def require_present(session: Session, group: list[PresenceCheck]) -> None:
     """One round trip for many checks: each is a query of one number. Raises Drift."""
     (counts,) = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
-    for check, there in zip(group, counts, strict=True):
-        if int(there) != check.rows:
+    for check, present in zip(group, counts, strict=True):
+        if int(present) != check.rows:
             error = Drift(
-                f"{there} of {check.rows} written rows are on the target: two rows of the source have become one",
+                f"{present} of {check.rows} written rows are on the target: two rows of the source have become one",
                 where={**check.where, "check": sql_in_log(check.sql)[:200]},
                 hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets "
                 "the other tables continue without it",
@@ -95,7 +95,7 @@ def require_present(session: Session, group: list[PresenceCheck]) -> None:
 
 
 def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) -> list[int]:
-    """The numbers of those `keys` of the target's `table` that have a row; none where it lacks these columns.
+    """The indexes of the `keys` that have a row in the target's `table`; none where it lacks these columns.
 
     Raises TargetRefused, TargetUnavailable.
     """
@@ -105,14 +105,14 @@ def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) ->
 
 def _find_from(session: Session, table: TableDef, keys: Sequence[Key], start: int) -> Iterator[int]:
     name = qualified(table.db, table.name)
-    asked = (
+    queries = (
         f"SELECT {number} FROM {name} WHERE {_condition(table, keys[number])}"
         for number in range(start, min(start + _KEYS_A_QUERY, len(keys)))
     )
     try:
-        yield from map(int, session.column(" UNION ALL ".join(asked)))
+        yield from map(int, session.column(" UNION ALL ".join(queries)))
     except TargetRefused as error:
-        # A DDL of the window makes the table, or the column that identifies its rows.
+        # A DDL of the window creates the table, or the column that identifies its rows.
         if code_of(error) not in (*MISSING, _UNKNOWN_COLUMN):
             raise
 

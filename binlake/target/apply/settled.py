@@ -1,6 +1,6 @@
 """The target between two windows: for changes that are not a window, under the same claim and ledger.
 
-A change is applied at one checkpoint only: the row is locked and looked at in each transaction (hazards R-01, R-02).
+A change is applied at one checkpoint only: each transaction locks and checks the row (hazards R-01, R-02).
 Meanwhile no window is applied; finalize waits as for any other holder of the lease.
 """
 
@@ -36,12 +36,12 @@ from binlake.target.session.stopping import StopFlag
 from binlake.target.session.tables import create_tables
 
 _FIRST_FREE = 1 << 31
-"""Segments of the ledger from here on are numbered one by one; below they follow from what they hold."""
+"""Ledger segments from here on are numbered consecutively; those below get their number from their content."""
 
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A transaction's segment in the ledger; `newly` False: it was there before."""
+    """A transaction's segment in the ledger; `newly` False: it was recorded before."""
 
     segment: int
     newly: bool
@@ -89,11 +89,11 @@ class SettledTarget:
 
     @property
     def session(self) -> Session:
-        """The connection that writes; another one after a COMMIT that was lost."""
+        """The connection that writes; a new one after a lost COMMIT."""
         return self._claim.session
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint. Raises CheckpointConflict for another's, Transient unless it is between two windows."""
+        """The checkpoint. Raises CheckpointConflict if it is another's, Transient unless it is between two windows."""
         checkpoint = self._checkpoints.read(self.session)
         if checkpoint is None:
             raise ConfigError("the target has no checkpoint: nothing was applied to it")
@@ -117,9 +117,9 @@ class SettledTarget:
         return read_aside(self.session, self._schema, self._cluster_id)
 
     def bring_back(self, table: AsideTable, ts: int) -> None:
-        """Take `table`, which is the source's at checkpoint `ts`, out of those that are set aside.
+        """Stop setting `table` aside: it equals the source's at checkpoint `ts`.
 
-        With the last of them the target equals the source again: `consistent` is true. Raises as `apply`.
+        After the last one the target equals the source again: `consistent` is true. Raises as `apply`.
         """
 
         def body(session: Session) -> AsideTable:
@@ -135,19 +135,19 @@ class SettledTarget:
         self._claim.transact(body, is_stored)
 
     def apply(self, batches: Sequence[StatementBatch], ts: int, *, once: bool = False, consistent: bool = True) -> int:
-        """Run `batches` at checkpoint `ts`, each transaction with its rows of the ledger; rows that they touched.
+        """Run `batches` at checkpoint `ts`, each transaction with its ledger rows; returns the rows they touched.
 
-        One transaction as far as `target.max-segment-rows` allows. `once`: what the ledger has at this checkpoint is
-        not run again. `consistent` False: the target is from then on not the source at its checkpoint.
-        Raises CheckpointConflict when the checkpoint is another, what a window's rows raise.
+        One transaction as far as `target.max-segment-rows` allows. `once`: skip what the ledger has at this checkpoint.
+        `consistent` False: from then on the target does not equal the source at its checkpoint.
+        Raises CheckpointConflict when the checkpoint is another one, and what applying rows raises.
         """
         done = 0
-        for group in _groups(batches, self._target.max_segment_rows):
+        for group in _group_batches(batches, self._target.max_segment_rows):
             self._claim.check()
-            done += self._transaction(group, ts, once=once, consistent=consistent)
+            done += self._run_transaction(group, ts, once=once, consistent=consistent)
         return done
 
-    def _transaction(self, group: list[StatementBatch], ts: int, *, once: bool, consistent: bool) -> int:
+    def _run_transaction(self, group: list[StatementBatch], ts: int, *, once: bool, consistent: bool) -> int:
         ledger = Ledger(self._schema, self._replication, ts, ts)
 
         def body(session: Session) -> _Recorded:
@@ -158,10 +158,10 @@ class SettledTarget:
                     where={"commit_ts": ts, "tables": len(self.aside())},
                     hint="bring them back first (`binlake table back`), or write to the source or a file",
                 )
-            segment = _segment_by_content(group) if once else self._free_segment(session, ts)
+            segment = _number_by_content(group) if once else self._find_free_segment(session, ts)
             if once and ledger.read_digests(session, segment):
                 return _Recorded(segment, newly=False)
-            self._run(session, group)
+            self._run_batches(session, group)
             ledger.write(session, [(replace(batch, segment=segment), AppliedAs.WHOLE_SEGMENT) for batch in group])
             if not consistent:
                 self._checkpoints.write(session, checkpoint.with_consistent(consistent=False))
@@ -173,7 +173,7 @@ class SettledTarget:
         recorded = self._claim.transact(body, is_stored)
         return sum(batch.rows for batch in group) if recorded.newly else 0
 
-    def _run(self, session: Session, group: Sequence[StatementBatch]) -> None:
+    def _run_batches(self, session: Session, group: Sequence[StatementBatch]) -> None:
         with PresenceChecks() as presence:
             for batch in group:
                 self._claim.check()
@@ -194,14 +194,14 @@ class SettledTarget:
             )
         return checkpoint
 
-    def _free_segment(self, session: Session, ts: int) -> int:
+    def _find_free_segment(self, session: Session, ts: int) -> int:
         table = qualified(self._schema, "binlake_ledger")
         sql = f"SELECT MAX(segment) FROM {table} WHERE task = %s AND lo = %s AND hi = %s"
         last = session.value(sql, (self._replication, ts, ts))
         return max(_FIRST_FREE, int(last or 0) + 1)
 
 
-def _groups(batches: Sequence[StatementBatch], most: int) -> Iterator[list[StatementBatch]]:
+def _group_batches(batches: Sequence[StatementBatch], most: int) -> Iterator[list[StatementBatch]]:
     group: list[StatementBatch] = []
     rows = 0
     for batch in batches:
@@ -214,6 +214,6 @@ def _groups(batches: Sequence[StatementBatch], most: int) -> Iterator[list[State
         yield group
 
 
-def _segment_by_content(group: Sequence[StatementBatch]) -> int:
+def _number_by_content(group: Sequence[StatementBatch]) -> int:
     digest = hashlib.sha256("".join(batch.digest for batch in group).encode()).digest()
     return int.from_bytes(digest[:4], "big") % _FIRST_FREE

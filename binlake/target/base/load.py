@@ -1,7 +1,7 @@
 """Load a dump into an empty target: one window (0, B] through the same guarded apply as every other.
 
 So it has one writer (lease, fence), a ledger row in the transaction of each batch, `consistent = false` until its end,
-and a checkpoint at B behind it. A load that was killed goes on where it was; one that is done does nothing.
+and then a checkpoint at B. A load that was killed continues where it stopped; a finished one does nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Base:
 
 @dataclass(frozen=True)
 class BaseTask:
-    """For whom a base is loaded: whose progress at the target it is (`name`, `cluster_id`), and by which rules.
+    """The replication that a base is loaded for: its progress row at the target (`name`, `cluster_id`) and its rules.
 
     `config_hash`: of what decides the rows; `new_collation`: that of the source; `marks`: with loopback control.
     """
@@ -57,7 +57,7 @@ class BaseTask:
 
     @classmethod
     def of(cls, replication: Replication, cluster_id: int) -> BaseTask:
-        """That of a replication, of the source cluster `cluster_id`. Raises ConfigError."""
+        """The task of `replication` with the source cluster `cluster_id`. Raises ConfigError."""
         marks = LoopbackMarks.of(replication.loopback, replication.name)
         rules, new = Rules.of(replication), replication.source.new_collation
         return cls(replication.name, cluster_id, replication.data_hash(), rules, new, marks)
@@ -68,7 +68,7 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
     try:
         place = read_dump_position(folder).commit_ts
     except ConfigError:
-        # A dump that did not come to its end has no metadata at all.
+        # An unfinished dump has no metadata at all.
         if commit_ts is None or not (folder / "metadata").is_file():
             raise
         place = 0
@@ -81,7 +81,7 @@ def find_base(folder: Path, commit_ts: int | None = None) -> Base:
     place = place or commit_ts or 0
     if not place:
         raise ConfigError(
-            "the dump is one of MySQL or MariaDB: its metadata has a place in the source's log, not a commit_ts",
+            "the dump is one of MySQL or MariaDB: its metadata has a position in the source's log, not a commit_ts",
             where={"folder": folder},
             hint="give --base-ts, the commit_ts of the last transaction that the dump has",
         )
@@ -100,19 +100,19 @@ def load_base(
     if _is_loaded(position, base):
         return ApplyResult("already", 0, base.commit_ts)
     statements = DumpStatements(base.dump, base.commit_ts, task.rules, target.db_type, new_collation=task.new_collation)
-    _require_free(position, base, target, statements)
-    # Before anything is written: a dump that was not copied whole is refused whole.
+    _require_empty_target(position, base, target, statements)
+    # Before anything is written: an incompletely copied dump is refused as a whole.
     rows, digest = statements.check_rows(position.max_packet)
     manifest = ApplyManifest(
         task.name, "sql", task.cluster_id, 0, base.commit_ts, task.config_hash, "plain", "", "",
         digest, len(statements.segments()), rows, 0, (),
     )  # fmt: skip
-    # Whatever the mode of its windows: a base is too large for one transaction, and any order of its rows is right.
+    # Regardless of the mode of its windows: a base is too large for one transaction, and its rows have no order.
     loading = target.model_copy(update={"mode": "parallel"})
     try:
         return apply_window(loading, manifest, statements, hook=hook, stop=stop, marks=task.marks)
     except TargetRefused as error:
-        error.hint = "fix what the target refuses there, and run it again with the same dump: it goes on where it was"
+        error.hint = "fix what the target refuses, and run it again with the same dump: it continues where it stopped"
         raise
 
 
@@ -120,8 +120,8 @@ def _is_loaded(position: Position, base: Base) -> bool:
     return position.window is None and position.commit_ts is not None and position.commit_ts >= base.commit_ts
 
 
-def _require_free(position: Position, base: Base, target: Target, statements: DumpStatements) -> None:
-    """The target has nothing of the dump yet, or this load in part. Raises CheckpointConflict."""
+def _require_empty_target(position: Position, base: Base, target: Target, statements: DumpStatements) -> None:
+    """The target has nothing of the dump yet, or part of this load. Raises CheckpointConflict."""
     opened = position.window
     if opened == (0, base.commit_ts):
         return

@@ -1,7 +1,7 @@
-"""The INSERT statements of a dump's data file, cut without a parse: strings and comments are passed over whole.
+"""Splits a dump's data file into its INSERT statements without parsing: strings and comments are skipped whole.
 
 Rule: a statement is the bytes of the file from one `;` outside strings to the next, and the groups in parentheses
-behind its VALUES are its rows. What a file says of the session that it wants is obeyed or refused, never passed over.
+after its VALUES are its rows. Session settings that a file asks for are followed or refused, never ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 _STRINGS = rb"""'[^'\\]*+(?:(?:\\[0nrZ'"\\]|'')[^'\\]*+)*+'|"[^"\\]*+(?:(?:\\[0nrZ'"\\]|"")[^"\\]*+)*+\""""
 _PIECE = rb"""[^'"`;()/-]++|-(?!-)|/(?!\*)|`(?:[^`]++|``)*+`|""" + _STRINGS
 _PLAIN = re.compile(rb"(?:\)|" + _PIECE + rb")++", re.S)
-"""What neither ends a statement nor begins a row. A string that goes on in the next block is none."""
+"""What neither ends a statement nor begins a row. A string that continues in the next block does not match."""
 _NOTE = rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])"
 _COMMENT = re.compile(_NOTE, re.S)
 _INSIDE = _PIECE + rb"|" + _NOTE
@@ -31,7 +31,7 @@ _ODD_ESCAPE = re.compile(
     rb"""\\[^0nrZ'"\\]""",
     re.S,
 )
-"""A string with a backslash that no writer of dumps escapes by: in this file a backslash is a sign like others."""
+"""A string with a backslash that is no known escape: in such a file backslashes are ordinary characters."""
 _LEADING = re.compile(rb"(?:\s+|/\*.*?\*/|--[ \t\r\n][^\n]*\n)*", re.S)
 _INSERT = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(?:(?:`(?:[^`]|``)+`|[\w$]+)\s*\.\s*)?(?:`(?:[^`]|``)+`|[\w$]+)",
@@ -44,13 +44,13 @@ _SETTINGS = (
     (re.compile(rb"(?<!@)\bTIME_ZONE\s*=\s*'([^']*)'", re.I), rb"[+-]0?0:00|UTC"),
     (re.compile(rb"(?<!@)\bSQL_MODE\s*=\s*'([^']*)'", re.I), rb"(?!.*(?:NO_BACKSLASH_ESCAPES|ANSI)).*"),
 )
-"""Settings that a file may ask for, and with which of their values it is read here."""
+"""Settings that a file may ask for, with the values that are supported here."""
 _PASSED_OVER = re.compile(rb"(?:SET|USE|LOCK|UNLOCK|START|BEGIN|COMMIT)\b", re.I)
 
 
 @dataclass(frozen=True)
 class DumpedRows:
-    """An INSERT of a dump: its text behind the table's name, and how many `rows` it has."""
+    """An INSERT of a dump: its text after the table's name, and how many `rows` it has."""
 
     rest: bytes
     rows: int
@@ -69,24 +69,24 @@ def read_inserts(file: Path, stream: BinaryIO, table: str) -> Iterator[DumpedRow
             continue
         head = _INSERT.match(body)
         if head is None:
-            raise _refused(file, "has a statement that is not an INSERT", body)
-        if _table_of(head[0]) != table:
-            raise _refused(file, "has rows of another table than its name says", body)
+            raise _refused_error(file, "has a statement that is not an INSERT", body)
+        if _read_table_name(head[0]) != table:
+            raise _refused_error(file, "has rows of another table than its name says", body)
         rest = body[head.end() :]
         yield DumpedRows(rest, groups - (_COLUMNS.match(rest) is not None))
 
 
-def _table_of(head: bytes) -> str:
+def _read_table_name(head: bytes) -> str:
     name = _NAME.search(head)
-    found = b"" if name is None else name[2] or name[1].replace(b"``", b"`")
-    return found.decode("utf-8", "surrogateescape")
+    table = b"" if name is None else name[2] or name[1].replace(b"``", b"`")
+    return table.decode("utf-8", "surrogateescape")
 
 
 def _require_usual_settings(file: Path, text: bytes) -> None:
     for setting, usual in _SETTINGS:
         asked = setting.search(text)
         if asked is not None and not re.fullmatch(usual, asked[1], re.I):
-            raise _refused(file, "asks for a session in which its texts mean something else", text)
+            raise _refused_error(file, "asks for a session in which its texts mean something else", text)
 
 
 def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
@@ -96,7 +96,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
         match = _PLAIN.match(buffer, at) or _COMMENT.match(buffer, at)
         row = _ROW.match(buffer, at) if match is None else None
         mark = buffer[at : at + 1]
-        # What reaches the end of the block may go on in the next one.
+        # What reaches the end of the block may continue in the next one.
         if match is not None and (match.end() < len(buffer) or ended):
             at = match.end()
         elif row is not None:
@@ -106,7 +106,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
             buffer, at, groups = buffer[at + 1 :], 0, 0
         elif not ended:
             _require_escapes(file, buffer, at)
-            # Twice as much each time: a long string is looked at again from its start.
+            # Twice as much each time, as a long string is scanned again from its start.
             more = _read_block(file, stream, max(_BLOCK, len(buffer)))
             buffer, ended = buffer + more, not more
         else:
@@ -115,7 +115,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
     if rest:
         raise ConfigError(
             "a data file of the dump is cut off: its last statement does not end",
-            where={"file": file, "from": _shown(rest)},
+            where={"file": file, "from": _shorten(rest)},
             hint="copy the file again from the dump; nothing of it was loaded that is not recorded",
         )
 
@@ -123,19 +123,19 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
 def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
     odd = _ODD_ESCAPE.match(buffer, at)
     if odd is not None:
-        raise _refused(file, "has a backslash that is no escape", buffer[odd.end() - 2 : odd.end()])
+        raise _refused_error(file, "has a backslash that is no escape", buffer[odd.end() - 2 : odd.end()])
 
 
-def _refused(file: Path, why: str, text: bytes) -> ConfigError:
+def _refused_error(file: Path, why: str, text: bytes) -> ConfigError:
     return ConfigError(
         f"a data file of the dump {why}",
-        where={"file": file, "statement": _shown(text)},
+        where={"file": file, "statement": _shorten(text)},
         hint="give the folder that mydumper or dumpling wrote, with backslashes escaped, names and texts in UTF-8 and"
         " times in UTC",
     )
 
 
-def _shown(text: bytes) -> str:
+def _shorten(text: bytes) -> str:
     return sql_in_log(text[:80].decode("utf-8", "replace"))
 
 

@@ -1,7 +1,7 @@
-"""A dump as the statements of one window (0, B]: a segment for each definition, and the rows behind the last one.
+"""A dump as the statements of one window (0, B]: a segment for each definition, and the rows after the last one.
 
-Rule: the same dump and the same rules give the same batches, so that a load that was killed goes on by the ledger, and
-one with another dump in its place is refused.
+Rule: the same dump and rules give the same batches, so that a load that was killed continues by the ledger, and another
+dump in its place is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from binlake.target.segments import SegmentPlan
 
 _BATCH_BYTES = 256 << 10
 _HEAD_BYTES = 512
-"""More than what stands before the rows of a statement, and around it in a packet."""
+"""More than the text before the rows of a statement and its packet header take."""
 _MAKES = re.compile(r"\ACREATE (DATABASE|TABLE) (?!IF NOT EXISTS)", re.I)
 _HAS_ENUM = re.compile(r"\benum\s*\(", re.I)
 _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
@@ -35,7 +35,7 @@ _EMPTY_TEXT = re.compile(rb"""[(,]\s*(?:''|"")\s*[,)]""")
 
 @dataclass(frozen=True)
 class _Names:
-    """The target's names, as the text of a definition takes them."""
+    """The target's names for the text of a definition."""
 
     rules: Rules
 
@@ -71,50 +71,50 @@ class DumpStatements:
             return
         number = 0
         for name, file in self._row_files():
-            for group in _in_groups(_inserts_of(file, name[1])):
+            for group in _group_inserts(_read_inserts(file, name[1])):
                 yield self._batch(segment, number, name, group)
                 number += 1
 
     def check_rows(self, max_packet: int) -> tuple[int, str]:
         """The rows of the whole dump, each file read to its end, and a digest of all that is loaded.
 
-        So a load goes on with the dump that it began with. `max_packet`: bytes that a statement may have. Raises
+        So a load continues only with the dump that it began with. `max_packet`: bytes that a statement may have. Raises
         ConfigError naming the first file that is cut off, damaged, or has a statement that is too long.
         """
         files = [*self._folder.databases.values(), *self._folder.tables.values()]
-        found = [f"{file.name} {text}" for file in sorted(files) for text in read_dump_statements(file)]
+        lines = [f"{file.name} {text}" for file in sorted(files) for text in read_dump_statements(file)]
         counted: Counter[Name] = Counter()
         for (db, table), file in self._row_files():
-            own = crc = 0
-            for one in _inserts_of(file, table):
-                own, crc = own + one.rows, zlib.crc32(one.rest, crc)
-                self._require_short(one, table, file, max_packet)
-            counted[db, table] += own
-            found.append(f"{file.name} {own} {crc}")
-        self._require_said_rows(counted)
-        return counted.total(), statement_digest(found)
+            rows = crc = 0
+            for insert in _read_inserts(file, table):
+                rows, crc = rows + insert.rows, zlib.crc32(insert.rest, crc)
+                self._require_short(insert, table, file, max_packet)
+            counted[db, table] += rows
+            lines.append(f"{file.name} {rows} {crc}")
+        self._require_row_counts(counted)
+        return counted.total(), statement_digest(lines)
 
-    def _require_short(self, one: DumpedRows, table: str, file: Path, max_packet: int) -> None:
-        if len(one.rest) + len(table) + _HEAD_BYTES > max_packet:
+    def _require_short(self, insert: DumpedRows, table: str, file: Path, max_packet: int) -> None:
+        if len(insert.rest) + len(table) + _HEAD_BYTES > max_packet:
             raise ConfigError(
-                f"a statement of the dump has {len(one.rest)} bytes, more than the target takes in one packet",
+                f"a statement of the dump has {len(insert.rest)} bytes, more than the target takes in one packet",
                 where={"file": file, "max_allowed_packet": max_packet},
                 hint="raise max_allowed_packet of the target, or dump with shorter statements (statement-size)",
             )
 
-    def _require_said_rows(self, counted: Mapping[Name, int]) -> None:
-        """Where the metadata says how many rows a table has, they are there."""
+    def _require_row_counts(self, counted: Mapping[Name, int]) -> None:
+        """Compare each table's rows with the count in the dump's metadata, where it has one. Raises ConfigError."""
         for name in self.tables:
-            said, there = self._folder.metadata_rows.get(name), counted.get(name, 0)
-            if said is not None and said != there:
+            expected, actual = self._folder.metadata_rows.get(name), counted.get(name, 0)
+            if expected is not None and expected != actual:
                 raise ConfigError(
-                    "a table of the dump has another number of rows than its metadata says",
-                    where={"table": ".".join(name), "metadata": said, "files": there, "folder": self._folder.path},
-                    hint="a file is missing, or is there twice: copy the folder again",
+                    "a table of the dump does not have the number of rows that its metadata says",
+                    where={"table": ".".join(name), "metadata": expected, "files": actual, "folder": self._folder.path},
+                    hint="a file is missing or duplicated: copy the folder again",
                 )
 
     def target_names(self) -> list[Name]:
-        """(db, table) at the target of the tables that it makes."""
+        """(db, table) at the target of the tables that it creates."""
         return [self._names.table(*name) for name in self.tables]
 
     def _row_files(self) -> Iterator[tuple[Name, Path]]:
@@ -125,9 +125,9 @@ class DumpStatements:
         shown = [".".join(name) for name in self.tables if self._changes_rows(name)]
         if shown:
             raise ConfigError(
-                "the rules change or leave out rows of a table, and rows of a dump are loaded as they are",
+                "the rules change or leave out rows of a table, but rows of a dump are loaded unchanged",
                 where={"tables": ", ".join(shown[:5])},
-                hint="load these tables by another way, and give --base the dump's commit_ts instead of its folder",
+                hint="load these tables some other way, and give --base the dump's commit_ts instead of its folder",
             )
         if self._folder.other_rows:
             raise ConfigError(
@@ -141,7 +141,7 @@ class DumpStatements:
                 raise ConfigError(
                     "two tables of the dump are routed into one",
                     where={"tables": f"{'.'.join(other)}, {'.'.join(name)}"},
-                    hint="load them by another way, and give --base the dump's commit_ts instead of its folder",
+                    hint="load them some other way, and give --base the dump's commit_ts instead of its folder",
                 )
 
     def _changes_rows(self, name: Name) -> bool:
@@ -149,7 +149,7 @@ class DumpStatements:
         return filtered or bool(self._rules.routes.extracted(*name))
 
     def _plan(self) -> list[SegmentPlan]:
-        """The last segment ends at the base; those before it leave the checkpoint where it is."""
+        """The last segment ends at the base; those before it do not move the checkpoint."""
         used = {db for db, _ in self.tables}
         made = [db for db in sorted(self._folder.databases) if db in used or self._rules.keeps(db, "")]
         ddls = [(db, "", self._folder.databases[db]) for db in made]
@@ -179,7 +179,7 @@ class DumpStatements:
         db, table = self._names.table(*name)
         head = f"INSERT INTO {qualified(db, table)}".encode()
         texts = [head + one.rest for one in group]
-        # Bytes that are no UTF-8 stay what they are on their way through the driver (a dump's _binary strings).
+        # Bytes that are not UTF-8 (a dump's _binary strings) pass through the driver unchanged.
         sql = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
         if name in self._with_enums:
             odd = (_EMPTY_TEXT.search(one.rest) is not None for one in group)
@@ -193,20 +193,20 @@ class DumpStatements:
         )
 
 
-def _inserts_of(file: Path, table: str) -> Iterator[DumpedRows]:
+def _read_inserts(file: Path, table: str) -> Iterator[DumpedRows]:
     with open_dump_file(file) as stream:
         yield from read_inserts(file, stream, table)
 
 
-def _in_groups(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
+def _group_inserts(inserts: Iterator[DumpedRows]) -> Iterator[list[DumpedRows]]:
     """Statements that are one transaction: small ones together, a large one alone."""
     group: list[DumpedRows] = []
     size = 0
-    for one in inserts:
-        if group and size + len(one.rest) > _BATCH_BYTES:
+    for insert in inserts:
+        if group and size + len(insert.rest) > _BATCH_BYTES:
             yield group
             group, size = [], 0
-        group.append(one)
-        size += len(one.rest)
+        group.append(insert)
+        size += len(insert.rest)
     if group:
         yield group

@@ -1,4 +1,4 @@
-"""Tables that are set aside: known at the target, beside the checkpoint, so that each decision is durable (U-16).
+"""Tables that are set aside: recorded at the target next to the checkpoint, so each decision is durable (U-16).
 
 What the source does to such a table stays in the lake; at the target it is passed over with rows of the ledger, and the
 checkpoint says `consistent=false`, until `binlake table back` has made the table the source's again (invariants 8, 11).
@@ -20,7 +20,7 @@ from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 
 _REASON = 4000
-"""Characters of a reason that are kept."""
+"""Characters of a reason that are stored."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +71,20 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
 
 
 def write_aside(session: Session, schema: str, cluster_id: int, replication: str, tables: Iterable[AsideTable]) -> None:
-    """Put their rows into the open transaction; the caller proved the fence and sets `consistent=false`.
+    """Write their rows in the open transaction; the caller has proved the fence and sets `consistent=false`.
 
     A table that is set aside already keeps its row: what it lacks begins where it was set aside first.
     """
-    for one in tables:
+    for table in tables:
         session.write(
             f"INSERT IGNORE INTO {qualified(schema, 'binlake_aside')}"
             " (clusterID, db, tbl, task, since, by_whom, reason) VALUES (%s, %s, %s, %s, %s, %s, %s)",
-            (cluster_id, one.db, one.table, replication, one.since, one.by, one.reason[:_REASON]),
+            (cluster_id, table.db, table.table, replication, table.since, table.by, table.reason[:_REASON]),
         )
 
 
 def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTable) -> None:
-    """Take the table's row away, in the open transaction."""
+    """Delete the table's row, in the open transaction."""
     session.write(
         f"DELETE FROM {qualified(schema, 'binlake_aside')} WHERE clusterID = %s AND db = %s AND tbl = %s",
         (cluster_id, table.db, table.table),
@@ -104,15 +104,15 @@ def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collect
 
 
 def select_part_to_run(batch: StatementBatch, aside: Collection[Name]) -> StatementBatch | None:
-    """What of `batch` is run: itself, its statements on other tables (mode ordered), or None for nothing."""
+    """The part of `batch` to run: all of it, its statements on other tables (mode ordered), or None."""
     if not aside:
         return batch
     if batch.table:
         return None if is_aside(aside, (batch.db, batch.table)) else batch
-    kept = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of_statement(sql))]
-    if len(kept) == len(batch.sql):
+    numbers = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of_statement(sql))]
+    if len(numbers) == len(batch.sql):
         return batch
-    if not kept:
+    if not numbers:
         return None
-    # Rows are not counted by statement: what was passed over is counted with the rest of its batch.
-    return replace(batch, sql=tuple(batch.sql[n] for n in kept), expect=tuple(batch.expect[n] for n in kept))
+    # Rows are not counted by statement: passed-over rows count with the rest of their batch.
+    return replace(batch, sql=tuple(batch.sql[n] for n in numbers), expect=tuple(batch.expect[n] for n in numbers))

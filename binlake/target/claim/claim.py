@@ -1,11 +1,11 @@
-"""How one process owns a target: every write to it goes through a `TargetClaim`, from taking the lease to its release.
+"""How one process owns a target: every write to it goes through a `TargetClaim`, from taking the lease to releasing it.
 
-- `take_fence` takes the lease and raises the fence's epoch: transactions of an older holder have ended then, and it can
-  store nothing more (`fence`).
+- `take_fence` takes the lease and raises the fence's epoch: an older holder's transactions have then ended, and it
+  can store nothing more (`fence`).
 - `LeaseKeeper` renews the lease from a thread; `check`, asked between two pieces of work, raises when it is lost.
-- `transact` runs a transaction behind the fence until it is known to be stored (`writers`); `workers` are more
+- `transact` runs a transaction under the fence until it is known to be stored (`writers`); `workers` are more
   connections of the same claim.
-- Leaving the context rolls back what is open and gives the lease up, whatever happened inside.
+- Leaving the context rolls back what is open and releases the lease, whatever happened inside.
 
 What a claim writes of its progress is in `progress`.
 """
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class TargetClaim:
     """The right to write to `target` for `replication`, as a context; its tables exist.
 
-    `session` is the caller's: it becomes the first connection and is not closed here. `stop` is looked at by `check`.
+    `session` is the caller's: it becomes the first connection and is not closed here. `stop` is checked by `check`.
     Raises LeaseHeld on entering while another process has the right.
     """
 
@@ -84,7 +84,7 @@ class TargetClaim:
 
     @property
     def session(self) -> Session:
-        """The connection of `writer`; another one after a COMMIT that was lost."""
+        """The connection of `writer`; a new one after a lost COMMIT."""
         return self.writer.session
 
     def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
@@ -96,7 +96,7 @@ class TargetClaim:
         self.writer.prove()
 
     def check(self) -> None:
-        """Between two pieces of work. Raises Transient (asked to stop), and what `LeaseKeeper.require_lease` does."""
+        """Call it between two pieces of work. Raises Transient (asked to stop), and as `LeaseKeeper.require_lease`."""
         if self._stop is not None:
             self._stop.check()
         self._keeper.require_lease()
@@ -129,7 +129,7 @@ class TargetClaim:
 
 @contextmanager
 def claimed_transaction(session: Session, target: Target, replications: Sequence[str]) -> Iterator[None]:
-    """One transaction on `session` behind the claims of all `tasks`: for a command, which is not repeated."""
+    """One transaction on `session` under the claims of all `replications`: for a command, which is not repeated."""
     with ExitStack() as claims:
         fences = [
             claims.enter_context(TargetClaim(session, target, replication)).writer.fence for replication in replications
@@ -175,12 +175,12 @@ class LeaseKeeper:
                 hint="the next run starts from what the target holds",
             )
 
-    def _is_over(self) -> bool:
+    def _is_lease_lost(self) -> bool:
         return self.lost.is_set() or self.forgotten.is_set()
 
     def _run(self) -> None:
         session: Session | None = None
-        while not self._ended.wait(self._fence.lease_s / 3) and not self._is_over():
+        while not self._ended.wait(self._fence.lease_s / 3) and not self._is_lease_lost():
             try:
                 session = session or Session(self._target)
                 if not self._fence.renew(session):

@@ -29,14 +29,14 @@ log = structlog.get_logger()
 
 _KILL_WAIT_S = 30.0
 _claimed_here: set[str] = set()
-"""Lock names of what this process has claimed: a lease that names this process without being here is a leftover."""
+"""Lock names claimed by this process: a lease that names this process but is not in here is a leftover."""
 
 
 @dataclass(frozen=True)
 class LeaseHolder:
     """The process in a lease: host name, pid, and its start by `start_of`, since pids are reused.
 
-    Another process on the same machine sees from it whether the holder lives.
+    Another process on the same machine can tell from it whether the holder is alive.
     """
 
     host: str
@@ -60,12 +60,12 @@ class LeaseHolder:
         return f"{self.host}:{self.pid}:{self.started}"
 
     def is_dead(self) -> bool:
-        """True when it ran on this host and has ended; False when it lives or cannot be known."""
+        """True when it ran on this host and has ended; False when it is alive or that is unknown."""
         return self.host == socket.gethostname() and start_of(self.pid) != self.started
 
 
 class _Lease(NamedTuple):
-    """A lease's row: `holder` is empty when it was given up; `running`: it has not run out by the server's clock."""
+    """A lease's row: `holder` is empty once released; `running`: it has not expired by the server's clock."""
 
     holder: str
     until: datetime
@@ -93,9 +93,9 @@ class Fence:
         return replace(self, worker=worker)
 
     def prove(self, session: Session) -> int:
-        """The first statement of every transaction; how many transactions this connection has had, with this one.
+        """The first statement of every transaction; returns the transactions of this connection, including this one.
 
-        In a transaction only behind `register`: a take-over waits for its lock, and must find who holds it. Raises
+        Only after `register`: a take-over waits for the lock, and must be able to find its holder. Raises
         Fenced when another process took over.
         """
         table = qualified(self.schema, "binlake_fence")
@@ -105,7 +105,7 @@ class Fence:
         return session.last_insert_id()
 
     def require_current(self, session: Session) -> None:
-        """Wait for a take-over that is under way, outside of a transaction: no lock stays. Raises Fenced."""
+        """Wait for a take-over in progress, outside of a transaction, so that no lock stays. Raises Fenced."""
         table = qualified(self.schema, "binlake_fence")
         sql = f"SELECT epoch FROM {table} WHERE task = %s AND worker = %s FOR UPDATE"
         if session.value(sql, (self.replication, self.worker)) != self.epoch:
@@ -121,7 +121,7 @@ class Fence:
     def register(self, session: Session) -> None:
         """Lock the connection's name for `session`, so that a take-over can end it; an older one of it is ended first.
 
-        Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove` or `require_current`, or
+        Raises LeaseHeld when that one does not end. Call it as the holder only: after `prove` or `require_current`, or
         in `take_fence`.
         """
         name = lock_name(self.schema, self.replication, self.worker)
@@ -142,13 +142,13 @@ class Fence:
         return renewed == 1
 
     def is_forgotten(self, session: Session) -> bool:
-        """True where the server does not know this claim: it is an older copy of the one that gave it."""
+        """True when the server does not know this claim: it is an older copy of the server that granted it."""
         table = qualified(self.schema, "binlake_lease")
         epoch = session.value(f"SELECT epoch FROM {table} WHERE task = %s", (self.replication,))
         return epoch is None or int(epoch) < self.epoch
 
     def release(self, session: Session) -> None:
-        """Let the next one in at once. The epoch stays: the next claim raises it."""
+        """Let the next process in at once. The epoch stays: the next claim raises it."""
         self.abandon()
         table = qualified(self.schema, "binlake_lease")
         session.begin()
@@ -173,7 +173,7 @@ def take_fence(session: Session, target: Target, replication: str) -> Fence:
     session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (replication,))
     _require_free(session, schema, replication)
     _end_sessions(session, replication, _lock_names(session, schema, replication))
-    # Only here, behind the verdict: a holder in a transaction has locked its row.
+    # Only after that decision: a holder in a transaction has locked its row.
     epoch = _raise_epoch(session, schema, replication, target.worker_count)
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
@@ -192,8 +192,8 @@ def describe_holder(target: Target, replication: str) -> str:
 
     Raises TargetUnavailable, TargetRefused.
 
-    Read without a lock: for waiting, never to decide. A holder that ran on this host and has ended holds nothing: a
-    claim would take it over, too.
+    Read without a lock: good for waiting, never for deciding. A holder that ran on this host and has ended does not
+    count: a claim would take over from it.
     """
     table = qualified(target.checkpoint_schema, "binlake_lease")
     sql = f"SELECT {_LEASE_COLUMNS} FROM {table} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"
@@ -215,7 +215,7 @@ def _require_free(session: Session, schema: str, replication: str) -> None:
     """Lock the lease. Raises LeaseHeld, and rolls back, while its holder lives."""
     sql = f"SELECT {_LEASE_COLUMNS} FROM {qualified(schema, 'binlake_lease')} WHERE task = %s FOR UPDATE"
     (lease,) = session.records(_Lease, sql, (replication,))
-    if lease.holder and lease.running and not _is_gone(lease.holder, lock_name(schema, replication)):
+    if lease.holder and lease.running and not _has_holder_ended(lease.holder, lock_name(schema, replication)):
         session.rollback()
         raise LeaseHeld(
             f"{lease.holder} applies this replication until {lease.until} UTC",
@@ -224,7 +224,7 @@ def _require_free(session: Session, schema: str, replication: str) -> None:
         )
 
 
-def _is_gone(holder: str, name: str) -> bool:
+def _has_holder_ended(holder: str, name: str) -> bool:
     process = LeaseHolder.parse(holder)
     if process is None:
         return False
@@ -232,7 +232,7 @@ def _is_gone(holder: str, name: str) -> bool:
 
 
 def _raise_epoch(session: Session, schema: str, replication: str, workers: int) -> int:
-    """The next epoch, in the rows of all connections of `replication`: those there ever were, and `workers` now."""
+    """Write the next epoch to the rows of all connections of `replication`, old ones and `workers` new ones."""
     fence = qualified(schema, "binlake_fence")
     session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (replication,))
     epoch = int(session.value(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (replication,)))
@@ -244,7 +244,7 @@ def _raise_epoch(session: Session, schema: str, replication: str, workers: int) 
 
 
 def _end_sessions(session: Session, replication: str, names: list[str]) -> None:
-    """Kill the sessions that lock `names`, in a transaction or a DDL as they may be, and wait until they are gone."""
+    """Kill the sessions that lock `names`, even inside a transaction or DDL, and wait until they have ended."""
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
     while holders := _sessions_that_lock(session, names):

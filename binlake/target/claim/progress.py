@@ -1,4 +1,4 @@
-"""How progress is recorded on the target: the checkpoint, the open window, its ledger, the owner; in what order.
+"""How progress is recorded on the target, in order: the checkpoint, the open window, its ledger, the owner.
 
 - `checkpoint` is the original's row: everything at or below commitTS is downstream, and `consistent` true = the target
   equals the source at exactly commitTS (invariant 8). Byte for byte its JSON: numbers stay numbers, unknown keys stay
@@ -87,7 +87,7 @@ class Checkpoint:
         return Checkpoint(commit_ts, consistent, self.ts_map, version, self.raw)
 
     def with_consistent(self, *, consistent: bool) -> Checkpoint:
-        """The same place with another `consistent`."""
+        """The same position with another `consistent`."""
         return Checkpoint(self.commit_ts, consistent, self.ts_map, self.schema_version, self.raw)
 
 
@@ -116,7 +116,7 @@ class CheckpointTable:
         return Checkpoint.from_json(rows[0]) if rows else None
 
     def write(self, session: Session, checkpoint: Checkpoint) -> None:
-        """Put the row, as the original does."""
+        """Write the row, as the original does."""
         session.write(
             f"REPLACE INTO {self._name} (clusterID, checkPoint) VALUES (%s, %s)",
             (self._cluster_id, checkpoint.to_json()),
@@ -229,7 +229,7 @@ def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
 def require_owner(
     session: Session, schema: str, cluster_id: int, replication: str, hint: str = "run it for that replication"
 ) -> None:
-    """The checkpoint row is that of `replication`, or free. Raises CheckpointConflict when it is another's."""
+    """The checkpoint row belongs to `replication` or nobody. Raises CheckpointConflict when it is another's."""
     owner = read_owner(session, schema, cluster_id)
     if owner not in (None, replication):
         raise CheckpointConflict(
@@ -248,7 +248,7 @@ def take_ownership(session: Session, schema: str, cluster_id: int, replication: 
 
 
 class AppliedAs(IntEnum):
-    """How a batch got its row, the column `atomic`; ASIDE: it was passed over, since its table is set aside."""
+    """How a batch got its row, the column `atomic`; ASIDE: it was passed over, as its table is set aside."""
 
     ALONE = 0
     WHOLE_SEGMENT = 1
@@ -262,7 +262,7 @@ class _LedgerRow(NamedTuple):
 
 
 class Ledger:
-    """The ledger of the window (lo, hi] of `replication`: `write` puts rows at once; `add` gathers them for `flush`."""
+    """The ledger of the window (lo, hi] of `replication`: `write` stores rows, `add` collects them for `flush`."""
 
     def __init__(self, schema: str, replication: str, lo: int, hi: int) -> None:
         self._schema = schema
@@ -275,15 +275,15 @@ class Ledger:
         return cls(schema, manifest.replication, manifest.lo, manifest.hi)
 
     def read_digests(
-        self, session: Session, segment: int, one: tuple[int, int] | None = None
+        self, session: Session, segment: int, only: tuple[int, int] | None = None
     ) -> dict[tuple[int, int], str]:
-        """(phase, batch) -> digest of the segment's batches of rows that have a row here; of `one` only, if given."""
+        """(phase, batch) -> digest, for the segment's recorded batches of rows, or for the batch `only`."""
         sql = (
             f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
             " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s AND phase <> 0"
         )
-        sql += " AND phase = %s AND batch = %s" if one else ""
-        rows = session.records(_LedgerRow, sql, (*self._key, segment, *(one or ())))
+        sql += " AND phase = %s AND batch = %s" if only else ""
+        rows = session.records(_LedgerRow, sql, (*self._key, segment, *(only or ())))
         return {(row.phase, row.batch): row.digest for row in rows}
 
     def add(self, session: Session, batch: StatementBatch, applied_as: AppliedAs) -> None:
@@ -313,10 +313,10 @@ class Ledger:
         )
 
     def prune(self, session: Session) -> None:
-        """Remove rows of the windows before the one that ended at our lo, and of any above it.
+        """Delete rows of the windows before the one that ended at our lo, and of any above it.
 
-        A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, whatever a
-        ledger says that was not restored together with the data.
+        A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, even if a ledger
+        that was not restored together with the data says so.
         """
         replication, lo, _ = self._key
         table = qualified(self._schema, "binlake_ledger")
@@ -324,7 +324,7 @@ class Ledger:
 
 
 def is_recorded(batch: StatementBatch, digests: dict[tuple[int, int], str]) -> bool:
-    """True when `digests` of the ledger has the batch. Raises CheckpointConflict when another one is in its place."""
+    """True when the ledger's `digests` have the batch. Raises CheckpointConflict for another one in its place."""
     digest = digests.get((batch.phase, batch.batch))
     if digest is not None and digest != batch.digest:
         raise CheckpointConflict(

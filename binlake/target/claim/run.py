@@ -1,8 +1,7 @@
-"""One window that is being applied: its claim, and its stored progress, which only the claim's transactions change.
+"""One window while it is applied: its claim, and its stored progress, which only the claim's transactions change.
 
-Tables that stop the run are set aside by it where the policy says so (U-16). Nothing is skipped silently (invariant
-11): every batch and DDL that is passed over has a row of the ledger in its place, is counted in the window's result and
-logged.
+It sets tables aside that stop it, where the policy says so (U-16). Nothing is skipped silently (invariant 11): every
+batch and DDL that is passed over has a ledger row in its place, is counted in the window's result, and is logged.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ Body = Callable[[Session], Progress]
 
 
 class ApplyRun:
-    """The window of `manifest` behind `claim`. `progress` and `commit_ts` are as stored.
+    """Applies the window of `manifest` under `claim`. `progress` and `commit_ts` are as stored.
 
-    `aside`: the tables that are set aside, as stored; `newly_aside`: those of them that this run set aside. They change
-    between two tries of a segment only, never while connections are at work.
+    `aside`: the tables that are set aside, as stored; `newly_aside`: those that this run set aside. They change only
+    between two attempts at a segment, never while connections are at work.
     """
 
     def __init__(self, claim: TargetClaim, manifest: ApplyManifest) -> None:
@@ -42,7 +41,7 @@ class ApplyRun:
         self.schema = self.target.checkpoint_schema
         self.checkpoints = CheckpointTable(self.schema, manifest.cluster_id)
         self.commit_ts = manifest.lo
-        # Behind the claim nobody else sets tables aside or brings them back.
+        # Under the claim nobody else sets tables aside or brings them back.
         self.aside = read_aside(claim.session, self.schema, manifest.cluster_id)
         self.newly_aside: list[AsideTable] = []
         self._progress: Progress | None = None
@@ -56,11 +55,11 @@ class ApplyRun:
 
     @property
     def session(self) -> Session:
-        """The connection that moves the checkpoint; another one after a COMMIT that was lost."""
+        """The connection that moves the checkpoint; a new one after a lost COMMIT."""
         return self.claim.session
 
     def transact(self, body: Body) -> Progress:
-        """Run `body` in one transaction behind the fence until it is known to be stored.
+        """Run `body` in one transaction under the fence until it is known to be stored.
 
         Raises what `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
         """
@@ -72,7 +71,7 @@ class ApplyRun:
         return self.checkpoints.read(session, lock=True)
 
     def lock_unmoved_checkpoint(self, session: Session) -> Checkpoint:
-        """The checkpoint, locked, still where this run left it. Raises CheckpointConflict if another one moved it."""
+        """The checkpoint, locked, at this run's position. Raises CheckpointConflict if another process moved it."""
         checkpoint = self.lock_checkpoint(session)
         if checkpoint is None or checkpoint.commit_ts != self.commit_ts:
             raise CheckpointConflict(
@@ -83,9 +82,9 @@ class ApplyRun:
         return checkpoint
 
     def passes_over_ddl(self, plan: SegmentPlan) -> bool:
-        """True when the DDL of `plan` is about a table that is set aside; all others it is about are set aside then.
+        """True when the DDL of `plan` changes a table that is set aside; its other tables are then set aside too.
 
-        A statement on a database is run: it takes its tables along, whether they are set aside or not.
+        A statement on a database is run: it affects its tables whether they are set aside or not.
         """
         if not self.aside or any(not table for _, table in plan.touched):
             return False
@@ -96,12 +95,12 @@ class ApplyRun:
         if others:
             named = ", ".join(".".join(name) for name in plan.touched)
             reason = f"the DDL {plan.ddl_commit_ts} changes {named} together, and one of them is set aside"
-            # Behind a rename the rows of one name are those of another, which lacks them since it was set aside.
+            # After a rename the rows of one name are those of another, which lacks them since it was set aside.
             self._set_aside(others, reason, min(one.since for one in known))
         return True
 
     def set_aside_after(self, error: BinlakeError) -> bool:
-        """Set aside the tables that `error` names, when the policy is so; True: the segment can be tried without them.
+        """Set aside the tables that `error` names, if the policy says so; True: retry the segment without them.
 
         Not when the server as a whole refuses, or more than `target.most-set-aside` tables would be set aside.
         """
@@ -121,7 +120,7 @@ class ApplyRun:
         return True
 
     def _set_aside(self, names: Iterable[Name], reason: str, since: int) -> None:
-        """By the policy, durably; `consistent` is false already, as the window is open."""
+        """Set tables aside durably; `consistent` is false already, as the window is open."""
         tables = [AsideTable(db, table, since, "policy", reason) for db, table in names]
         cluster_id = self.manifest.cluster_id
 

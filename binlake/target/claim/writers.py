@@ -1,4 +1,4 @@
-"""The connections of a claim: each transaction proves the fence first, and counts only once it is known to be stored.
+"""The connections of a claim: each transaction proves the fence first, and counts once it is known to be stored.
 
 Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT, a copy in the target's place).
 """
@@ -25,7 +25,7 @@ from binlake.target.session.session import Session
 log = structlog.get_logger()
 
 TRIES = 5
-"""Times a transaction is run when the server rolls it back or its COMMIT is lost."""
+"""How often a transaction is run when the server rolls it back or its COMMIT is lost."""
 
 T = TypeVar("T")
 
@@ -42,11 +42,11 @@ class _FenceRow(NamedTuple):
 
 
 class ConfirmedTransactions:
-    """What the connections of one claim know to be stored; shared by them. `session`: the claim's first connection.
+    """The transactions known to be stored, shared by all connections of a claim. `session`: its first connection.
 
-    Each transaction adds 1 to its connection's row of the fence, so that row counts what a server holds of the
-    connection. A connection, a first or a renewed one, writes only where nothing confirmed is missing. A server that
-    took the target's place with less ends the run, and the next one begins with what that server holds.
+    Each transaction adds 1 to its connection's row of the fence, so that row counts the connection's transactions on
+    a server. A new or renewed connection writes only where nothing confirmed is missing. If another server with fewer
+    of them replaces the target, the run ends, and the next one continues from what that server has.
     """
 
     def __init__(self, session: Session, target: Target) -> None:
@@ -56,12 +56,12 @@ class ConfirmedTransactions:
         self._lock = threading.Lock()
 
     def record(self, worker: int, count: int) -> None:
-        """Transaction number `count` of a connection is known to be stored."""
+        """Record that transaction number `count` of a connection is stored."""
         with self._lock:
             self._counts[worker] = max(count, self._counts.get(worker, 0))
 
     def require_all(self, session: Session, fence: Fence) -> None:
-        """The server of a new connection is the claim's, with all of it. Raises TargetUnavailable."""
+        """Check that a new connection's server is the claim's and has all of it. Raises TargetUnavailable."""
         server = self._identity(session)
         if server != self._server:
             raise TargetUnavailable(
@@ -94,10 +94,10 @@ class ConfirmedTransactions:
 
 @dataclass(frozen=True)
 class SharedByWriters:
-    """What the writers of one claim have in common.
+    """The parts that all writers of a claim share.
 
-    `check` is asked before a repetition and may raise; `notify` is the hook; `marks`: with loopback control, what each
-    transaction says of its origin; `one_at_a_time`: what was rolled back for a deadlock is repeated behind it.
+    `check` is called before a retry and may raise; `notify` is the hook; `marks`: with loopback control, each
+    transaction's mark of origin; `one_at_a_time`: the lock under which deadlocked transactions are retried.
     """
 
     target: Target
@@ -114,7 +114,7 @@ class _Written(Generic[T]):
 
 
 class FencedWriter:
-    """A session and its row of the fence; the session is another one after a COMMIT that was lost."""
+    """A session and its row of the fence; the session is a new one after a lost COMMIT."""
 
     def __init__(self, session: Session, fence: Fence, shared: SharedByWriters) -> None:
         self.session = session
@@ -122,9 +122,9 @@ class FencedWriter:
         self._shared = shared
 
     def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
-        """Run `body` in one transaction behind the fence until it is known to be stored; what `body` returned.
+        """Run `body` in one transaction under the fence until it is known to be stored; returns its result.
 
-        `is_stored` looks, after a COMMIT whose answer was lost, whether what `body` returned is there. Raises what
+        `is_stored` checks, after a COMMIT whose answer was lost, whether the result of `body` is stored. Raises what
         `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
         """
         for attempt in range(1, TRIES + 1):
@@ -147,7 +147,7 @@ class FencedWriter:
     def _attempt(
         self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool], *, last: bool
     ) -> _Written[T] | None:
-        """None when the transaction is known not to be stored and may run again."""
+        """Run `body` once; None when its transaction is known not to be stored and may run again."""
         written: _Written[T] | None = None
         count = 0
         try:
@@ -177,31 +177,31 @@ class FencedWriter:
         return written
 
     def _roll_back(self) -> None:
-        """Roll back at once: others of the run may wait for these locks until the server's timeout."""
+        """Roll back at once: other connections may wait for these locks until the server's timeout."""
         try:
             self.session.rollback()
         except BinlakeError as error:
-            # The server rolls back what its connection lost; the error that led here is what matters.
+            # The server rolls back when the connection is lost; the error that led here is what matters.
             log.warning("not_rolled_back", task=self.fence.replication, worker=self.fence.worker, error=str(error))
 
     def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[Session, T], bool]) -> bool:
-        """What the server holds. The proof waits until the lost session's transaction is over, so it is final.
+        """Whether the server has it. The proof waits until the lost session's transaction has ended, so it is final.
 
-        Raises TargetUnavailable where the server lacks what was confirmed before: then that comes first.
+        Raises TargetUnavailable where the server lacks what was confirmed before.
         """
         self.session.close()
         self.session = Session(self._shared.target)
         self._shared.confirmed.require_all(self.session, self.fence)
-        # Stored at once: this connection has no name yet by which a take-over could end it, so it may hold no lock.
+        # Committed at once: a take-over cannot end this connection by name yet, so it must hold no lock.
         self._shared.confirmed.record(self.fence.worker, self.fence.prove(self.session))
         stored = is_stored(self.session, written.value)
-        # The server may still keep the lost session, and with it the name that a take-over looks for.
+        # The server may still have the lost session, and with it the name that a take-over looks for.
         self.fence.register(self.session)
         return stored
 
 
 class _SharedItems(Generic[T]):
-    """An iterator that threads share. It ends for all of them after the first error."""
+    """An iterator shared by threads. It ends for all of them after the first error."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._items = items
@@ -226,7 +226,7 @@ class _SharedItems(Generic[T]):
 class Workers:
     """At most `count` writers, numbered from 1; `connect` opens one when it gets its first work.
 
-    The caller's thread waits, so a call of `run` is a barrier: what it returns from is done by all (invariant 6).
+    The caller's thread waits, so `run` is a barrier: when it returns, all writers are done (invariant 6).
     """
 
     def __init__(self, count: int, connect: Callable[[int], FencedWriter]) -> None:
@@ -235,7 +235,7 @@ class Workers:
         self._writers: dict[int, FencedWriter] = {}
 
     def run(self, items: Iterator[T], act: Callable[[FencedWriter, T], None], *, most: int | None = None) -> None:
-        """`act` on every item, in any order, by any of the writers (`most` of them). Returns when all have stopped.
+        """Call `act` on every item, in any order, with up to `most` writers. Returns when all have stopped.
 
         Raises the first error, of `items` too. `items` is read by one thread at a time.
         """

@@ -1,4 +1,4 @@
-"""Which checkpoint row the commands about a target mean: the arguments they share, and what these come to."""
+"""The shared arguments of the commands about a target: which checkpoint row they mean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Follows the full load of a feeder's sources until the lake and the target have the base.
+"""Follows the full load of a feeder's sources until lake and target have the base.
 
-The feeder loads by itself at its first start, and windows carry the load like any other change: following it writes
-nothing. It shows how far it is, and refuses a lake that begins behind the load: its base would never come.
+The feeder loads by itself at its first start, and windows carry the load like any other change, so following it writes
+nothing. It shows the progress, and refuses a lake that begins after the load, as its base would never arrive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS = ("rows", "rows_estimated", "tables", "tables_done", "from_ts", "commi
 
 @dataclass(frozen=True)
 class Load:
-    """The full load of one source: `state` as the feeder says. It is in (`from_ts`, `commit_ts`], 0 = not known yet."""
+    """The full load of one source, `state` as the feeder reports it. It is in (`from_ts`, `commit_ts`], 0 = unknown."""
 
     source: str
     state: str
@@ -54,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How far a full load is: `phase` is `loading`, `loaded`, `landed` or `applied`."""
+    """The progress of a full load: `phase` is `loading`, `loaded`, `landed` or `applied`."""
 
     phase: str
     loads: tuple[Load, ...]
@@ -63,7 +63,7 @@ class Bootstrap:
 
     @property
     def commit_ts(self) -> int:
-        """Of the last transaction of all loads."""
+        """The commit_ts of the last transaction of all loads."""
         return max(load.commit_ts for load in self.loads)
 
     @property
@@ -75,9 +75,9 @@ class Bootstrap:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        loads = [{**vars(one), "from_ts": str(one.from_ts), "commit_ts": str(one.commit_ts)} for one in self.loads]
-        shown = {"landed_ts": self.landed_ts, "applied_ts": self.applied_ts}
-        return {"phase": self.phase, "loads": loads, **{k: None if v is None else str(v) for k, v in shown.items()}}
+        loads = [{**vars(load), "from_ts": str(load.from_ts), "commit_ts": str(load.commit_ts)} for load in self.loads]
+        positions = {"landed_ts": self.landed_ts, "applied_ts": self.applied_ts}
+        return {"phase": self.phase, "loads": loads, **{k: None if v is None else str(v) for k, v in positions.items()}}
 
 
 def follow_bootstrap(
@@ -86,7 +86,7 @@ def follow_bootstrap(
     show: Callable[[Bootstrap], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> Bootstrap:
-    """Wait until `until`; `show` is called with each change.
+    """Wait for the phase `until`; `show` is called with each change.
 
     Raises SourceUnavailable, ConfigError, CheckpointConflict.
     """
@@ -105,22 +105,22 @@ def follow_bootstrap(
 
 
 def read_loads(page: str | None) -> tuple[Load, ...]:
-    """The loads that the feeder's page tells of. Raises ConfigError when there are none, SourceUnavailable when a
+    """The loads on the feeder's page. Raises ConfigError when there are none, SourceUnavailable when a
     source cannot be loaded."""
     if page is None:
         raise ConfigError(
-            "source.status-url is no feeder's, and there is no [source.sql] by which a TiDB source can be read",
-            hint="add a section [source.sql] with a TiDB server of the source; or load the target by its own tools,"
-            " and say so: binlake checkpoint set --base",
+            "source.status-url is not a feeder's, and there is no [source.sql] to read a TiDB source with",
+            hint="add a section [source.sql] with a TiDB server of the source; or load the target with its own tools"
+            " and record it: binlake checkpoint set --base",
         )
     try:
         sources: Sequence[Mapping[str, Any]] = json.loads(page)["sources"]
-        for one in sources:
-            if one["state"] == "failed":
+        for source in sources:
+            if source["state"] == "failed":
                 raise SourceUnavailable(
-                    f"the feeder gave up a source: {one['trouble']}", where={"source": one["source"]}
+                    f"the feeder gave up a source: {source['trouble']}", where={"source": source["source"]}
                 )
-        loads = tuple(_load_of(one) for one in sources if "load" in one or one["state"] != _READING)
+        loads = tuple(_parse_load(source) for source in sources if "load" in source or source["state"] != _READING)
     except (ValueError, KeyError, TypeError) as error:
         raise WireError(f"the feeder's page cannot be read: {error!r}") from error
     if not loads:
@@ -131,7 +131,7 @@ def read_loads(page: str | None) -> tuple[Load, ...]:
 
 
 def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstrap:
-    """How far the base is behind the feeder. Raises CheckpointConflict for a lake that begins behind it."""
+    """How far lake and target have the base. Raises CheckpointConflict for a lake that begins after the load."""
     if any(load.state != "done" for load in loads):
         return Bootstrap("loading", loads)
     windows = WindowLog(LakePaths.of(replication))
@@ -139,7 +139,7 @@ def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstr
     first = min(load.from_ts for load in loads)
     if start is not None and start > first:
         raise CheckpointConflict(
-            "the lake begins behind the full load, which it will never have",
+            "the lake begins after the full load, so it will never have it",
             where={"lake_starts": start, "load_starts": first},
             hint='give the replication a new lake folder, initial-commit-ts = "0" and a target without checkpoint',
         )
@@ -151,7 +151,7 @@ def read_bootstrap(replication: Replication, loads: tuple[Load, ...]) -> Bootstr
     return Bootstrap(phase, loads, landed, applied)
 
 
-def _load_of(source: Mapping[str, Any]) -> Load:
+def _parse_load(source: Mapping[str, Any]) -> Load:
     load = source.get("load", {"state": "waiting"})
     counts = {name: int(load.get(name, 0)) for name in ("rows", "rows_estimated", "tables", "tables_done")}
     return Load(

@@ -1,4 +1,4 @@
-"""`binlake checkpoint`: show a target's position, set that of a dump it was made from, or take over another's row."""
+"""`binlake checkpoint`: show a target's position, set it to that of a restored dump, or adopt another writer's row."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class CheckpointCommand:
         if args.action == "adopt":
             _adopt(replication, target, cluster_id, close=args.close_window)
         if args.action == "set":
-            set_checkpoint(replication, target, cluster_id, _base_of(args.base))
-        shown = _shown(cluster_id, read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id))
-        shown["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
-        print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
+            set_checkpoint(replication, target, cluster_id, _parse_base(args.base))
+        checkpoint, opened = read_checkpoint(replication, cluster_id), read_open_window(replication, cluster_id)
+        answer = _describe_checkpoint(cluster_id, checkpoint, opened)
+        answer["set_aside"] = [table.to_dict() for table in read_tables_aside(replication, cluster_id)]
+        print(json.dumps(answer, indent=2) if args.output == "json" else _format_text(answer))
         return 0
 
 
@@ -69,7 +70,7 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
         create_tables(session, schema)
         opened = read_open_progress(session, schema, cluster_id)
         other = opened.replication if opened is not None and opened.replication != replication.name else None
-        # A claim: nobody of either replication may be writing meanwhile.
+        # Claimed, so that neither replication can write meanwhile.
         with claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
@@ -77,9 +78,9 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
 
 
 def set_checkpoint(replication: Replication, target: Target, cluster_id: int, base: int) -> None:
-    """The target equals the source at `base` (commit_ts): windows begin there. Another position stays.
+    """Record that the target equals the source at `base` (commit_ts): windows begin there.
 
-    Raises ConfigError without a cluster, CheckpointConflict where there is another checkpoint.
+    Raises ConfigError without a cluster, CheckpointConflict where there is another checkpoint, which stays.
     """
     _require_cluster(cluster_id)
     schema = target.checkpoint_schema
@@ -99,14 +100,14 @@ def set_checkpoint(replication: Replication, target: Target, cluster_id: int, ba
                 take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
 
 
-def _base_of(text: str | None) -> int:
+def _parse_base(text: str | None) -> int:
     """The commit_ts that `--base` names."""
     if text is None:
         raise ConfigError("set needs --base", hint="a commit_ts, or the folder of the dump that was restored")
     base = int(text) if text.isdecimal() else read_dump_position(Path(text)).commit_ts
     if not base:
         raise ConfigError(
-            "the dump is one of MySQL or MariaDB: its place is one of the source's log, not a commit_ts",
+            "the dump is one of MySQL or MariaDB: its position is in the source's log, not a commit_ts",
             where={"folder": text},
             hint='start the feeder there: mode = "dump" and definitions = FOLDER in [source.start] of feeder.toml',
         )
@@ -158,19 +159,19 @@ def _close_window(session: Session, schema: str, cluster_id: int, replication: s
     write_progress(session, schema, progress.with_window_closed())
 
 
-def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:
+def _describe_checkpoint(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:
     """Values for people and programs: every commit_ts a decimal string."""
-    shown: dict[str, Any] = {"cluster_id": str(cluster_id), "checkpoint": None, "open_window": None}
+    answer: dict[str, Any] = {"cluster_id": str(cluster_id), "checkpoint": None, "open_window": None}
     if checkpoint is not None:
-        shown["checkpoint"] = {
+        answer["checkpoint"] = {
             "consistent": checkpoint.consistent,
             "commit_ts": str(checkpoint.commit_ts),
-            "time": _time(checkpoint.commit_ts),
+            "time": _format_time(checkpoint.commit_ts),
             "ts_map": {key: str(value) for key, value in checkpoint.ts_map.items()},
             "schema_version": checkpoint.schema_version,
         }
     if progress is not None:
-        shown["open_window"] = {
+        answer["open_window"] = {
             "replication": progress.replication,
             "lo": str(progress.open_lo),
             "hi": str(progress.open_hi),
@@ -179,14 +180,14 @@ def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | 
             "ddl_state": progress.ddl_state,
             "ddl": progress.ddl_sql,
         }
-    return shown
+    return answer
 
 
-def _text(shown: dict[str, Any]) -> str:
-    checkpoint, window = shown["checkpoint"], shown["open_window"]
+def _format_text(answer: dict[str, Any]) -> str:
+    checkpoint, window = answer["checkpoint"], answer["open_window"]
     if checkpoint is None:
         return "no checkpoint yet"
-    aside = shown["set_aside"]
+    aside = answer["set_aside"]
     state = "consistent" if checkpoint["consistent"] else "applying or interrupted"
     if aside and window is None:
         state = "equal to the source, except for the tables that are set aside"
@@ -201,9 +202,9 @@ def _text(shown: dict[str, Any]) -> str:
         )
     if window is not None and window["ddl_state"]:
         lines.append(f"DDL             {window['ddl_state']}: {window['ddl']}")
-    lines += [f"set aside       {one['table']} since {one['since']}: {one['reason'][:200]}" for one in aside]
+    lines += [f"set aside       {table['table']} since {table['since']}: {table['reason'][:200]}" for table in aside]
     return "\n".join(lines)
 
 
-def _time(commit_ts: int) -> str:
+def _format_time(commit_ts: int) -> str:
     return tso.to_datetime(commit_ts).replace(tzinfo=None).isoformat(" ", "milliseconds")

@@ -30,11 +30,11 @@ _WHAT = {
 
 
 class DdlCommand:
-    """Show the DDL in flight, release the window that is stopped before it, or show the shards that differ."""
+    """Show the DDL in flight, release the window that stopped before it, or show the shards that differ."""
 
     help = (
         "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left"
-        " out; lock: show the tables that share a target and lack a DDL of the others, or go on without them"
+        " out; lock: show the tables that share a target and lack a DDL of the others, or continue without them"
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -42,80 +42,80 @@ class DdlCommand:
         add_arguments(parser, ("show", "release", "lock"))
         parser.add_argument(
             "of_lock", nargs="?", choices=("show", "resolve"), default="show",
-            help="lock: show who waits for whom, or resolve: go on without the tables that others wait for",
+            help="lock: show who waits for whom, or resolve: continue without the tables that others wait for",
         )  # fmt: skip
         parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
         parser.add_argument("--table", metavar="DB.TABLE", help="lock resolve: the table of the target")
         parser.add_argument(
             "--without", action="append", default=[], metavar="DB.TABLE",
-            help="lock resolve: a table of the source to go on without (repeatable); default: all that lack the DDL",
+            help="lock resolve: a table of the source to continue without (repeatable); default: all that lack the DDL",
         )  # fmt: skip
         parser.add_argument("--sql", default="", help="lock resolve: this statement instead of the tables' own")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the DDL at which the target is stuck, what was given up, or who lacks a DDL. 3 when there is none."""
+        """Print the DDL at which the target is stuck, the released window, or who lacks a DDL. 3 when there is none."""
         replication, target, cluster_id = read_row_arguments(args)
         if args.action == "lock" and args.of_lock == "resolve":
             if not args.table:
                 raise ConfigError(
                     "resolve must know the table", hint="give --table DB.TABLE; `binlake ddl lock` has it"
                 )
-            done = resolve_lock(replication, args.table, args.without, args.sql)
-            print(json.dumps(done, indent=2) if args.output == "json" else _text(done))
+            resolved = resolve_lock(replication, args.table, args.without, args.sql)
+            print(json.dumps(resolved, indent=2) if args.output == "json" else _format_text(resolved))
             return 0
         if args.action == "lock":
             return show_locks(replication, args.output)
         if args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):
                 raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")
-            shown = _release(replication, target, cluster_id, int(args.commit_ts))
+            answer = _release(replication, target, cluster_id, int(args.commit_ts))
         else:
-            shown = _shown(replication, cluster_id)
-        print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
-        return 0 if shown else 3
+            answer = _describe_ddl(replication, cluster_id)
+        print(json.dumps(answer, indent=2) if args.output == "json" else _format_text(answer))
+        return 0 if answer else 3
 
 
-def _shown(replication: Replication, cluster_id: int) -> dict[str, str]:
-    found = read_open_window(replication, cluster_id)
-    if found is None or not found.ddl_state:
+def _describe_ddl(replication: Replication, cluster_id: int) -> dict[str, str]:
+    opened = read_open_window(replication, cluster_id)
+    if opened is None or not opened.ddl_state:
         return {}
-    commit_ts = found.ddl_commit_ts or 0
+    commit_ts = opened.ddl_commit_ts or 0
     rules = Rules.of(replication)
-    own = rules.replacements.get(commit_ts)
-    before = _injected(rules, commit_ts)
+    replacement = rules.replacements.get(commit_ts)
+    before = _list_injections(rules, commit_ts)
     ignored = str(commit_ts) in replication.filter.ignore_txn_commit_ts
-    way = f"replaced by: {own}" if own else "left out" if ignored else "as it is pinned"
+    way = f"replaced by: {replacement}" if replacement else "left out" if ignored else "as it is pinned"
     way += f"; before it: {'; '.join(before)}" if before else ""
-    window = f"{found.open_lo}-{found.open_hi}"
+    window = f"{opened.open_lo}-{opened.open_hi}"
     return {
         "window": window,
         "commit_ts": str(commit_ts),
-        "what": _WHAT[kind_of_statement(LakePaths.of(replication), window, found.segment)],
-        "state": found.ddl_state,
-        "pinned": found.ddl_sql or "",
+        "what": _WHAT[kind_of_statement(LakePaths.of(replication), window, opened.segment)],
+        "state": opened.ddl_state,
+        "pinned": opened.ddl_sql or "",
         "configured": way,
     }
 
 
-def _injected(rules: Rules, commit_ts: int) -> list[str]:
+def _list_injections(rules: Rules, commit_ts: int) -> list[str]:
     return [injection.sql for injection in rules.injections if injection.commit_ts == commit_ts]
 
 
 def _release(replication: Replication, target: Target, cluster_id: int, commit_ts: int) -> dict[str, str]:
-    found, checkpoint = release_ddl(target, cluster_id, replication.name, commit_ts)
-    window = f"{found.open_lo}-{found.open_hi}"
-    detail = {"ddl_commit_ts": str(commit_ts), "ddl": found.ddl_sql or "", "checkpoint": str(checkpoint)}
+    released, checkpoint = release_ddl(target, cluster_id, replication.name, commit_ts)
+    window = f"{released.open_lo}-{released.open_hi}"
+    detail = {"ddl_commit_ts": str(commit_ts), "ddl": released.ddl_sql or "", "checkpoint": str(checkpoint)}
     log.warning("window_released", window=window, **detail)
-    event = WindowEvent("release", found.open_lo or 0, found.open_hi or 0, "released", sink="sql", detail=detail)
+    event = WindowEvent("release", released.open_lo or 0, released.open_hi or 0, "released", sink="sql", detail=detail)
     WindowLog(LakePaths.of(replication)).record(event)
-    again = _injected(Rules.of(replication), commit_ts)
+    again = _list_injections(Rules.of(replication), commit_ts)
     first = f"remove the injections that already ran from the configuration, or they run again: {'; '.join(again)}."
     following = "merge the landed window of this commit_ts again, then compact, convert, finalize"
     return {"released": window, "next_window_from": str(checkpoint), "ddl": detail["ddl"], "commit_ts": str(commit_ts),
             "next": f"{first} Then {following}" if again else following}  # fmt: skip
 
 
-def _text(shown: dict[str, str]) -> str:
-    if not shown:
+def _format_text(answer: dict[str, str]) -> str:
+    if not answer:
         return "no DDL is in flight"
-    return "\n".join(f"{key.replace('_', ' '):17}{value}" for key, value in shown.items())
+    return "\n".join(f"{key.replace('_', ' '):17}{value}" for key, value in answer.items())

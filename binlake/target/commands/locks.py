@@ -1,4 +1,4 @@
-"""`binlake ddl lock`: the tables that share a target and are not of one shape, as the lake knows them at its end.
+"""`binlake ddl lock`: the tables that share a target and differ in shape, as of the end of the lake.
 
 It is DM's `shard-ddl-lock`. In mode pessimistic it says whose rows wait for whom; in the others nobody waits, the first
 table widens the target, the last one narrows it, and meanwhile this says whose DDL is missing.
@@ -34,7 +34,7 @@ _STATES = {
     True: "the target holds the rows of all",
     False: "no shape holds the rows of all: the next DDL of one of them stops",
 }
-_WAITS = "they wait for each other: rows behind a DDL that others lack are held"
+_WAITS = "they wait for each other: rows after a DDL that others lack are held"
 
 
 def show_locks(replication: Replication, output: str) -> int:
@@ -43,7 +43,7 @@ def show_locks(replication: Replication, output: str) -> int:
     if output == "json":
         print(json.dumps(locks))
     elif not locks:
-        print("all tables that share a target are of one shape")
+        print("all tables that share a target have the same shape")
     for lock in locks if output != "json" else ():
         print(f"{lock['target']}: {lock['state']}")
         rows = [
@@ -62,31 +62,31 @@ def read_locks(replication: Replication) -> list[dict[str, Any]]:
     if landed is None:
         raise ConfigError("nothing has landed yet", where={"lake": paths.root}, hint="run the first window")
     history, naming = SchemaHistory(paths), Naming(Rules.of(replication))
-    found = find_unlike_shards(TargetTables(history.state_at(landed), naming), naming)
-    held = _held_from(replication, paths)
-    last = history.last_ddl_of([shard.table_id for one in found for shard in one.shards], landed)
+    unlike = find_unlike_shards(TargetTables(history.state_at(landed), naming), naming)
+    held = _read_hold_starts(replication, paths)
+    last = history.last_ddl_of([shard.table_id for target in unlike for shard in target.shards], landed)
     return [
         {
-            "target": f"{one.db}.{one.table}",
-            "state": _WAITS if any(_name(shard) in held for shard in one.shards) else _STATES[one.mergeable],
+            "target": f"{target.db}.{target.table}",
+            "state": _WAITS if any(_shard_name(s) in held for s in target.shards) else _STATES[target.mergeable],
             "tables": [
                 {
                     "source": shard.source or replication.name,
                     "table": f"{shard.db}.{shard.table}",
                     "lacks": list(shard.lacks),
-                    "held_from": held.get(_name(shard), ""),
+                    "held_from": held.get(_shard_name(shard), ""),
                     "ddl": last.get(shard.table_id, (0, ""))[1],
                     "commit_ts": str(last[shard.table_id][0]) if shard.table_id in last else "",
                 }
-                for shard in one.shards
+                for shard in target.shards
             ],
         }
-        for one in found
+        for target in unlike
     ]
 
 
 def resolve_lock(replication: Replication, table: str, without: Sequence[str], sql: str) -> dict[str, Any]:
-    """Record that merge goes on without the tables that others wait for; what the next window does, for JSON.
+    """Record that merge continues without the tables that others wait for; returns what happens next, for JSON.
 
     Raises ConfigError where that would release nothing.
     """
@@ -96,7 +96,7 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
         merged = windows.newest(("merge",), 1)
         place = merged[0]["hi"] if merged else 0
         locks = read_locks_at(windows, rules, place)
-        resolution = Resolution(_split(table), tuple(map(_split, without)), sql)
+        resolution = Resolution(_split_name(table), tuple(map(_split_name, without)), sql)
         tables = target_tables_at(paths, naming, place)
         if any(fold_pair(one.target) == fold_pair(resolution.target) for one in read_resolutions(windows, place)):
             raise ConfigError(
@@ -107,34 +107,34 @@ def resolve_lock(replication: Replication, table: str, without: Sequence[str], s
         row = SharedJudge(naming, tables, locks).resolve(resolution, place, 0) if locks.holds else None
         if row is None:
             raise ConfigError(
-                "no rows of this table wait for tables that it could go on without",
+                "no rows of this table wait for tables that it could continue without",
                 where={"table": table, "without": ", ".join(without)},
-                hint="`binlake ddl lock` shows who waits and who lacks what; where tables have come to different"
-                " shapes, name those to go on without by --without",
+                hint="`binlake ddl lock` shows who waits and who lacks what; where tables have reached different"
+                " shapes, name those to continue without by --without",
             )
         record_resolution(windows, place, resolution)
     log.warning("shard_lock_resolved", table=table, without=list(without), sql=row.sql, behind=str(place))
     return {"table": table, "sql": row.sql, "behind": str(place), "what": row.alert}
 
 
-def _split(name: str) -> Name:
+def _split_name(name: str) -> Name:
     db, dot, table = name.partition(".")
     if not (db and dot and table):
         raise ConfigError("the name of a table is db.table", where={"name": name}, hint="`binlake ddl lock` has it")
     return db, table
 
 
-def _name(shard: Shard) -> Name:
+def _shard_name(shard: Shard) -> Name:
     return fold_pair((shard.db, shard.table))
 
 
-def _held_from(replication: Replication, paths: LakePaths) -> dict[Name, str]:
+def _read_hold_starts(replication: Replication, paths: LakePaths) -> dict[Name, str]:
     """The commit_ts from which rows of a table of the source wait, as text, by its name in lower case."""
     windows = WindowLog(paths)
     merged = windows.newest(("merge",), 1)
     ts = merged[0]["hi"] if merged else 0
-    found: dict[Name, str] = {}
+    starts: dict[Name, str] = {}
     for hold in read_locks_at(windows, Rules.of(replication), ts).holds:
         name = fold_pair(hold.source)
-        found[name] = str(min(hold.since, int(found.get(name, hold.since))))
-    return found
+        starts[name] = str(min(hold.since, int(starts.get(name, hold.since))))
+    return starts

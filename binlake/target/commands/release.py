@@ -1,7 +1,7 @@
-"""Gives up an open window that is stopped before a DDL which the target refuses, to be derived anew (S4-46).
+"""Releases an open window that stopped before a DDL which the target refuses, to be derived anew (S4-46).
 
 The target is then the source at the checkpoint, as between any two segments: all before the DDL is there, and the
-intent's evidence proves that nothing of the DDL is. What is not proved is refused.
+intent's evidence proves that nothing of the DDL is. Without proof the release is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def release_ddl(target: Target, cluster_id: int, replication: str, commit_ts: in
     """(the window as it was open, the checkpoint from which its next one starts).
 
     Raises CheckpointConflict unless the window of `replication` is stopped before the DDL at `commit_ts`,
-    LeaseHeld while something applies.
+    LeaseHeld while another process applies.
     """
     with closing(Session(target)) as session:
         if not tables_exist(session, target.checkpoint_schema):
@@ -64,7 +64,7 @@ def _read_refused_ddl(session: Session, target: Target, replication: str, commit
 
 
 def _require_untouched(session: Session, target: Target, progress: Progress) -> None:
-    """Nothing of the DDL is at the target, and it would show if it were."""
+    """Check that nothing of the DDL is at the target, and that it would show. Raises CheckpointConflict."""
     intent = _read_intent(progress)
     last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
     marker = RenameMarker.of(target.checkpoint_schema, progress.replication, progress.ddl_commit_ts or 0, last)

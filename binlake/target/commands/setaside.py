@@ -31,7 +31,7 @@ def set_aside(
 ) -> list[AsideTable]:
     """Set `names` aside from the checkpoint on (`start`: where there is none yet); the rows as they are stored.
 
-    Raises LeaseHeld while something applies, CheckpointConflict when the checkpoint row is another replication's, or
+    Raises LeaseHeld while another process applies, CheckpointConflict if the checkpoint row is another replication's or
     matches no state of the source and no Binlake window is open.
     """
     schema = target.checkpoint_schema
@@ -53,7 +53,7 @@ def set_aside(
 
 
 def _require_state(session: Session, schema: str, cluster_id: int, replication: str, checkpoint: Checkpoint) -> None:
-    """Later `consistent` must come back for the right reason: what made it false now must be known to end."""
+    """`consistent` must become true again for the right reason: what makes it false now must be known to end."""
     progress = read_progress(session, schema, replication)
     if progress is None and checkpoint.consistent:
         # A checkpoint of another writer, at rest: no row above it was written.

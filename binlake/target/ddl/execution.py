@@ -1,7 +1,7 @@
-"""Running the statements of one DDL, some of which the target may have already.
+"""Runs the statements of one DDL, some of which the target may already have.
 
-Errors that say so are the drainer's list, and no other (tidb-binlog 5.10). Where the drainer continues at once, the
-caller first checks whether the target is what the DDL leaves: a table of another shape gives errors of the list too.
+The errors that mean this are the drainer's list, and no others (tidb-binlog 5.10). The drainer then simply continues;
+our caller first checks that the target matches the DDL's result, as a table of another shape gives the same errors.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ IGNORABLE = {
 
 
 def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
-    """Run the statements of one DDL; the errors of the list. Raises TargetRefused for any other error.
+    """Run the statements of one DDL; returns the errors of the list. Raises TargetRefused for any other error.
 
-    Some set the session for the DDL and some set it back: these run whatever becomes of the DDL.
+    Some statements set the session for the DDL and some reset it: these always run.
     """
     try:
         return _execute_all(session, statements)
@@ -59,7 +59,7 @@ def _execute_all(session: Session, statements: Sequence[str]) -> list[TargetRefu
 
 
 def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:
-    """Whether a DDL that converts values was left half way.
+    """Whether a DDL that converts values was interrupted half-way.
 
     Then a table of `touched` has a column that only these statements make and the last one removes. They may run again
     from the first: until the last one the table keeps its old column.

@@ -1,4 +1,4 @@
-"""A DDL commits by itself, so: intent, execute, done; a finder of an intent looks at the target (hazards R-04)."""
+"""A DDL commits by itself, so: intent, execute, done; a run that finds an intent checks the target (hazards R-04)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ANOTHER_DDL = (
     " accepts, or in filter.ignore-txn-commit-ts once you have run it by hand; then `binlake ddl release`, and merge,"
     " compact and convert again; or let the other tables continue without it: `binlake table aside`, then finalize"
 )
-# Its commit_ts is that of a change of the source, which those two keys would replace or leave out.
+# Its commit_ts belongs to a change of the source, which those two keys would replace or leave out.
 _ANOTHER_INJECTED = (
     "fix the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
     " merge, compact and convert again"
@@ -39,12 +39,12 @@ _ANOTHER_INJECTED = (
 
 @dataclass(frozen=True)
 class DdlIntent:
-    """What an intent records of its DDL: whose definitions it changes, what they were and are to be (hazards R-04).
+    """The record of a DDL to be run: which definitions it changes, from what and to what (hazards R-04).
 
-    `touched`: the names whose definitions show whether it ran; `after` None where it is not known what it leaves.
+    `touched`: the names whose definitions show whether it ran; `after` None where its result is unknown.
 
-    `refused`: the target answered with an error and nothing of the DDL ran. `before`: what the target showed when it
-    was begun; None in an intent of a version that did not keep that.
+    `refused`: the target answered with an error and nothing of the DDL ran. `before`: the target's evidence when it
+    began; None in an intent of a version that did not store that.
     """
 
     touched: tuple[Name, ...]
@@ -73,9 +73,9 @@ class DdlIntent:
 
 @dataclass(frozen=True)
 class DdlOutcome:
-    """`executed`: False when it was there already. `ignored`: the errors of the target that were passed over.
+    """`executed`: False when the target had it already. `ignored`: the errors of the target that were ignored.
 
-    `passed_over`: it was not run, since a table that it is about is set aside.
+    `passed_over`: it was not run, as one of its tables is set aside.
     """
 
     executed: bool
@@ -84,7 +84,7 @@ class DdlOutcome:
 
 
 def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
-    """Bring the DDL of `plan` downstream and the checkpoint to its commit_ts.
+    """Apply the DDL of `plan` and move the checkpoint to its commit_ts.
 
     Raises Permanent when an intent is found and the target shows neither the definitions before nor those after, or
     cannot show the difference; TargetRefused when the target refuses the statement.
@@ -98,7 +98,7 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     try:
         return _execute_once(run, plan, ddl)
     except Permanent as error:
-        # An operator's own statement may be about more than its names tell, a statement on a database is.
+        # An operator's statement may affect more tables than it names, and a statement on a database does.
         own = type(error) in (TargetRefused, Permanent) and ddl.kind == "ddl"
         if own and all(table for _, table in plan.touched):
             error.tables = plan.touched
@@ -109,7 +109,7 @@ def _execute_once(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlO
     execute = True
     ignored: tuple[str, ...] = ()
     marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
-    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     if run.progress.ddl_state == "intent":
         execute = _must_execute(run, plan, ddl, marker)
     else:
@@ -117,7 +117,7 @@ def _execute_once(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlO
     if execute:
         ignored = _execute(run, plan, ddl, marker)
     _write_done(run, plan)
-    for proof in (marker, own):
+    for proof in (marker, operator_proof):
         if proof is not None:
             proof.remove(run.session)
     return DdlOutcome(execute, ignored)
@@ -126,8 +126,8 @@ def _execute_once(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlO
 def _write_intent(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None, *, refused: bool = False
 ) -> None:
-    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
-    for proof in (marker, own):
+    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    for proof in (marker, operator_proof):
         if proof is not None:
             run.claim.prove()
             proof.make(run.session)
@@ -144,7 +144,7 @@ def _write_intent(
 
 
 def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> tuple[str, ...]:
-    """Run the statements; the errors that say that the target has it already."""
+    """Run the statements; returns the errors that mean that the target has the result already."""
     run.claim.check()
     # Right before: a DDL cannot be part of the transaction that proves the fence.
     run.claim.prove()
@@ -152,26 +152,27 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         run.session.execute(f"USE {quote_name(ddl.db)}")
     default_to_transactions(run.session)
     try:
-        ignored = execute_ddl(run.session, ddl.sql if marker is None else (*ddl.sql[:-1], marker.added_to(ddl.sql[-1])))
+        statements = ddl.sql if marker is None else (*ddl.sql[:-1], marker.add_to_list(ddl.sql[-1]))
+        ignored = execute_ddl(run.session, statements)
         run.claim.notify("ddl_executed")
-        _require_there(run, plan, ignored)
+        _require_result(run, plan, ignored)
     except TargetRefused as error:
         verdict = _judge_now(run, plan, ddl, marker)
         if verdict == "before":
-            # Nothing ran, and that shows: what somebody repairs then is not a trace of the DDL.
+            # Nothing ran, and that is recorded: later repairs by hand are then not mistaken for the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
         raise _refusal_error(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
 
 
-def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused]) -> None:
-    """The target is as the DDL leaves it; an error may be passed over there, and only there. Raises TargetRefused.
+def _require_result(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused]) -> None:
+    """Check that the target matches the DDL's result; only then may an error be ignored. Raises TargetRefused.
 
-    Without an error too: `IF EXISTS` and `IF NOT EXISTS` make none where nothing was done.
+    Checked without an error too: `IF EXISTS` and `IF NOT EXISTS` succeed where nothing was done.
     """
     after = plan.expected_after
     if ignored:
-        # Of an operator's own statement nobody knows what it should leave.
+        # The result of an operator's statement is unknown.
         lacking = (
             list_differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
         )
@@ -186,7 +187,7 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
 
 
 def _only_swaps(plan: SegmentPlan) -> bool:
-    """A rename that leaves no name free: the same tables may stand there when nothing of it ran."""
+    """A rename that frees no name: the same names may exist when nothing of it ran."""
     after = plan.expected_after
     return not plan.repeatable and after is not None and None not in after.tables.values()
 
@@ -210,7 +211,7 @@ def _refusal_error(
 
 
 def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | None = None) -> None:
-    # Rows that ran ahead of the DDL are not there yet: the checkpoint passes them with the segment.
+    # Rows that ran ahead of the DDL are not applied yet: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
     def body(session: Session) -> Progress:
@@ -233,23 +234,23 @@ def _must_execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker:
     if is_half_converted(run.session, plan.touched, ddl.sql):
         return True
     if plan.repeatable and plan.expected_after is None:
-        # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
+        # An operator's TRUNCATE: it leaves no trace, and running it twice is the same as once.
         return True
     verdict = _judge_now(run, plan, ddl, marker)
     if intent.refused and (verdict == "before" or _is_still_needed(run, plan, intent)):
-        # Nothing of it ran, so what is there now is what it starts from, whoever repaired it.
+        # Nothing of it ran, so it starts from the present state, whoever repaired it.
         _write_intent(run, plan, ddl, marker)
         return True
     if verdict != "unknown":
         return verdict == "before"
     if plan.repeatable and intent.before is not None and not intent.before.shows:
-        # Nothing wrote since the intent, so running it twice leaves what running it once does.
+        # Nothing was written since the intent, so running it twice has the same result as once.
         return True
     raise _unclear_error(run, plan, intent.before)
 
 
 def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intent: DdlIntent) -> bool:
-    """Of a DDL that was refused: nobody did it by hand, and definitions can tell that."""
+    """Whether a refused DDL was not done by hand meanwhile, as far as definitions can tell."""
     if plan.expected_after is not None and plan.expected_after.is_in_rows_alone:
         return False
     now = _read_evidence_now(run, plan)
@@ -265,15 +266,17 @@ def _read_evidence_now(run: ApplyRun, plan: SegmentPlan) -> Evidence:
 
 
 def _judge_now(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
-    """What the target proves of the DDL whose intent is stored."""
+    """What the target proves about the DDL whose intent is stored."""
     before = _read_intent(run).before
     if before is None:
         return "unknown"
     if marker is not None:
         return marker.verdict(run.session)
-    own = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    operator_proof = OperatorProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     now = _read_evidence_now(run, plan)
-    return judge(before, now, plan.expected_after) if own is None else own.verdict(run.session, before, now)
+    if operator_proof is not None:
+        return operator_proof.verdict(run.session, before, now)
+    return judge(before, now, plan.expected_after)
 
 
 def _unclear_error(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:

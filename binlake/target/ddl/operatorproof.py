@@ -1,8 +1,8 @@
-"""Whether an operator's own statement ran: the target has what it leaves, and not just another definition (R-04).
+"""Whether an operator's own statement ran: the target has its result, not just some other definition (R-04).
 
-The result of such a statement is not known, so it is tried: on an empty copy of its table, beside the checkpoint,
+The result of such a statement is unknown, so it is tried on an empty copy of its table, next to the checkpoint,
 before the intent is written. A process that finds the intent compares the table with that copy. Where it cannot be
-tried, or changes nothing that shows, a changed definition proves nothing, for another hand may have been there.
+tried, or changes nothing visible, a changed definition proves nothing: someone else may have made it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOREIGN_KEY = " FOREIGN KEY ("
 
 @dataclass(frozen=True)
 class OperatorProof:
-    """The proof for `sql`: of a statement that changes `table` in its place by `copy`, of others by what is there."""
+    """The proof for `sql`: by `copy` for a statement that changes `table` in place, else by the definitions."""
 
     sql: str
     db: str
@@ -43,12 +43,12 @@ class OperatorProof:
             return None
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
         db = tokenize(used[-1])[0].value if used else ddl.db
-        # The prefix of what is removed when the next window opens.
+        # The prefix of tables that are dropped when the next window opens.
         copy = (schema, f"{copy_prefix(replication)}own_{commit_ts}")
         return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
 
     def make(self, session: Session) -> None:
-        """Try it on a copy; call it before the intent is written. What cannot be tried leaves none."""
+        """Try it on a copy; call it before the intent is written. What cannot be tried leaves no copy."""
         self.remove(session)
         if self.table is None:
             return
@@ -70,15 +70,15 @@ class OperatorProof:
                 return "after"
             if left is not None and now.server == before.server and now.texts == before.texts:
                 return "before"
-        found = judge(before, now, None)
-        return "unknown" if found == "after" and not self._shows(before, now) else found
+        verdict = judge(before, now, None)
+        return "unknown" if verdict == "after" and not self._shows(before, now) else verdict
 
     def remove(self, session: Session) -> None:
-        """The statement is known to be done, or is not to be proved. Raises TargetRefused."""
+        """Drop the copy: the statement is known to be done, or needs no proof. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {qualified(*self.copy)}")
 
     def _shows(self, before: Evidence, now: Evidence) -> bool:
-        """Another definition is what this statement makes: of one that changes a table in its place it need not be."""
+        """Whether the new definition is this statement's result; for a change in place it may be something else."""
         if self.table is not None:
             return False
         if not makes_or_drops_table(self.sql) or before.numbers is None or now.numbers is None:

@@ -1,9 +1,9 @@
-"""Whether a DDL that was begun has run, proved only by what nothing but the DDL can have changed (hazards R-04).
+"""Whether a DDL that was begun has run, proved only by what only the DDL can have changed (hazards R-04).
 
-A failover, a logical restore or OPTIMIZE gives tables other numbers, and another server may write their definitions
-otherwise: neither proves a DDL. What does: a marker that a RENAME list moves along with its tables, since servers
+A failover, a logical restore or OPTIMIZE gives tables new numbers, and another server may print their definitions
+differently: neither proves a DDL. Proofs are: a marker that a RENAME list moves along with its tables, since servers
 run such a list as a whole; the structure, where the DDL changes it; definitions and numbers as long as the same server
-shows them, and numbers alone where rows move and no definition says so. Where nothing of this proves it, the verdict is
+shows them, and numbers alone where rows move without a change of definition. Without such a proof the verdict is
 `unknown`.
 """
 
@@ -31,18 +31,18 @@ from binlake.target.definitions.remainingrows import find_remaining_rows
 from binlake.target.session.session import Session
 
 Verdict = Literal["before", "after", "unknown"]
-"""Of a DDL that was begun: nothing of it is there, all of it is there, or nothing tells."""
+"""The state of a DDL that was begun: nothing of it is there, all of it is there, or that is unknown."""
 
 _RENAME_LIST = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the target showed at one moment of the tables that a DDL touches.
+    """The state of the tables that a DDL touches, as the target showed it at one moment.
 
     `structure`, `texts`: digests of columns and keys, and of SHOW CREATE. `numbers`: the storage engine's number of
-    each table and partition, None where they cannot be read. `server`: the same as long as the same server with the
-    same data folder answers. `shows`: the structure, or that there are no rows, is another one once the DDL has run.
+    each table and partition, None where they cannot be read. `server`: constant as long as the same server with the
+    same data folder answers. `shows`: the structure, or the absence of rows, changes when the DDL runs.
     """
 
     structure: str
@@ -57,31 +57,31 @@ class Evidence:
 
 
 def read_evidence(session: Session, target: Target, touched: Iterable[Name], after: Expected | None) -> Evidence:
-    """What the target shows now; `after`: what the DDL leaves, None where it is not known. Raises TargetRefused."""
+    """What the target shows now; `after`: the DDL's result, None where it is unknown. Raises TargetRefused."""
     names = sorted(set(touched))
     return Evidence(
-        structure=_structure(session, target, names),
+        structure=_digest_structure(session, target, names),
         texts=digest_definitions(session, names),
         numbers=read_table_numbers(session, names, target.db_type),
-        server=_server(session, target),
+        server=_identify_server(session, target),
         shows=bool(list_differences(session, target, after)),
     )
 
 
 def list_differences(session: Session, target: Target, after: Expected | None) -> list[str]:
-    """What the target lacks of `after`, for people; none where it is not known what the DDL leaves."""
+    """What the target lacks of `after`, for people; none where the DDL's result is unknown."""
     if after is None:
         return []
-    found = compare_definitions(
+    differences = compare_definitions(
         after, read_definitions(session, after.names, target.db_type), indexes=True, target=target
     )
-    return [*found, *find_remaining_rows(session, after.empty)]
+    return [*differences, *find_remaining_rows(session, after.empty)]
 
 
 def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
-    """Whether the DDL that leaves `after` ran between the two; `now.shows`: the target is not what the DDL leaves."""
+    """Whether the DDL with result `after` ran between the two; `now.shows`: the target does not match that result."""
     if after is not None and after.is_in_rows_alone:
-        # No definition shows which rows are where, and those that differ, or change, do so for another reason.
+        # Definitions do not show where rows are; if they differ or change, it is for another reason.
         return _judge_numbers(before, now)
     if before.shows:
         if not now.shows:
@@ -93,7 +93,7 @@ def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
 
 
 def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
-    """Told by the engine's numbers: tables that were made anew have numbers that were never used."""
+    """Judge by the engine's numbers: tables that were created anew have numbers that were never used before."""
     if now.server != before.server or now.numbers is None or before.numbers is None:
         return "unknown"
     if now.numbers == before.numbers:
@@ -101,11 +101,11 @@ def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
     swapped = before.numbers.keys() == now.numbers.keys() and sorted(before.numbers.values()) == sorted(
         now.numbers.values()
     )
-    gone = now.numbers.items() < before.numbers.items()
-    return "after" if swapped or gone else "unknown"
+    removed = now.numbers.items() < before.numbers.items()
+    return "after" if swapped or removed else "unknown"
 
 
-def _structure(session: Session, target: Target, names: list[Name]) -> str:
+def _digest_structure(session: Session, target: Target, names: list[Name]) -> str:
     actual = read_definitions(session, names, target.db_type)
     engines = "".join(form.engine for _, form in sorted(actual.tables.items()) if form is not None)
     return hashlib.sha256((Expected(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
@@ -114,8 +114,8 @@ def _structure(session: Session, target: Target, names: list[Name]) -> str:
 _OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
 
 
-def _server(session: Session, target: Target) -> str:
-    """Our own tables are made once: a restored or replicated copy has made its own, or stands elsewhere."""
+def _identify_server(session: Session, target: Target) -> str:
+    """Our own tables are created once: a restored or replicated copy has different ones, or another location."""
     place = session.rows("SELECT @@version, @@hostname, @@port, @@datadir")
     made = session.rows(
         "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN"
@@ -139,7 +139,7 @@ class RenameMarker:
         """The marker for `sql`; None where it is not a RENAME list."""
         if _RENAME_LIST.match(sql) is None:
             return None
-        # The prefix of what is removed when the next window opens.
+        # The prefix of tables that are dropped when the next window opens.
         prefix = copy_prefix(replication)
         return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
 
@@ -154,16 +154,16 @@ class RenameMarker:
         return qualified(self.schema, self.ended_name)
 
     def make(self, session: Session) -> None:
-        """Put the marker at its beginning; call it before the intent is written. Raises TargetRefused."""
+        """Create the marker under its first name; call it before the intent is written. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.ended}")
         session.execute(f"CREATE TABLE IF NOT EXISTS {self.begun} (id INT PRIMARY KEY) ENGINE=InnoDB")
 
-    def added_to(self, sql: str) -> str:
-        """The list that moves the marker, too; on a line of its own, since a comment may end the text."""
+    def add_to_list(self, sql: str) -> str:
+        """`sql` extended to rename the marker too; on its own line, since the text may end with a comment."""
         return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
 
     def verdict(self, session: Session) -> Verdict:
-        """Decided by which of the two names exists."""
+        """Judge by which of the two names exists."""
         names = session.column(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self.schema, self.begun_name, self.ended_name),
@@ -173,5 +173,5 @@ class RenameMarker:
         return "after" if names == [self.ended_name] else "unknown"
 
     def remove(self, session: Session) -> None:
-        """What proves nothing any more: the DDL is known to be done. Raises TargetRefused."""
+        """Drop the marker: the DDL is known to be done. Raises TargetRefused."""
         session.execute(f"DROP TABLE IF EXISTS {self.begun}, {self.ended}")

@@ -1,7 +1,7 @@
 """The target's definitions: read, compared with what the schema history expects, and digested.
 
 Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest covers all that SHOW CREATE shows. What they prove of a DDL: `binlake.target.ddl.proof`.
+itself. The digest covers all that SHOW CREATE shows. What they prove about a DDL: `binlake.target.ddl.proof`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from binlake.target.session.tables import engine_without_transactions
 
 @dataclass(frozen=True)
 class Expected:
-    """What must be at the target: databases that exist or not, forms of tables (None = must be absent).
+    """The expected state of the target: databases that exist or not, forms of tables (None = must be absent).
 
-    `empty`: tables, or partitions of them, without rows. `moves_rows`: definitions alone do not show what a DDL did.
+    `empty`: tables or partitions without rows. `moves_rows`: definitions alone do not show what a DDL did.
     """
 
     databases: Mapping[str, bool] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class Expected:
 
     @property
     def is_in_rows_alone(self) -> bool:
-        """True when what a DDL did shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
+        """True when the DDL shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
         return self.moves_rows and not self.empty
 
     def to_json(self) -> str:
-        """JSON, for what an intent remembers."""
+        """JSON, as stored in an intent."""
         tables = [[db, name, form.to_dict() if form else None] for (db, name), form in self.tables.items()]
         rows = {"empty": [[*name, parts] for name, parts in self.empty.items()], "moves_rows": self.moves_rows}
         return json.dumps({"databases": dict(self.databases), "tables": tables, **rows}, ensure_ascii=False)
@@ -71,14 +71,14 @@ class Expected:
         """The value of `to_json`."""
         raw = json.loads(text)
         tables = {(db, name): TableForm.from_dict(form) if form else None for db, name, form in raw["tables"]}
-        # What an older version wrote says nothing of rows.
+        # An older version did not write anything about rows.
         empty = {(db, name): tuple(parts) for db, name, parts in raw.get("empty", ())}
         return cls(raw["databases"], tables, empty, raw.get("moves_rows", False))
 
 
 @dataclass(frozen=True)
 class Actual:
-    """What is at the target, by name; a missing table is None, a missing database False."""
+    """The present state of the target, by name; a missing table is None, a missing database False."""
 
     databases: Mapping[str, bool]
     tables: Mapping[Name, TableForm | None]
@@ -98,15 +98,15 @@ def expect_tables(
 
 
 def expect_after_ddl(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
-    """What a DDL of the kind `action` leaves, from the definitions it touched (hazards R-04)."""
+    """The result of a DDL of the kind `action`, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
-    # A dropped database takes its tables along, one by one: only the database itself tells that it is done.
-    gone = {fold_name(name) for name, there in databases.items() if not there}
-    kept = {fold_pair((table.db, table.name)) for table in after.tables}
-    removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in gone]
-    absent = [name for name in removed if fold_pair(name) not in kept]
-    found = expect_tables(after.tables, dialect, absent=absent, databases=databases)
-    return replace(found, empty=tables_emptied_by(action, before, after), moves_rows=moves_rows(action))
+    # Dropping a database drops its tables one by one: only the missing database shows that it is complete.
+    dropped = {fold_name(name) for name, there in databases.items() if not there}
+    remaining = {fold_pair((table.db, table.name)) for table in after.tables}
+    removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in dropped]
+    absent = [name for name in removed if fold_pair(name) not in remaining]
+    expected = expect_tables(after.tables, dialect, absent=absent, databases=databases)
+    return replace(expected, empty=tables_emptied_by(action, before, after), moves_rows=moves_rows(action))
 
 
 def read_definitions(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
@@ -125,24 +125,24 @@ def compare_definitions(
 ) -> list[str]:
     """All differences, for people; empty = none. `indexes` adds missing plain indexes (after a DDL).
 
-    Without those that `target` accepts, if it is given.
+    Without those that `target` accepts.
     """
 
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
-        accepted = _accepted(target, name)
+        accepted = _accepted_differences(target, name)
         return [text for text in _list_differences(form, there, indexes) if text not in accepted]
 
     return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
 
 
 def find_left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
-    """What a DDL should have removed or emptied and is still there, for people."""
-    gone = Expected(
+    """What a DDL should have removed or emptied but is still there, for people."""
+    leftovers = Expected(
         {name: False for name, there in expected.databases.items() if not there},
         {name: None for name, form in expected.tables.items() if form is None},
     )
     return [
-        *compare_definitions(gone, read_definitions(session, gone.names, dialect)),
+        *compare_definitions(leftovers, read_definitions(session, leftovers.names, dialect)),
         *find_remaining_rows(session, expected.empty),
     ]
 
@@ -159,7 +159,7 @@ def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]
     def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
         if form is None:
             return _list_differences(form, there, indexes=False)
-        return list_refusals(compare_structures(form, there), _accepted(target, name))
+        return list_refusals(compare_structures(form, there), _accepted_differences(target, name))
 
     return [*_compare_databases(expected, actual), *_compare_tables(expected, actual, found)]
 
@@ -167,16 +167,16 @@ def find_losses(target: Target, expected: Expected, actual: Actual) -> list[str]
 def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
     """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
     expected = expect_tables(tables, target.db_type)
-    found = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
-    if found:
-        raise drift_error(found, {"target": session.place})
+    losses = find_losses(target, expected, read_definitions(session, expected.names, target.db_type))
+    if losses:
+        raise drift_error(losses, {"target": session.place})
 
 
-def drift_error(found: list[str], where: Mapping[str, object]) -> Drift:
-    """The error for `find_losses`; it names the first ones."""
+def drift_error(differences: list[str], where: Mapping[str, object]) -> Drift:
+    """The error for the differences of `find_losses`; it names the first ones."""
     return Drift(
-        "the target's definitions are not the source's: " + "; ".join(found[:5]),
-        where={**where, "differences": len(found)},
+        "the target's definitions are not the source's: " + "; ".join(differences[:5]),
+        where={**where, "differences": len(differences)},
         hint="`binlake preflight` shows all of them and the choices: alter the target to match, keep what is its own"
         " by preserve or leave columns out by sync-mode, or accept a difference in target.tables; then run the window"
         " again, from compact on. `binlake table aside` lets the other tables continue without it, in an open"
@@ -184,7 +184,7 @@ def drift_error(found: list[str], where: Mapping[str, object]) -> Drift:
     )
 
 
-def _accepted(target: Target | None, name: Name) -> frozenset[str]:
+def _accepted_differences(target: Target | None, name: Name) -> frozenset[str]:
     option = None if target is None else find_option(target, name)
     return frozenset(option.accept) if option else frozenset()
 
@@ -216,21 +216,21 @@ def read_table_numbers(session: Session, names: Iterable[Name], dialect: Dialect
 
     None where they cannot be read (PROCESS privilege).
     """
-    found: dict[str, str] = {}
+    numbers_of_all: dict[str, str] = {}
     for name in names:
         if name[1] and read_create_statement(session, name) is not None:
             numbers = _read_numbers(session, name, dialect)
             if not numbers:
                 return None
-            found |= numbers
-    return found
+            numbers_of_all |= numbers
+    return numbers_of_all
 
 
 def _list_differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
     if expected is None:
         return [] if actual is None else [f"the {actual.kind} is still there"]
-    found = sorted(difference.text for difference in compare_structures(expected, actual))
-    return found + list_missing_indexes(expected, actual) if indexes and actual is not None else found
+    differences = sorted(difference.text for difference in compare_structures(expected, actual))
+    return differences + list_missing_indexes(expected, actual) if indexes and actual is not None else differences
 
 
 def _read_table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
@@ -288,24 +288,24 @@ def _read_columns(session: Session, name: Name, dialect: Dialect) -> tuple[Colum
             normalize_type(column.type.replace("\\\\", "\\"), dialect),
             column.nullable,
             column.collation or "",
-            _generated(column.extra),
-            _filled(column),
+            _generated_kind(column.extra),
+            _fill_kind(column),
             "on update" in column.extra.lower(),
         )
         for column in columns
     )
 
 
-def _generated(extra: str) -> Literal["", "virtual", "stored"]:
+def _generated_kind(extra: str) -> Literal["", "virtual", "stored"]:
     words = extra.upper().split()
     if "GENERATED" not in words:
         return ""
     return "virtual" if "VIRTUAL" in words else "stored"
 
 
-def _filled(column: _Column) -> Literal["", "number", "value", "null"]:
+def _fill_kind(column: _Column) -> Literal["", "number", "value", "null"]:
     extra = column.extra.lower()
-    if _generated(extra):
+    if _generated_kind(extra):
         return ""
     if "auto_increment" in extra or "auto_random" in extra:
         return "number"
@@ -345,7 +345,7 @@ def _read_collation(session: Session, name: str) -> str | None:
 def read_create_statement(session: Session, name: Name) -> str | None:
     """SHOW CREATE of a table without its next AUTO_INCREMENT; None where there is none. Raises TargetRefused."""
     try:
-        # A view has two columns more.
+        # For a view the answer has two more columns.
         _, text, *_ = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")[0]
     except TargetRefused as error:
         if code_of(error) in MISSING:
@@ -359,7 +359,7 @@ _NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
 def _read_numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
-    """Of one table and its partitions; none where they cannot be read."""
+    """The numbers of one table and its partitions; none where they cannot be read."""
     try:
         if dialect == "tidb":
             rows = session.rows(
@@ -385,5 +385,5 @@ def _write_file_name(session: Session, name: str) -> str:
     """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx, or shorter."""
     if name.isascii():
         return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
-    # Of many letters beyond ASCII the server has a short form, as `@1O` for Ü.
+    # For many non-ASCII letters the server has a short form, as `@1O` for Ü.
     return bytes(session.value("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))).decode("ascii")

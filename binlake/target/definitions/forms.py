@@ -1,4 +1,4 @@
-"""The part of a table's definition that decides which rows it can hold: expected from TiDB's, read from the target's.
+"""The part of a table's definition that decides which rows it can hold, expected from TiDB's or read at the target.
 
 Sources: hazards R-12, R-13, R-18. Names of columns are compared without case. Not compared: defaults, comments, display
 widths, zero-fill, engine and storage options, partitions, checks and foreign keys; nullability of generated columns
@@ -29,7 +29,7 @@ Name = tuple[str, str]
 class ColumnForm:
     """A column: `type` normalised, `collation` empty for types without one, `generated` as `virtual` or `stored`.
 
-    Of the target's columns only: `filled`, what an INSERT that does not name it gets (`number`: AUTO_INCREMENT or
+    For the target's columns only: `filled`, what an INSERT that does not name it stores (`number`: AUTO_INCREMENT or
     AUTO_RANDOM, `value`: a default, `null`; empty: an error); `renewed`: ON UPDATE CURRENT_TIMESTAMP.
     """
 
@@ -57,7 +57,7 @@ class IndexForm:
 def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
     """Whether no two rows can share a unique key of the target, whatever the source writes; `own`: name -> `filled`.
 
-    It has a number of the server's in it; or all of it is the target's own, and NULL in a new row.
+    It contains a number assigned by the server, or only columns of the target's own, NULL in a new row.
     """
     names = [name for name, _ in key]
     if any(own.get(name) == "number" for name in names):
@@ -67,10 +67,10 @@ def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class TableForm:
-    """A table, view or sequence as far as rows go; views and sequences have no columns here.
+    """A table, view or sequence, as far as it matters for rows; views and sequences have no columns here.
 
-    `own`: columns that an expected table may have at the target besides its own (S4-26). `engine`: of the target's
-    tables only, the storage engine's name where that has no transactions.
+    `own`: additional columns that an expected table may have at the target (S4-26). `engine`: for the target's
+    tables only, the name of a storage engine without transactions.
     """
 
     kind: Literal["table", "view", "sequence"]
@@ -87,7 +87,7 @@ class TableForm:
         return replace(self, columns=columns, indexes=frozenset(indexes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; of the columns what is expected of them."""
+        """Plain values for JSON; columns with their expected properties only."""
         columns = [[c.name, c.type, c.nullable, c.collation, c.generated] for c in self.columns]
         indexes = sorted([index.unique, [list(part) for part in index.parts]] for index in self.indexes)
         return {"kind": self.kind, "columns": columns, "indexes": indexes, "own": sorted(self.own)}
@@ -110,11 +110,11 @@ def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     """What the target must have for TiDB's `table`."""
     if table.kind != "table":
         return TableForm(table.kind, (), frozenset())
-    columns = tuple(_column(column, table, dialect) for column in table.columns)
+    columns = tuple(_column_form(column, table, dialect) for column in table.columns)
     plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
     # An index on an expression has a hidden column, which no target names; MariaDB has no such index.
-    named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _on_expression(i, table)]
-    indexes = frozenset(_index(index, table) for index in named)
+    named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _is_on_expression(i, table)]
+    indexes = frozenset(_index_form(index, table) for index in named)
     return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 
 
@@ -130,11 +130,11 @@ def normalize_type(text: str, dialect: Dialect) -> str:
 
 
 def list_missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
-    """Indexes that `actual` lacks: their absence only slows it down, but shows whether a DDL has run."""
+    """Indexes that `actual` lacks: this only makes it slower, but shows whether a DDL has run."""
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
 
-def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm:
+def _column_form(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm:
     text = (column.tp in t.STRINGS and not column.is_binary) or column.tp in (t.ENUM, t.SET)
     generated: Literal["", "virtual", "stored"] = ""
     if is_computed(column, table, dialect):
@@ -155,16 +155,18 @@ def _type_text(column: ColumnInfo) -> str:
     return f"{name}({column.flen},{column.decimal}){space}{unsigned}"
 
 
-def _index(index: IndexInfo, table: TableDef) -> IndexForm:
-    shown = [(part, table.column(part.name)) for part in index.columns]
-    parts = ((fold_name(part.name), _prefix(part.length, column)) if column else ("", 0) for part, column in shown)
+def _index_form(index: IndexInfo, table: TableDef) -> IndexForm:
+    columns = [(part, table.column(part.name)) for part in index.columns]
+    parts = (
+        (fold_name(part.name), _prefix_length(part.length, column)) if column else ("", 0) for part, column in columns
+    )
     return IndexForm(index.unique, tuple(parts))
 
 
-def _on_expression(index: IndexInfo, table: TableDef) -> bool:
+def _is_on_expression(index: IndexInfo, table: TableDef) -> bool:
     return any(table.column(part.name) is None for part in index.columns)
 
 
-def _prefix(length: int, column: ColumnInfo) -> int:
-    whole = length < 0 or (column.tp not in t.BLOBS and length == column.flen)
-    return 0 if whole else length
+def _prefix_length(length: int, column: ColumnInfo) -> int:
+    is_whole = length < 0 or (column.tp not in t.BLOBS and length == column.flen)
+    return 0 if is_whole else length

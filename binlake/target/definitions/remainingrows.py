@@ -1,7 +1,7 @@
-"""What a DDL leaves of rows, which no definition shows: a table that it made or truncated is empty (R-04, R-28).
+"""The rows that a DDL leaves, which no definition shows: a table that it created or truncated is empty (R-04, R-28).
 
-So an error of such a DDL is passed over only where the target proves it, and a `CREATE TABLE IF NOT EXISTS` that met an
-old table is noticed.
+So an error of such a DDL is ignored only where the target proves the result, and a `CREATE TABLE IF NOT EXISTS` that
+met an old table is noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_PARTITION = frozenset({1505, 1735, 1747})
 
 
 def moves_rows(action: int) -> bool:
-    """True when rows go away or change places, and definitions may look as before: no error of it is passed over."""
+    """True when rows disappear or move while definitions may stay the same: none of its errors is ignored."""
     return action in _MOVES
 
 

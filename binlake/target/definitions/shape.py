@@ -1,4 +1,4 @@
-"""How a target's table is shaped unlike the source's: read from the target when a window is derived.
+"""How the shape of a target's table differs from the source's: read from the target when a window is derived.
 
 Rules: MISSION S4-26, S4-27, data-migration 1.2 and 1.6, tidb-binlog 5.10 (sync-mode); hazards R-12, R-13.
 """
@@ -15,7 +15,7 @@ from binlake.window.shapes import TableShape
 
 
 def derive_shape(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:
-    """What the configuration lets differ; the rest stays a difference that `list_refusals` names."""
+    """What may differ by configuration; `list_refusals` names the rest."""
     preserve = option is not None and option.preserve
     if target.kind != "table" or source.kind != "table" or not (preserve or sync_mode == 2):
         return TableShape()
@@ -30,8 +30,8 @@ def derive_shape(source: TableForm, target: TableForm, option: TargetTable | Non
     lost: list[tuple[str, ...]] = []
     if find_shared_identity(source, target):
         lost = sorted(tuple(sorted(name for name, _ in key)) for key in source.unique_keys - target.unique_keys)
-    kept = [column.name for column in own if not column.generated and not column.renewed]
-    return TableShape(tuple(c.name for c in own), tuple(kept), tuple(dropped), tuple(lost))
+    preserved = [column.name for column in own if not column.generated and not column.renewed]
+    return TableShape(tuple(c.name for c in own), tuple(preserved), tuple(dropped), tuple(lost))
 
 
 def _may_keep(weights: Mapping[str, str], name: str) -> bool:
@@ -39,8 +39,8 @@ def _may_keep(weights: Mapping[str, str], name: str) -> bool:
 
 
 def _may_drop(weights: Mapping[str, str], name: str) -> bool:
-    found = [weight for text, weight in weights.items() if text.startswith(f"column {name} is ")]
-    return bool(found) and all(weight == "partial" for weight in found)
+    weights_of_column = [weight for text, weight in weights.items() if text.startswith(f"column {name} is ")]
+    return bool(weights_of_column) and all(weight == "partial" for weight in weights_of_column)
 
 
 def find_option(target: Target, name: Name) -> TargetTable | None:

@@ -1,7 +1,7 @@
-"""Both sides' structures beside each other: what differs, and what that costs.
+"""Compares the structures of both sides: what differs, and what that costs.
 
 Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. Pure:
-the target's side is read by `definitions`. What is made of a difference is decided in `shape`.
+the target's side is read by `definitions`. What to do about a difference is decided in `shape`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ORDER: list[Weight] = ["fatal", "preserve", "partial", "harmless"]
 class StructureDifference:
     """A difference and its `weight`.
 
-    `harmless`: rows go in and come out alike. `partial`: the target lacks a column, only sync-mode 2 can write here.
-    `preserve`: only a mode that keeps what the target alone has can write here (REPLACE would wipe it). `fatal`: rows
-    or values would be lost.
+    `harmless`: rows are stored unchanged. `partial`: the target lacks a column, only sync-mode 2 can write here.
+    `preserve`: only a mode that preserves the target's own values can write here (REPLACE would wipe them). `fatal`:
+    rows or values would be lost.
     """
 
     text: str
@@ -31,14 +31,14 @@ class StructureDifference:
 
 
 def compare_structures(source: TableForm, target: TableForm | None) -> list[StructureDifference]:
-    """Every difference, worst first. Columns of `source.own` are none, nor are their keys."""
+    """Every difference, worst first. Columns of `source.own` and their keys do not count."""
     if target is None:
         return [StructureDifference(f"the {source.kind} is missing", "fatal")]
     if source.kind != target.kind:
         return [StructureDifference(f"it is a {target.kind}, not a {source.kind}", "fatal")]
     target = target.without(source.own)
-    found = [*_engine(target), *_columns(source, target), *_keys(source, target)]
-    return sorted(found, key=lambda one: (_ORDER.index(one.weight), one.text))
+    differences = [*_compare_engines(target), *_compare_columns(source, target), *_compare_keys(source, target)]
+    return sorted(differences, key=lambda one: (_ORDER.index(one.weight), one.text))
 
 
 def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
@@ -47,28 +47,29 @@ def find_shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...
     The shortest one, then by name: a row is found by it whatever the target's primary key is.
     """
     plain = {column.name for column in source.columns if not column.nullable and not column.generated}
-    keys = [tuple(sorted(name for name, _ in key)) for key in source.unique_keys & target.unique_keys if _whole(key)]
+    shared = (key for key in source.unique_keys & target.unique_keys if _has_no_prefix(key))
+    keys = [tuple(sorted(name for name, _ in key)) for key in shared]
     return min((key for key in keys if plain.issuperset(key)), key=lambda key: (len(key), key), default=())
 
 
-def _engine(target: TableForm) -> Iterator[StructureDifference]:
+def _compare_engines(target: TableForm) -> Iterator[StructureDifference]:
     if target.engine:
         text = f"its engine {target.engine} has no transactions: a repetition would double rows or lose them"
         yield StructureDifference(text, "fatal")
 
 
-def _columns(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
-    mine, theirs = _by_name(source), _by_name(target)
+def _compare_columns(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
+    mine, theirs = _columns_by_name(source), _columns_by_name(target)
     for name in mine.keys() - theirs.keys():
         yield StructureDifference(f"column {name} is missing: its values would be lost", "partial")
     keyless = not find_shared_identity(source, target)
     for name in theirs.keys() - mine.keys():
-        yield _own_column(theirs[name], keyless=keyless)
+        yield _judge_own_column(theirs[name], keyless=keyless)
     for name in mine.keys() & theirs.keys():
-        yield from _column(mine[name], theirs[name])
+        yield from _compare_column(mine[name], theirs[name])
 
 
-def _own_column(column: ColumnForm, *, keyless: bool) -> StructureDifference:
+def _judge_own_column(column: ColumnForm, *, keyless: bool) -> StructureDifference:
     text = f"column {column.name} is the target's own"
     if not column.filled and not column.generated:
         return StructureDifference(f"{text} and has no default", "fatal")
@@ -77,7 +78,7 @@ def _own_column(column: ColumnForm, *, keyless: bool) -> StructureDifference:
     return StructureDifference(text, "preserve")
 
 
-def _column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifference]:
+def _compare_column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifference]:
     if mine.type != theirs.type:
         yield StructureDifference(f"column {mine.name} is {theirs.type}, not {mine.type}", "fatal")
     if mine.collation != theirs.collation:
@@ -96,25 +97,25 @@ def _column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifferenc
         yield StructureDifference(f"column {mine.name} is NULL, unlike the source", "harmless")
 
 
-def _keys(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
+def _compare_keys(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
     identity = find_shared_identity(source, target)
     for key in source.unique_keys - target.unique_keys:
-        yield StructureDifference(f"unique key ({_shown(key)}) is missing", "preserve" if identity else "fatal")
-    own = _by_name(target).keys() - _by_name(source).keys()
+        yield StructureDifference(f"unique key ({_format_key(key)}) is missing", "preserve" if identity else "fatal")
+    own = _columns_by_name(target).keys() - _columns_by_name(source).keys()
     filled = {column.name: column.filled for column in target.columns if column.name in own}
     for key in target.unique_keys - source.unique_keys:
         distinct = identity and keeps_apart(key, filled)
         weight: Weight = "preserve" if distinct else "fatal"
-        yield StructureDifference(f"unique key ({_shown(key)}) is the target's own", weight)
+        yield StructureDifference(f"unique key ({_format_key(key)}) is the target's own", weight)
 
 
-def _by_name(form: TableForm) -> dict[str, ColumnForm]:
+def _columns_by_name(form: TableForm) -> dict[str, ColumnForm]:
     return {column.name: column for column in form.columns}
 
 
-def _whole(key: Key) -> bool:
+def _has_no_prefix(key: Key) -> bool:
     return all(length == 0 for _, length in key)
 
 
-def _shown(key: Key) -> str:
+def _format_key(key: Key) -> str:
     return ", ".join(sorted(name + (f"({length})" if length else "") for name, length in key))

@@ -11,9 +11,9 @@ from binlake.target.relay import RelayLog
 
 
 def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str = "") -> ApplyResult:
-    """Apply what is left of the open window of `verdict`; `log_dir` instead of `relay.log-dir`.
+    """Apply the rest of the open window of `verdict`; `log_dir` overrides `relay.log-dir`.
 
-    Raises LostRange before anything is written when the files are not whole, and what `apply_window` raises.
+    Raises LostRange before anything is written when the files are incomplete, and what `apply_window` raises.
     """
     relay, target = RelayLog.of(replication, log_dir), replication.target
     if relay is None or target is None:
@@ -24,5 +24,5 @@ def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str =
     window = relay.window(opened.window, opened.manifest)
     marks = LoopbackMarks.of(replication.loopback, replication.name)
     result = apply_window(target, window.manifest, window, marks=marks)
-    relay.applied(result.hi)
+    relay.delete_applied(result.hi)
     return result

@@ -1,6 +1,6 @@
 """Recovery is for one case alone: PD cannot be reached and the target's checkpoint is not consistent (S3-10, S3-12).
 
-PD is asked first, and nothing else of the source is ever contacted; the target is only read.
+PD is asked first, and nothing else of the source is contacted; the target is only read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ State = Literal["pd-answers", "nothing-to-do", "recover"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be done, and `reason` for people.
+    """What to do, and `reason` for people.
 
     `pd-answers`: the source answers, the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
     the target is consistent or was never begun. `recover`: PD cannot be reached, and the target is not consistent.
-    `commit_ts` is the checkpoint's (0: none, or not looked at); `opened` the window to be finished, None when none is
-    known.
+    `commit_ts` is the checkpoint's (0: none, or not read); `opened` the window to be finished, None when none is known.
     """
 
     state: State
@@ -64,12 +63,12 @@ def judge_recovery(replication: Replication) -> Verdict:
 
 
 def describe_exceptions(aside: AsideTables) -> str:
-    """What has to be added where the target is said to equal the source."""
+    """The addition to a statement that the target equals the source."""
     return f", except for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
 
 
 def is_consistent(replication: Replication) -> bool:
-    """Whether no row above the target's checkpoint can be there."""
+    """Whether the target certainly has no row above its checkpoint."""
     checkpoint, progress, aside = _read_state(replication)
     return checkpoint is not None and is_settled(checkpoint, progress, aside)
 
@@ -77,9 +76,9 @@ def is_consistent(replication: Replication) -> bool:
 def require_consistent(
     replication: Replication, ran: str, *, rolled_forward: bool = False
 ) -> tuple[Checkpoint, AsideTables]:
-    """The checkpoint behind a recovery that did what `ran` says; `rolled_forward`: with all that is landed.
+    """The checkpoint after a recovery that did what `ran` says; `rolled_forward`: with everything that is landed.
 
-    And the tables that are not at it, since they are set aside.
+    With the tables that are not at it, as they are set aside.
 
     Raises CheckpointConflict when rows above it may still be on the target.
     """
@@ -107,7 +106,7 @@ def _read_state(replication: Replication) -> tuple[Checkpoint | None, Progress |
     with closing(Session(target)) as session:
         schema = target.checkpoint_schema
         has_progress = tables_exist(session, schema)
-        # Both as they were at one moment: a finalize may be at work.
+        # Read both at one moment, as a finalize may be running.
         session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.begin()
         progress = read_progress(session, schema, replication.name) if has_progress else None

@@ -1,7 +1,7 @@
-"""Relay files: all that finishing a window takes, on disk before the first write to the target, and gone behind it.
+"""Relay files: all that is needed to finish a window, on disk before the first write to the target, then deleted.
 
-What the drainer's relay log was for (tidb-binlog 5.9): source and lake may both be gone, the target and these files
-suffice. The format is described in docs/reference/formats.md.
+The drainer's relay log (tidb-binlog 5.9): when source and lake are both lost, the target and these files suffice.
+The format is described in docs/reference/formats.md.
 """
 
 from binlake.target.relay.log import RelayLog

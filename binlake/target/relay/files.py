@@ -21,9 +21,9 @@ _UNFINISHED = ".tmp"
 
 @dataclass(frozen=True, order=True)
 class RelayFile:
-    """One file: its `index` counts up for ever; `lo` and `hi` (commit_ts) are its window's.
+    """One file: its `index` only ever grows; `lo` and `hi` (commit_ts) are the bounds of its window.
 
-    `mark`: of a store its writer's own, so that two never write one file.
+    `mark`: in an object store, the writer's own mark, so that two writers never write the same file.
     """
 
     index: int
@@ -34,52 +34,52 @@ class RelayFile:
 
     @property
     def path(self) -> PurePath:
-        """Where it is."""
+        """The path of the file."""
         mark = f"-{self.mark}" if self.mark else ""
         return self.folder / f"relay-{self.index:016d}-{self.lo}-{self.hi}{mark}.log"
 
 
-class Place(Protocol):
-    """Where the relay files of one replication and target lie. A failure of a disk is an OSError, or Transient.
+class RelayStorage(Protocol):
+    """Stores the relay files of one replication and target. A failing disk raises OSError or Transient;
 
-    A store that does not answer raises Transient, one that refuses Permanent.
+    a store that does not answer raises Transient, one that refuses raises Permanent.
     """
 
-    shown: str
-    """For people."""
+    label: str
+    """Names the storage in messages."""
     mark: str
-    """Of the files that are written here; "" where a lock keeps others away."""
+    """The mark in names of files written by this process; "" where a lock keeps other writers out."""
 
     @property
     def folder(self) -> PurePath:
-        """Of each file."""
+        """The folder of all files."""
 
     def files(self) -> list[RelayFile]:
         """The finished files, by index."""
 
     def open(self, file: RelayFile) -> BinaryIO:
-        """The file, to be read from any byte on."""
+        """Open the file for reading from any byte."""
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Around all that writes: makes the place, and keeps other writers away where it can. Raises LeaseHeld."""
+    def lock_for_writing(self) -> AbstractContextManager[None]:
+        """Enclose all writes: creates the folder, and locks out other writers where it can. Raises LeaseHeld."""
 
     def create(self, file: RelayFile) -> IO[bytes]:
         """A new file, unseen by readers until `publish`."""
 
     def close(self, opened: IO[bytes]) -> None:
-        """The file is whole."""
+        """Finish writing the file."""
 
     def publish(self, files: list[RelayFile]) -> None:
-        """Show files that are whole, the last one last, and make them durable."""
+        """Make finished files visible, in order, and durable."""
 
     def make_durable(self) -> None:
-        """Make durable what is shown."""
+        """Make the visible files durable."""
 
     def remove_unfinished(self) -> None:
-        """What was created and not shown; nothing was applied from it."""
+        """Remove files that were created and not published; nothing was applied from them."""
 
     def delete(self, file: RelayFile) -> None:
-        """A file that nobody needs any more; one that is gone is no error."""
+        """Delete a file that is no longer needed; it may be missing already."""
 
 
 def parse_names(names: Iterable[str], folder: PurePath) -> list[RelayFile]:
@@ -93,70 +93,70 @@ def list_files(folder: Path) -> list[RelayFile]:
     return parse_names((path.name for path in folder.iterdir()), folder) if folder.exists() else []
 
 
-class Folder:
-    """The place `folder`, made when it is needed below `root`, which must be there; one writer by flock."""
+class FolderStorage:
+    """Relay files in `folder`, which is created on demand below the existing `root`; flock allows one writer."""
 
     mark = ""
 
     def __init__(self, root: Path, folder: Path) -> None:
-        self._root, self.folder, self.shown = root, folder, str(folder)
+        self._root, self.folder, self.label = root, folder, str(folder)
 
     def files(self) -> list[RelayFile]:
-        """As Place.files."""
+        """As RelayStorage.files."""
         return list_files(self.folder)
 
     def open(self, file: RelayFile) -> BinaryIO:
-        """As Place.open."""
+        """As RelayStorage.open."""
         return Path(file.path).open("rb")
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """As Place.writing."""
+    def lock_for_writing(self) -> Iterator[None]:
+        """As RelayStorage.lock_for_writing."""
         make_folders(self._root, self.folder)
         with folder_lock(self.folder):
             yield
 
     def create(self, file: RelayFile) -> IO[bytes]:
-        """As Place.create."""
-        return _unfinished(file).open("wb")
+        """As RelayStorage.create."""
+        return _unfinished_path(file).open("wb")
 
     def close(self, opened: IO[bytes]) -> None:
-        """As Place.close."""
+        """As RelayStorage.close."""
         opened.flush()
         os.fsync(opened.fileno())
         opened.close()
 
     def publish(self, files: list[RelayFile]) -> None:
-        """As Place.publish."""
+        """As RelayStorage.publish."""
         with raise_transient_on_failure(self.folder):
             for file in files:
-                _unfinished(file).rename(file.path)
+                _unfinished_path(file).rename(file.path)
         sync_names(self.folder)
 
     def make_durable(self) -> None:
-        """As Place.make_durable."""
+        """As RelayStorage.make_durable."""
         sync_names(self.folder)
 
     def remove_unfinished(self) -> None:
-        """As Place.remove_unfinished."""
+        """As RelayStorage.remove_unfinished."""
         for path in self.folder.glob(f"relay-*{_UNFINISHED}"):
             path.unlink()
 
     def delete(self, file: RelayFile) -> None:
-        """As Place.delete."""
+        """As RelayStorage.delete."""
         Path(file.path).unlink(missing_ok=True)
 
 
-def _unfinished(file: RelayFile) -> Path:
-    """Where it is while it is written."""
+def _unfinished_path(file: RelayFile) -> Path:
+    """The path of the file while it is being written."""
     return Path(file.path.with_suffix(_UNFINISHED))
 
 
 def sync_names(folder: Path) -> None:
     """Make the names in the folder durable, and its own. Raises Transient."""
     with raise_transient_on_failure(folder):
-        for place in (folder, folder.parent):
-            sync_folder(place)
+        for each in (folder, folder.parent):
+            sync_folder(each)
 
 
 @contextmanager
@@ -178,11 +178,11 @@ def make_folders(root: Path, folder: Path) -> None:
     Names that exist already are synced too: the process that made them may not have done it.
     """
     with raise_transient_on_failure(folder):
-        place = root
+        parent = root
         for part in folder.relative_to(root).parts:
-            (place / part).mkdir(exist_ok=True)
-            sync_folder(place)
-            place /= part
+            (parent / part).mkdir(exist_ok=True)
+            sync_folder(parent)
+            parent /= part
 
 
 @contextmanager

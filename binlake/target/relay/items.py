@@ -1,4 +1,4 @@
-"""What the records of a window say, as JSON: its manifest, its batches, its segments (commit_ts as decimal strings)."""
+"""The records of a window as JSON: its manifest, its batches, its segments (commit_ts as decimal strings)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ FORMAT = 1
 Item = dict[str, Any]
 
 
-def head(manifest: ApplyManifest, part: int) -> Item:
-    """The first record of every file: which window, which of its files (from 1)."""
+def head_to_item(manifest: ApplyManifest, part: int) -> Item:
+    """The first record of every file: its window, and which of the window's files it is (from 1)."""
     return {"kind": "window", "format": FORMAT, "part": part, "manifest": manifest.to_json()}
 
 
 def batch_to_item(batch: StatementBatch) -> Item:
-    """One batch."""
-    return {"kind": "batch", **_shown(batch)}
+    """The record of a batch."""
+    return {"kind": "batch", **_batch_to_values(batch)}
 
 
-def end(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
-    """The last record of a window's last file: nothing is missing before it."""
-    return {"kind": "end", "parts": parts, "batches": batches, "segments": [_segment(plan) for plan in segments]}
+def end_to_item(parts: int, batches: int, segments: list[SegmentPlan]) -> Item:
+    """The last record of a window's last file; it shows that the window is complete."""
+    return {"kind": "end", "parts": parts, "batches": batches, "segments": [_segment_to_item(p) for p in segments]}
 
 
 def batch_from_item(item: Mapping[str, Any]) -> StatementBatch:
     """The batch of `batch_to_item`. Raises ImmutableWindow."""
     values = {key: value for key, value in item.items() if key != "kind"}
-    return _batch(values)
+    return _batch_from_values(values)
 
 
 def segment_from_item(item: Mapping[str, Any]) -> SegmentPlan:
-    """A segment of `end`."""
+    """A segment of `end_to_item`."""
     values = dict(item)
     for name in ("end_ts", "ddl_commit_ts"):
         values[name] = int(values[name])
@@ -47,22 +47,22 @@ def segment_from_item(item: Mapping[str, Any]) -> SegmentPlan:
     ddl = values["ddl"]
     for name in ("touched", "copies"):
         values[name] = tuple((first, second) for first, second in values[name])
-    return SegmentPlan(**{**values, "ddl": None if ddl is None else _batch(ddl)})
+    return SegmentPlan(**{**values, "ddl": None if ddl is None else _batch_from_values(ddl)})
 
 
-def _segment(plan: SegmentPlan) -> Item:
+def _segment_to_item(plan: SegmentPlan) -> Item:
     return {
         "number": plan.number,
         "end_ts": str(plan.end_ts),
         "schema_version": plan.schema_version,
-        "ddl": None if plan.ddl is None else _shown(plan.ddl),
+        "ddl": None if plan.ddl is None else _batch_to_values(plan.ddl),
         "ddl_commit_ts": str(plan.ddl_commit_ts),
         "touched": plan.touched,
         "expected_after": plan.expected_after and plan.expected_after.to_json(),
         "repeatable": plan.repeatable,
         "expected": plan.expected and plan.expected.to_json(),
         "rows": plan.rows,
-        # As it was known, not counted again: a segment goes in the same mode from here as from the lake.
+        # As known when it was planned, not counted again: the mode is the same from relay files as from the lake.
         "bytes": plan.bytes,
         "ordered": plan.ordered,
         "rows_ahead": plan.rows_ahead,
@@ -70,13 +70,13 @@ def _segment(plan: SegmentPlan) -> Item:
     }
 
 
-def _shown(batch: StatementBatch) -> Item:
+def _batch_to_values(batch: StatementBatch) -> Item:
     values = batch_to_row(batch)
-    # `kind` is the record's own word.
+    # The record uses `kind` for itself.
     return {**{k: v for k, v in values.items() if k != "kind"}, "form": batch.kind, "whole_ts": str(batch.whole_ts)}
 
 
-def _batch(item: Mapping[str, Any]) -> StatementBatch:
+def _batch_from_values(item: Mapping[str, Any]) -> StatementBatch:
     values = {**item, "kind": item["form"], "whole_ts": int(item["whole_ts"])}
     del values["form"]
     return checked_batch_from_row(values)

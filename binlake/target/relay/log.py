@@ -1,7 +1,7 @@
 """Write ahead: a window's statements are durable here before the first of them reaches the target (DESIGN 3.10, S3-08).
 
-A file is closed at `max-file-size`, only behind a whole batch; it is deleted once the checkpoint has passed its window,
-but never the newest one. Sources: tidb-binlog 1.9, 5.9.
+A file is closed at `max-file-size`, after a whole batch; it is deleted once the checkpoint has passed its window. The
+newest file is never deleted. Sources: tidb-binlog 1.9, 5.9.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ import structlog
 
 from binlake.base.filestore import StoreAddress, open_store
 from binlake.config.model import Replication, Target
-from binlake.config.storage import parse_place
+from binlake.config.storage import parse_store_address
 from binlake.errors import BinlakeError, ConfigError, LostRange
 from binlake.statements.batch import Phase
-from binlake.target.relay.files import Folder, Place, RelayFile, raise_transient_on_failure
-from binlake.target.relay.items import Item, batch_to_item, end, head
+from binlake.target.relay.bucket import BucketStorage
+from binlake.target.relay.files import FolderStorage, RelayFile, RelayStorage, raise_transient_on_failure
+from binlake.target.relay.items import Item, batch_to_item, end_to_item, head_to_item
 from binlake.target.relay.reader import RelayWindow, files_with_manifest
 from binlake.target.relay.records import pack_record
-from binlake.target.relay.stored import Bucket
 from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger(__name__)
 
 Check = Callable[[], None]
-"""Asked between two batches; raises when the run must stop."""
+"""Called between two batches; raises when the run must stop."""
 
 
 class RelayLog:
-    """The relay files of one replication and target, in `place`."""
+    """The relay files of one replication and target, in `storage`."""
 
-    def __init__(self, place: Place, max_file_size: int) -> None:
-        self.place = place
+    def __init__(self, storage: RelayStorage, max_file_size: int) -> None:
+        self.storage = storage
         self._max_file_size = max_file_size
 
     @classmethod
     def of(cls, replication: Replication, log_dir: str = "") -> RelayLog | None:
-        """Those of `replication` (below `log_dir` instead of its `relay.log-dir`, if given); None: it keeps none.
+        """The relay log of `replication`; None if it has none. `log_dir` overrides its `relay.log-dir`.
 
-        Raises ConfigError for a folder that does not exist, and for a URI that names no store.
+        Raises ConfigError if the folder does not exist or the URI names no store.
         """
-        place = log_dir or replication.relay.log_dir
-        if not place or replication.target is None:
+        location = log_dir or replication.relay.log_dir
+        if not location or replication.target is None:
             return None
         own = PurePosixPath(replication.name, _folder_name(replication.target))
-        return cls(_place_of(parse_place(place), own), replication.relay.max_file_size)
+        return cls(_open_storage(parse_store_address(location), own), replication.relay.max_file_size)
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
         """Make the whole window durable, unless it is already. Raises Transient (it cannot be written), LeaseHeld."""
-        with self.place.writing():
-            if self._has(manifest):
-                # The try that wrote them may have failed between their names and the folder.
-                self.place.make_durable()
+        with self.storage.lock_for_writing():
+            if self._is_written(manifest):
+                # The attempt that wrote them may have failed after renaming them, before syncing the folder.
+                self.storage.make_durable()
             else:
                 self._write(manifest, source, check)
 
     def window(self, bounds: tuple[int, int], digest: str) -> RelayWindow:
         """The window (lo, hi] as it was written ahead with the manifest of `digest`. Raises LostRange."""
-        return RelayWindow.find(self.place, bounds, digest)
+        return RelayWindow.find(self.storage, bounds, digest)
 
-    def applied(self, commit_ts: int) -> None:
+    def delete_applied(self, commit_ts: int) -> None:
         """Delete the files of windows at or below the checkpoint `commit_ts`, all but the newest file."""
         try:
-            passed = [file for file in self.place.files()[:-1] if file.hi <= commit_ts]
+            passed = [file for file in self.storage.files()[:-1] if file.hi <= commit_ts]
         except (OSError, BinlakeError) as error:
-            log.warning("relay_files_not_deleted", folder=self.place.shown, error=str(error))
+            log.warning("relay_files_not_deleted", folder=self.storage.label, error=str(error))
         else:
             self._delete(passed)
 
     def _delete(self, files: list[RelayFile]) -> None:
         for file in files:
             try:
-                self.place.delete(file)
+                self.storage.delete(file)
             except (OSError, BinlakeError) as error:
-                # The window is safe whatever becomes of these; the next one tries again.
+                # The window does not need these files any more; the next one tries again to delete them.
                 log.warning("relay_file_not_deleted", file=str(file.path), error=str(error))
 
-    def _has(self, manifest: ApplyManifest) -> bool:
+    def _is_written(self, manifest: ApplyManifest) -> bool:
         if not self._files_of(manifest):
             return False
         try:
@@ -93,20 +93,20 @@ class RelayLog:
         return True
 
     def _files_of(self, manifest: ApplyManifest) -> list[RelayFile]:
-        with raise_transient_on_failure(self.place.shown):
-            return [file for file in self.place.files() if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
+        with raise_transient_on_failure(self.storage.label):
+            return [file for file in self.storage.files() if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
 
     def _write(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
-        failed = files_with_manifest(self.place, self._files_of(manifest), manifest.digest())
-        with raise_transient_on_failure(self.place.shown):
-            self.place.remove_unfinished()
-            newest = self.place.files()[-1:]
-        with _Writer(self.place, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
+        failed = files_with_manifest(self.storage, self._files_of(manifest), manifest.digest())
+        with raise_transient_on_failure(self.storage.label):
+            self.storage.remove_unfinished()
+            newest = self.storage.files()[-1:]
+        with _Writer(self.storage, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
             plans = source.segments()
             for plan in plans:
                 self._write_segment(writer, source, plan, check)
-            writer.end(plans)
-            self.place.publish(writer.files)
+            writer.write_end(plans)
+            self.storage.publish(writer.files)
         self._delete(failed)
         log.info("relay_written", window=manifest.window, files=len(writer.files), batches=writer.batches)
 
@@ -115,38 +115,38 @@ class RelayLog:
         for phase in (*plan.phases, Phase.ORDERED):
             for batch in source.batches(plan.number, phase):
                 check()
-                writer.batch(batch_to_item(batch))
+                writer.write_batch(batch_to_item(batch))
 
 
-def _place_of(address: StoreAddress, own: PurePosixPath) -> Place:
-    """The folder `own` there. Raises ConfigError."""
+def _open_storage(address: StoreAddress, own: PurePosixPath) -> RelayStorage:
+    """The storage in the folder `own` below `address`. Raises ConfigError."""
     if address.scheme != "file":
-        return Bucket(open_store(address), own)
+        return BucketStorage(open_store(address), own)
     root = Path(address.root)
     if not root.is_dir():
-        # Made here, it would lie on this machine's own disk, and the files would miss on the share.
+        # Creating it could put the files on this machine's own disk instead of the share.
         raise ConfigError(
             "the folder for relay files does not exist",
             where={"log-dir": root},
             hint="is the share mounted? Create the folder once by hand, inside the share",
         )
-    return Folder(root, root / own)
+    return FolderStorage(root, root / own)
 
 
 def _folder_name(target: Target) -> str:
     """`HOST-PORT-SCHEMA`, safe as a file name, another one for each target and checkpoint schema."""
     host, schema = quote(target.host.lower(), safe=""), quote(target.checkpoint_schema, safe="")
-    # Read from its end it is unique: neither the schema nor the port has a `-`.
+    # Unique when read from the end_to_item: neither the schema nor the port contains a `-`.
     return f"{host}-{target.port}-{schema.replace('-', '%2D')}"
 
 
 class _Writer:
-    """The files of one window while they are written, gone when that fails. `index`: of the first one."""
+    """Writes the files of one window, and removes them if that fails. `index`: of the first file."""
 
-    def __init__(self, place: Place, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
+    def __init__(self, storage: RelayStorage, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
         self.files: list[RelayFile] = []
         self.batches = 0
-        self._place = place
+        self._storage = storage
         self._manifest = manifest
         self._max_file_size = max_file_size
         self._first = index
@@ -158,41 +158,41 @@ class _Writer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             if self._open is not None:
-                # Closing writes what is left of it, which fails once more on a full disk.
+                # Closing flushes the buffer, which fails again on a full disk.
                 with suppress(OSError):
                     self._open.close()
             try:
-                self._place.remove_unfinished()
+                self._storage.remove_unfinished()
             except OSError as error:
                 # The first failure is the one to report; the next writer removes these files.
-                log.warning("relay_unfinished_not_deleted", folder=self._place.shown, error=str(error))
+                log.warning("relay_unfinished_not_deleted", folder=self._storage.label, error=str(error))
 
-    def batch(self, item: Item) -> None:
-        """Add a batch, whole into one file. Raises Transient."""
-        with raise_transient_on_failure(self._place.shown):
+    def write_batch(self, item: Item) -> None:
+        """Write a batch, never split over two files. Raises Transient."""
+        with raise_transient_on_failure(self._storage.label):
             if self._open is None or self._open.tell() >= self._max_file_size:
                 self._close()
                 self._open = self._begin()
             self._open.write(pack_record(item))
         self.batches += 1
 
-    def end(self, plans: list[SegmentPlan]) -> None:
-        """The last record; everything is on disk when it returns. Raises Transient."""
-        with raise_transient_on_failure(self._place.shown):
+    def write_end(self, plans: list[SegmentPlan]) -> None:
+        """Write the last record; everything is on disk when this returns. Raises Transient."""
+        with raise_transient_on_failure(self._storage.label):
             if self._open is None:
                 self._open = self._begin()
-            self._open.write(pack_record(end(len(self.files), self.batches, plans)))
+            self._open.write(pack_record(end_to_item(len(self.files), self.batches, plans)))
             self._close()
 
     def _begin(self) -> IO[bytes]:
         lo, hi = self._manifest.lo, self._manifest.hi
-        file = RelayFile(self._first + len(self.files), lo, hi, self._place.folder, self._place.mark)
-        opened = self._place.create(file)
+        file = RelayFile(self._first + len(self.files), lo, hi, self._storage.folder, self._storage.mark)
+        opened = self._storage.create(file)
         self.files.append(file)
-        opened.write(pack_record(head(self._manifest, len(self.files))))
+        opened.write(pack_record(head_to_item(self._manifest, len(self.files))))
         return opened
 
     def _close(self) -> None:
         if self._open is not None:
-            self._place.close(self._open)
+            self._storage.close(self._open)
             self._open = None

@@ -14,7 +14,7 @@ import structlog
 from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
 from binlake.statements.digests import INDEX, digest_of_index
-from binlake.target.relay.files import Place, RelayFile
+from binlake.target.relay.files import RelayFile, RelayStorage
 from binlake.target.relay.items import FORMAT, Item, batch_from_item, segment_from_item
 from binlake.target.relay.records import Damaged, read_record_at, read_records
 from binlake.target.segments import SegmentPlan
@@ -26,7 +26,7 @@ _HINT = "bring the files back from a copy, or finish the window from the lake (d
 
 
 class _Head(NamedTuple):
-    """What the first record of `file` says."""
+    """The first record of `file`."""
 
     file: RelayFile
     part: int
@@ -41,41 +41,41 @@ class _FilePosition(NamedTuple):
 class RelayWindow:
     """The pinned statements of one window (a StatementSource). Made by `find`."""
 
-    def __init__(self, place: Place, manifest: ApplyManifest, files: list[RelayFile]) -> None:
+    def __init__(self, storage: RelayStorage, manifest: ApplyManifest, files: list[RelayFile]) -> None:
         self.manifest = manifest
-        self._place, self._files = place, files
+        self._storage, self._files = storage, files
         self._index: list[dict[str, Any]] = []
         self._positions: dict[tuple[int, int], list[_FilePosition]] = {}
         self._segments = [segment_from_item(item) for item in self._read_and_verify()]
-        self._require_pinned()
+        self._require_pinned_digest()
 
     @classmethod
-    def find(cls, place: Place, window: tuple[int, int], digest: str) -> RelayWindow:
-        """The window (lo, hi] with the manifest of `digest` (SHA-256, hex) in `place`.
+    def find(cls, storage: RelayStorage, window: tuple[int, int], digest: str) -> RelayWindow:
+        """The window (lo, hi] with the manifest of `digest` (SHA-256, hex) in `storage`.
 
-        Raises LostRange, and what a store raises that does not answer.
+        Raises LostRange, and the error of a store that does not answer.
 
-        The newest try that is whole counts: one that is damaged takes nothing from those before it.
+        The newest complete attempt counts: a damaged one does not spoil those before it.
         """
         try:
-            files = [file for file in place.files() if (file.lo, file.hi) == window]
+            files = [file for file in storage.files() if (file.lo, file.hi) == window]
         except OSError as error:
             raise _no_window_error(
-                f"the folder of relay files cannot be read: {error.strerror}", place, window, digest
+                f"the folder of relay files cannot be read: {error.strerror}", storage, window, digest
             ) from error
-        tries, unread = _group_by_try(place, files, digest)
+        tries, unread = _group_by_try(storage, files, digest)
         for damage in unread.values():
             log.warning("relay_file_set_aside", reason=damage.message, **damage.where)
         failures = dict(unread)
-        for found in sorted(tries, key=lambda found: -found[-1].file.index):
+        for heads in sorted(tries, key=lambda heads: -heads[-1].file.index):
             try:
-                return cls(place, found[0].manifest, _require_complete_try(found, unread))
+                return cls(storage, heads[0].manifest, _require_complete_try(heads, unread))
             except LostRange as error:
                 log.warning("relay_try_not_whole", reason=error.message, **error.where)
-                failures[found[-1].file] = error
+                failures[heads[-1].file] = error
         if not failures:
-            raise _no_window_error("no relay file holds this window as the target opened it", place, window, digest)
-        # The newest is the one that somebody may still repair.
+            raise _no_window_error("no relay file holds this window as the target opened it", storage, window, digest)
+        # The newest attempt is the one worth repairing.
         raise failures[max(failures)]
 
     def segments(self) -> list[SegmentPlan]:
@@ -86,18 +86,18 @@ class RelayWindow:
         """The batches of a phase in the order they were written. Raises LostRange."""
         for file, offset in self._positions.get((segment, phase), []):
             try:
-                with self._place.open(file) as stream:
+                with self._storage.open(file) as stream:
                     item = read_record_at(stream, offset)
                 yield batch_from_item(item)
             except (Damaged, OSError) as error:
                 raise _lost_error(f"a relay file cannot be read: {error}", file) from error
 
     def _read_and_verify(self) -> list[Item]:
-        """Read everything once; the segments of the last record."""
+        """Read and verify everything once; returns the segments of the last record."""
         last: Item = {}
         for file in self._files:
             try:
-                with self._place.open(file) as stream:
+                with self._storage.open(file) as stream:
                     for record in read_records(stream):
                         last = record.value
                         if last["kind"] == "batch":
@@ -114,7 +114,7 @@ class RelayWindow:
         self._index.append(_index_row({name: getattr(batch, name) for name in INDEX}))
         self._positions.setdefault((batch.segment, batch.phase), []).append(_FilePosition(file, offset))
 
-    def _require_pinned(self) -> None:
+    def _require_pinned_digest(self) -> None:
         if digest_of_index(self._index) != self.manifest.statement:
             raise _lost_error("the relay files do not hold the statements that the manifest pins", self._files[0])
 
@@ -123,41 +123,41 @@ def _index_row(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
 
 
-def files_with_manifest(place: Place, files: list[RelayFile], digest: str) -> list[RelayFile]:
-    """Those of `files` whose head says the manifest of `digest`."""
-    return [head.file for found in _group_by_try(place, files, digest)[0] for head in found]
+def files_with_manifest(storage: RelayStorage, files: list[RelayFile], digest: str) -> list[RelayFile]:
+    """Those of `files` whose first record has the manifest of `digest`."""
+    return [head.file for heads in _group_by_try(storage, files, digest)[0] for head in heads]
 
 
 def _group_by_try(
-    place: Place, files: list[RelayFile], digest: str
+    storage: RelayStorage, files: list[RelayFile], digest: str
 ) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
-    """The files with the manifest of `digest` by the try that wrote them, and those whose head cannot be read."""
+    """The files with the manifest of `digest`, by the attempt that wrote them, and those whose head is unreadable."""
     tries: dict[tuple[str, int], list[_Head]] = {}
     unread: dict[RelayFile, LostRange] = {}
     for file in files:
         try:
-            head = _read_head(place, file)
+            head = _read_head(storage, file)
         except LostRange as error:
             unread[file] = error
         else:
             if head.manifest.digest() == digest:
-                # The files of a try are numbered in a row, and so are its parts.
+                # The files of one attempt have consecutive numbers, and so have its parts.
                 tries.setdefault((file.mark, file.index - head.part), []).append(head)
     return list(tries.values()), unread
 
 
-def _require_complete_try(found: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
-    """The files of one try, without a gap up to the last that is there. Raises LostRange."""
-    for number, (file, part, _) in enumerate(found, 1):
+def _require_complete_try(heads: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
+    """The files of one attempt, without a gap up to the last one. Raises LostRange."""
+    for number, (file, part, _) in enumerate(heads, 1):
         if part != number:
             missing = replace(file, index=file.index - part + number)
             raise unread.get(missing) or _lost_error(f"the relay file {missing.path.name} is missing", file)
-    return [head.file for head in found]
+    return [head.file for head in heads]
 
 
-def _read_head(place: Place, file: RelayFile) -> _Head:
+def _read_head(storage: RelayStorage, file: RelayFile) -> _Head:
     try:
-        with place.open(file) as stream:
+        with storage.open(file) as stream:
             item = read_record_at(stream, 0)
         if (item["kind"], item["format"]) == ("window", FORMAT):
             return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
@@ -166,9 +166,9 @@ def _read_head(place: Place, file: RelayFile) -> _Head:
     raise _lost_error(f"a relay file of another format: {item['kind']} {item['format']}", file)
 
 
-def _no_window_error(what: str, place: Place, window: tuple[int, int], digest: str) -> LostRange:
+def _no_window_error(what: str, storage: RelayStorage, window: tuple[int, int], digest: str) -> LostRange:
     return LostRange(
-        what, where={"folder": place.shown, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
+        what, where={"folder": storage.label, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
     )
 
 

@@ -1,4 +1,4 @@
-"""A record is whole or it is damage: magic, length, payload, checksum, as the original's binlog files have it.
+"""A record is complete or damaged: magic, length, payload, checksum, as in the original's binlog files.
 
 Framing of tidb-binlog 1.9; the payload is Binlake's JSON.
 """
@@ -16,14 +16,14 @@ from binlake.binlogfile import framing
 
 
 class Record(NamedTuple):
-    """`value` lies at `offset` (bytes) of its file."""
+    """A record `value` at byte `offset` of its file."""
 
     offset: int
     value: dict[str, Any]
 
 
 class Damaged(Exception):
-    """What is at `offset` (bytes) of a file is not a whole record."""
+    """There is no complete record at byte `offset` of the file."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"{what} at byte {offset}")
@@ -37,28 +37,28 @@ def pack_record(value: Mapping[str, Any]) -> bytes:
 
 def read_records(file: BinaryIO) -> Iterator[Record]:
     """All records of a file in order. Raises Damaged, OSError."""
-    size = _size_of(file)
-    while (record := _next(file, size)) is not None:
+    size = _file_size(file)
+    while (record := _read_next_record(file, size)) is not None:
         yield record
 
 
 def read_record_at(file: BinaryIO, offset: int) -> dict[str, Any]:
     """The value of the record at `offset`. Raises Damaged, OSError."""
-    size = _size_of(file)
+    size = _file_size(file)
     file.seek(offset)
-    record = _next(file, size)
+    record = _read_next_record(file, size)
     if record is None:
         raise Damaged(offset, "the file ends")
     return record.value
 
 
-def _size_of(file: BinaryIO) -> int:
+def _file_size(file: BinaryIO) -> int:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size
 
 
-def _next(file: BinaryIO, size: int) -> Record | None:
+def _read_next_record(file: BinaryIO, size: int) -> Record | None:
     """None at the end of the file, which has `size` bytes."""
     offset = file.tell()
     head = file.read(framing.HEAD.size)
@@ -69,7 +69,7 @@ def _next(file: BinaryIO, size: int) -> Record | None:
     magic, length = framing.HEAD.unpack(head)
     if magic != framing.MAGIC:
         raise Damaged(offset, "not a record")
-    # Before it is read: a damaged length may be any number.
+    # Checked before reading: a damaged length may be any number.
     if length + framing.CRC.size > size - file.tell():
         raise Damaged(offset, "a torn record")
     payload, (crc,) = file.read(length), framing.CRC.unpack(file.read(framing.CRC.size))

@@ -1,4 +1,4 @@
-"""The target's error numbers as Binlake's errors: what may be retried is decided here only (S0-72, R-38, R-61)."""
+"""Maps the target's error numbers to Binlake's errors: only this decides what may be retried (S0-72, R-38, R-61)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOST = frozenset({0, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 1129, 2006
 
 MISSING = frozenset({1049, 1146})
 """Unknown database, unknown table."""
-# Read-only, disk or memory full, a file or an engine that fails, a packet, a limit of time or locks: met by any table.
+# Read-only, disk or memory full, a failing file or engine, a packet, a limit of time or locks: it affects any table.
 _SERVER = frozenset(
     {3, 28, 1021, 1026, 1030, 1036, 1037, 1038, 1041, 1114, 1153, 1180, 1206, 1227, 1290, 1317, 1370, 1419, 1792, 1836,
      1969, 3024}
@@ -28,7 +28,7 @@ _SHOWN = 300
 
 def translate_error(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
     """The error to raise for `error` of the target at `place` (host:port); `statement` is shown shortened."""
-    code, text = _parts(error)
+    code, text = _code_and_text(error)
     where: dict[str, object] = {"target": place, "code": code}
     if statement:
         where["statement"] = sql_in_log(statement)[:_SHOWN]
@@ -63,7 +63,7 @@ def is_server_wide(error: BinlakeError) -> bool:
     return code_of(error) in _SERVER | _ACCESS
 
 
-def _parts(error: err.MySQLError) -> tuple[int, str]:
+def _code_and_text(error: err.MySQLError) -> tuple[int, str]:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else "no answer"
     return code, text or "no answer"

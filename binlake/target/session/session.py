@@ -22,7 +22,7 @@ SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGIN
 taken (no NO_ZERO_*); backslashes escape; no ANSI_QUOTES."""
 
 READ_TIMEOUT_S = 4 * 3600
-"""Longest silence of a server at work: an ADD INDEX may take hours. A dead peer is found by TCP keepalive."""
+"""The longest time a working server may be silent: an ADD INDEX may take hours. TCP keepalive finds a dead peer."""
 
 _SETTINGS = (
     f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0",
@@ -33,13 +33,13 @@ _OPTIONAL = ("SET SESSION explicit_defaults_for_timestamp = 1",)
 """Some servers only have it as a global."""
 
 _OPTIONAL_MARIADB = (
-    # Rows satisfied the source's checks; what only the target checks must not stop them: JSON deeper than 32 levels.
+    # Rows satisfied the source's checks; a check of the target alone must not stop them: JSON deeper than 32 levels.
     "SET SESSION check_constraint_checks = 0",
 )
 """Settings that not every MariaDB has."""
 
 _OPTIONAL_MYSQL = (
-    # A keyless table of the source is one here, too: neither refused nor given a key that the source lacks.
+    # A keyless table of the source stays keyless: it is neither refused nor gets a key that the source lacks.
     "SET SESSION sql_require_primary_key = 0",
     "SET SESSION sql_generate_invisible_primary_key = 0",
 )
@@ -91,14 +91,14 @@ class Session:
         self._open = True
 
     def commit(self) -> None:
-        """Commit. Raises UnknownOutcome when the connection breaks: look before you repeat (hazards R-61)."""
+        """Commit. Raises UnknownOutcome when the connection breaks: check before you retry (hazards R-61)."""
         try:
             self._link.query("COMMIT")
         except err.MySQLError as error:
-            found = translate_error(error, self.place, "COMMIT")
-            if isinstance(found, TargetUnavailable):
-                raise UnknownOutcome("the connection broke at COMMIT", where=found.where) from error
-            raise found from error
+            translated = translate_error(error, self.place, "COMMIT")
+            if isinstance(translated, TargetUnavailable):
+                raise UnknownOutcome("the connection broke at COMMIT", where=translated.where) from error
+            raise translated from error
         self._open = False
 
     def commit_repeatable(self) -> None:
@@ -115,14 +115,14 @@ class Session:
             self._open = False
 
     def execute(self, sql: str) -> int:
-        """Run one statement without arguments; rows it wrote, of an UPDATE those it matched."""
+        """Run one statement without arguments; returns the rows it wrote, for an UPDATE the rows it matched."""
         try:
             return int(self._link.query(sql.encode("utf-8", "surrogateescape")))
         except (err.MySQLError, OSError) as error:
             raise translate_error(_as_mysql(error), self.place, sql) from error
 
     def write(self, sql: str, arguments: Sequence[object]) -> int:
-        """Run one statement with `%s` arguments; the rows of `execute`."""
+        """Run one statement with `%s` arguments; returns what `execute` does."""
         return self.execute(self._mogrify(sql, arguments))
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -185,7 +185,7 @@ class Session:
                 charset="utf8mb4",
                 # Without it MariaDB's EXCHANGE PARTITION waits for a lock that its own check of the rows holds.
                 autocommit=True,
-                # An UPDATE counts the rows that it finds, also those that it leaves as they were.
+                # An UPDATE counts all rows that it matches, unchanged ones too.
                 client_flag=CLIENT.FOUND_ROWS,
                 connect_timeout=max(1, int(target.connect_timeout_s)),
                 read_timeout=READ_TIMEOUT_S,
@@ -208,9 +208,9 @@ class Session:
 
 
 class _Link(pymysql.Connection):
-    """TLS where the server offers it, as pymysql does it, from one context a process.
+    """TLS where the server offers it, as in pymysql, but with one context per process.
 
-    pymysql makes one for each connection, which reads all certificates of the system: 22 ms of CPU (measured).
+    pymysql creates one per connection, which reads all certificates of the system: 22 ms of CPU (measured).
     """
 
     _context: ClassVar[ssl.SSLContext | None] = None

@@ -1,6 +1,7 @@
-"""How a process ends its work on a target: SIGTERM asks, and what does not end in time is killed (S4-35, R-60).
+"""How a process stops its work on a target: SIGTERM asks, and statements that do not end in time are killed (S4-35,
+R-60).
 
-Between two batches the transaction is rolled back and the lease given up. A statement may wait for a lock, or alter a
+Between two batches the transaction is rolled back and the lease released. A statement may wait for a lock, or alter a
 table, for longer than the requester waits: killed, its transaction rolls back at the server at once, and no session
 with an open transaction outlives the process.
 """
@@ -65,7 +66,7 @@ class StopFlag:
 
 
 class StatementKiller:
-    """Watches `stop` while the context is open; kills the sessions of `connections` (ids) when their time is over."""
+    """Watches `stop` while the context is open; kills the sessions of `connections` (ids) when their time is up."""
 
     def __init__(self, target: Target, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
         self._target = target
@@ -83,7 +84,7 @@ class StatementKiller:
         self._thread.join(timeout=self._target.connect_timeout_s)
 
     def _run(self) -> None:
-        # Polls instead of being notified: a signal handler must not touch the locks that a start of threads takes.
+        # Polls instead of being notified: a signal handler must not touch the locks that starting threads takes.
         while not self._ended.wait(_LOOK_S):
             if self._stop.is_set():
                 if not self._ended.wait(self._target.graceful_stop_timeout_s):

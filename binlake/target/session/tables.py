@@ -1,4 +1,4 @@
-"""Binlake's own tables on the target, and the storage engine that they and every replicated table need (invariant 9).
+"""Binlake's own tables on the target, and the storage engine that they and all replicated tables need (invariant 9).
 
 Rows, ledger and checkpoint are one transaction only where the engine has transactions. In MyISAM, Aria and MEMORY what
 a transaction wrote stays when it rolls back: a retry doubles rows without a key. The tables are created when a window
@@ -24,9 +24,9 @@ class _TableEngine(NamedTuple):
 
 
 def create_tables(session: Session, schema: str) -> None:
-    """Make the checkpoint schema and its tables where they are missing; only reads when they are all there.
+    """Create the checkpoint schema and its tables where they are missing; only reads when all exist.
 
-    Raises TargetRefused, also where they are of an engine without transactions.
+    Raises TargetRefused, also when their engine has no transactions.
     """
     wanted = (*sql.TABLES, *sql.LATER)
     if not _tables_in(session, schema).issuperset(wanted):
@@ -45,10 +45,10 @@ def require_transactions(session: Session, schema: str, tables: Sequence[str]) -
     """Raises TargetRefused when one of `tables` is of an engine without transactions."""
     unsafe = _without_transactions(session, schema, tables)
     if unsafe:
-        changes = "; ".join(f"ALTER TABLE {qualified(schema, one.table)} ENGINE={_ENGINE}" for one in unsafe)
+        changes = "; ".join(f"ALTER TABLE {qualified(schema, table.table)} ENGINE={_ENGINE}" for table in unsafe)
         raise TargetRefused(
             f"Binlake's own tables use {unsafe[0].engine}, which has no transactions: no retry would be exact",
-            where={"target": session.place, "schema": schema, "tables": ", ".join(one.table for one in unsafe)},
+            where={"target": session.place, "schema": schema, "tables": ", ".join(table.table for table in unsafe)},
             hint=f"while nothing is applied: {changes}",
         )
 
@@ -60,7 +60,7 @@ def engine_without_transactions(session: Session, db: str, table: str) -> str:
 
 
 def default_to_transactions(session: Session) -> None:
-    """Let a CREATE TABLE that names no engine make one with transactions, whatever the server's default is."""
+    """Make CREATE TABLE without an engine use one with transactions, whatever the server's default is."""
     default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"
     if session.value(default) == "NO":
         session.execute(f"SET SESSION default_storage_engine = {_ENGINE}")

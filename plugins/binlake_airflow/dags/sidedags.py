@@ -62,7 +62,7 @@ def _bootstrap_dag(file: ReplicationFile) -> DAG:
                 reached[-1], type="string", enum=reached, title="until",
                 description="loaded: the pumps have it; landed: the lake; applied: the target",
             ),
-            "at": moment_param("at", "a TiDB source: as of this moment, which the pumps' log must reach back to"),
+            "at": moment_param("at", "a TiDB source: as of this moment, back to which the pumps' log must reach"),
         },
         schedule=None,
     ) as dag:  # fmt: skip
@@ -117,7 +117,7 @@ def _restore_dag(file: ReplicationFile) -> DAG:
         "restore",
         summary=f"Bring a database to any landed moment of {file.replication.name}, from a dump and the lake",
         doc="Neither source nor pumps are asked. The database is the replication's own target, or that of `into`: a "
-        "fresh one with `base`, or one whose checkpoint lies before the moment. A run that was stopped goes on when it "
+        "fresh one with `base`, or one whose checkpoint is before the moment. A run that was stopped continues when it "
         "is triggered again with the same parameters.",
         params={
             "to": moment_param("to", "The moment, inclusive; empty = all that has landed"),
@@ -126,7 +126,7 @@ def _restore_dag(file: ReplicationFile) -> DAG:
                 " which the database equals the source", _BASE,
             ),
             "base_ts": text_param("base_ts", "the dump's commit_ts, where its metadata does not say it", TS_PATTERN),
-            "files": text_param("files", "binlog files in the place of the lake: a folder or a URI", _FILES),
+            "files": text_param("files", "binlog files instead of the lake: a folder or a URI", _FILES),
             "into": text_param("into", "the replication whose target is restored; empty = this one", _NAME),
         },
         schedule=None,

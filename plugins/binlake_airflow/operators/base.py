@@ -1,6 +1,6 @@
 """What all operators of Binlake share: a child process that does the work, and waiting without a worker.
 
-A task runs again from its start when what it waited for is free: it checks first what is done (DESIGN 2).
+When it has waited, a task starts again from the beginning: it first checks what is already done (DESIGN 2).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from binlake_airflow.jobs import MODULE
 from binlake_airflow.operators.process import JobProcess
 from binlake_airflow.telemetry import failures
 
-# The trigger ends by itself at its time; Airflow's own limit is for a triggerer that was down meanwhile.
+# The trigger ends by itself in time; Airflow's own limit is for a triggerer that was down meanwhile.
 _TRIGGER_GRACE_S = 600.0
 
 
 class BinlakeOperator(BaseOperator, SkipMixin):
-    """Does something for `replication`, described by `replication_file`; waits up to `wait_s` for a process in its way.
+    """Does something for `replication`, described by `replication_file`; waits up to `wait_s` for another process.
 
-    `applies`: it writes to the target, so a holder of the lease there is in its way, too.
+    `applies`: it writes to the target, so it also waits for a holder of the target's lease.
     """
 
     ui_color = "#e0f0f5"
     # Lets the scheduler honour a skip when a run is cleared.
     inherits_from_skipmixin = True
     locks: Sequence[str] = ()
-    """Locks of the lake that it takes."""
+    """The lake's locks that it takes."""
     applies = False
     feed = ""
-    """The feed whose stage it is."""
+    """The feed, for a feed's stage."""
     records_failures = True
-    """Whether a failure is one of the replication: it leaves an event in the lake."""
+    """Whether a failure counts for the replication, and so is recorded in the lake."""
 
     def __init__(self, *, replication: str, replication_file: str, wait_s: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -53,26 +53,26 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
     @abstractmethod
     def attempt(self, context: Mapping[str, Any], until: float) -> Any:
-        """Do it; what to keep as XCom. It may call `wait_for(until, …)`. Raises BinlakeError."""
+        """Do it; returns the XCom value. It may call `wait_for(until, …)`. Raises BinlakeError."""
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """The first attempt."""
-        return self._attempted(context, time.time() + self.wait_s)
+        return self._attempt_and_record(context, time.time() + self.wait_s)
 
     def go_on(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
-        """The next one, when the way was free or the time was up."""
+        """The next attempt, when the other process has ended or the time is up."""
         if event["held_by"]:
             self.log.warning("wait_gave_up", after_s=self.wait_s, held_by=event["held_by"])
-        return self._attempted(context, float(event["until"]))
+        return self._attempt_and_record(context, float(event["until"]))
 
-    def wait_for(self, until: float, **asked: Any) -> None:
-        """Leave the worker until the way is free (see FreeTrigger), unless the time is up already."""
+    def wait_for(self, until: float, **conditions: Any) -> None:
+        """Leave the worker until the other process has ended (see FreeTrigger), unless the time is up already."""
         if time.time() >= until:
             return
         # Imported late: triggers are not needed for DAG parsing.
         from binlake_airflow.operators.waiting import FreeTrigger
 
-        trigger = FreeTrigger(replication_file=self.replication_file, until=until, **asked)
+        trigger = FreeTrigger(replication_file=self.replication_file, until=until, **conditions)
         left = timedelta(seconds=until - time.time() + _TRIGGER_GRACE_S)
         self.defer(trigger=trigger, method_name=self.go_on.__name__, timeout=left)
 
@@ -88,23 +88,23 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         return f"exit status {status}, last line: {self._process.last_line}"
 
     def settings(self) -> Replication:
-        """The replication as its file has it now, without secrets."""
+        """The replication by the present content of its file, without secrets."""
         return load_replication(self.replication_file, secrets=False)
 
-    def _attempted(self, context: Mapping[str, Any], until: float) -> Any:
-        """`_guarded`; what fails leaves its text for the run's note, the page and notifiers."""
+    def _attempt_and_record(self, context: Mapping[str, Any], until: float) -> Any:
+        """`_attempt_under_locks`; what fails leaves its text for the run's note, the page and notifiers."""
         began = time.time()
         try:
-            return self._guarded(context, until)
+            return self._attempt_under_locks(context, until)
         except AirflowException:
-            # This is how a task says to Airflow that it skips.
+            # This is how a task tells Airflow that it skips.
             raise
         except Exception as error:
             failures.record_failure(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
                           records=self.records_failures, feed=self.feed)  # fmt: skip
             raise
 
-    def _guarded(self, context: Mapping[str, Any], until: float) -> Any:
+    def _attempt_under_locks(self, context: Mapping[str, Any], until: float) -> Any:
         if self._lock_holder():
             self.wait_for(until, locks=list(self.locks))
         try:
@@ -119,10 +119,10 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         from binlake.lake.lock import lock_holder
         from binlake.lake.paths import LakePaths
 
-        held = lock_holder(LakePaths.of(self.settings()), self.locks) if self.locks else ""
-        if held:
-            self.log.info("lake_lock_held", held_by=held)
-        return held
+        holder = lock_holder(LakePaths.of(self.settings()), self.locks) if self.locks else ""
+        if holder:
+            self.log.info("lake_lock_held", held_by=holder)
+        return holder
 
 
 def command_of(module: str) -> tuple[str, ...]:

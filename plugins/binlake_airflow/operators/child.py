@@ -1,7 +1,7 @@
-"""Runs one `binlake` command in a process of its own and writes what became of it where a task reads it.
+"""Runs one `binlake` command in a process of its own and writes its outcome for the task.
 
 `python -m binlake_airflow.operators.child RESULT COMMAND ARGUMENTS…`; needs no Airflow. What the command prints is
-kept, not logged: it may be the rows of a table. What it logs goes to stderr, and so to the task's log.
+returned, not logged: it may be the rows of a table. What it logs goes to stderr, and so to the task's log.
 """
 
 from __future__ import annotations

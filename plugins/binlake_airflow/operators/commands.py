@@ -49,7 +49,7 @@ RECOVERED = "recovered"
 
 
 class CommandOperator(BinlakeOperator):
-    """Runs `command` of the replication; `engine` and `spark_conn_id` say where Spark is. Returns what it printed."""
+    """Runs `command` of the replication; `engine` and `spark_conn_id` locate Spark. Returns what it printed."""
 
     command = ""
 
@@ -67,10 +67,10 @@ class CommandOperator(BinlakeOperator):
 
     @abstractmethod
     def words(self, context: Context) -> Sequence[str]:
-        """The command's arguments but for the replication, where Spark is, and how to print. Raises ConfigError."""
+        """The command's arguments, except for the replication, Spark, and the output format. Raises ConfigError."""
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """What to keep of `printed`, the JSON that it printed (None: nothing), and of its exit status."""
+        """The XCom value for `printed`, the JSON that it printed (None: nothing), and its exit status."""
         del context
         if status not in (0, NOT_FOUND):
             raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="see the lines above")
@@ -92,7 +92,7 @@ class CommandOperator(BinlakeOperator):
         return self.answer(_without_lineage(printed), status, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """What it read and wrote, for the OpenLineage provider, which alone calls this; of a failed task, too."""
+        """Its inputs and outputs, for the OpenLineage provider, the only caller; of a failed task, too."""
         del task_instance
         if self._printed is None:
             return None
@@ -102,7 +102,7 @@ class CommandOperator(BinlakeOperator):
         return lineage.lineage_of_command(self.command, self.settings(), asked, printed, self.into(asked))
 
     def into(self, asked: Context) -> Replication | None:
-        """The replication to whose target it wrote, where that is not its own."""
+        """The replication whose target it wrote to, if that is not its own."""
         del asked
         return None
 
@@ -113,7 +113,7 @@ class CommandOperator(BinlakeOperator):
             self._sessions.end()
 
     def _spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that say where Spark is."""
+        """Arguments and environment that locate Spark."""
         if self.engine == "submit":
             master = spark_master(self.spark_conn_id)
             return ["--master", master], {**driver_env(master.startswith("local")), **_driver_arguments(master)}
@@ -123,7 +123,7 @@ class CommandOperator(BinlakeOperator):
 
 
 class RecoverOperator(CommandOperator):
-    """Finishes a window that was cut short, from the lake or from relay files; writes nothing where there is none.
+    """Finishes an interrupted window, from the lake or from relay files; writes nothing if there is none.
 
     `beside_window`: it is part of a run of windows, whose source just did not answer.
     """
@@ -140,7 +140,7 @@ class RecoverOperator(CommandOperator):
         return ["--run-id", str(context["run_id"])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """Leave a note of the case; a source that is gone for too long fails the run (hazards R-35)."""
+        """Leave a note of the case; a source that is away for too long fails the run (hazards R-35)."""
         last = super().answer(printed, status, context)[-1]
         text = f"recover: {last['state']} at {ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
         context["ti"].xcom_push(key=KEY, value=text[:1000])
@@ -166,7 +166,7 @@ class RecoverOperator(CommandOperator):
 class BootstrapOperator(CommandOperator):
     """Loads a TiDB source, or follows the full load of a feeder's sources; its progress is in the task's log.
 
-    A run that is cleared goes on with the load where it was.
+    A run that is cleared continues the load where it stopped.
     """
 
     command = "bootstrap"
@@ -177,22 +177,22 @@ class BootstrapOperator(CommandOperator):
         return self.settings().source.sql is not None
 
     def words(self, context: Context) -> Sequence[str]:
-        """How far, and as of when."""
+        """The phase to wait for, and the moment of the load."""
         at = parse_moment(context["params"].get("at"))
         return ["--until", context["params"]["until"], "--run-id", context["run_id"], *(["--at", at] if at else [])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The loads, with a note."""
         done = super().answer(printed, status, context)
-        rows, sources = sum(one["rows"] for one in done["loads"]), len(done["loads"])
-        last = max(done["loads"], key=lambda one: int(one["commit_ts"]))["commit_ts"]
+        rows, sources = sum(load["rows"] for load in done["loads"]), len(done["loads"])
+        last = max(done["loads"], key=lambda load: int(load["commit_ts"]))["commit_ts"]
         text = f"bootstrap: {rows:,} rows of {sources} sources {done['phase']}, base at {ts_with_time(last)}"
         context["ti"].xcom_push(key=KEY, value=text)
         return done
 
 
 class RestoreOperator(CommandOperator):
-    """Brings a database to a moment: a dump, or what it holds, then the lake. Run again it goes on where it was."""
+    """Brings a database to a moment: a dump, or its present state, then the lake. Run again it continues."""
 
     command = "restore"
     applies = True
@@ -205,20 +205,20 @@ class RestoreOperator(CommandOperator):
     def words(self, context: Context) -> Sequence[str]:
         """Base, moment and target of the params."""
         params = context["params"]
-        given = {"--base": params.get("base"), "--base-ts": params.get("base_ts"), "--files": params.get("files")}
-        given["--to"] = parse_moment(params.get("to"))
+        values = {"--base": params.get("base"), "--base-ts": params.get("base_ts"), "--files": params.get("files")}
+        values["--to"] = parse_moment(params.get("to"))
         if into := params.get("into"):
-            given["--into"] = _replication_file(into)
-        words = [word for name, value in given.items() if value for word in (name, value)]
+            values["--into"] = _replication_file(into)
+        words = [word for name, value in values.items() if value for word in (name, value)]
         return [*words, "--run-id", str(context["run_id"])]
 
     def into(self, asked: Context) -> Replication | None:
-        """That of the form, if there is one."""
+        """The replication of the form, if there is one."""
         name = asked.get("into")
         return load_replication(_replication_file(name), secrets=False) if name else None
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The results, with a note: where the database is, and which tables it has in part."""
+        """The results, with a note: the database's position, and the tables that it only has in part."""
         last = printed[-1]
         inexact = last["detail"].get("inexact", {})
         text = f"restore: the database is at {ts_with_time(last['hi'])}"
@@ -261,7 +261,7 @@ class BackfillOperator(CommandOperator):
                 "--write-to",
                 params["write_to"],
                 *_SHORT_WAIT,
-                *_optional_argument("--force", params["force"]),
+                *_format_option("--force", params["force"]),
             ],
             "emit": lambda: [
                 "--feed",
@@ -272,12 +272,12 @@ class BackfillOperator(CommandOperator):
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]
 
     def into(self, asked: Context) -> Replication | None:
-        """Of a replay: that of the form."""
+        """For a replay: the replication of the form."""
         replayed = asked["mode"] == "replay"
         return load_replication(_replication_file(_required_param(asked, "into")), secrets=False) if replayed else None
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """The results, with a note; a range that does not come out as it was fails the run."""
+        """The results, with a note; a range with a different result than before fails the run."""
         last = printed[-1]
         text = f"{context['params']['mode']} ({ts_with_time(last['lo'])}, {ts_with_time(last['hi'])}]: {last['state']}"
         context["ti"].xcom_push(
@@ -287,7 +287,7 @@ class BackfillOperator(CommandOperator):
             return shorten_lists(super().answer(printed, status, context))
         context["ti"].xcom_push(key="return_value", value=shorten_lists(printed))
         raise Permanent(
-            "rows derived again differ from the rows that were there",
+            "rows derived again differ from the existing rows",
             where={"replication": self.replication, "range": f"{last['lo']}-{last['hi']}"},
             hint="the XCom `return_value` lists the windows; the configuration or the version may have changed since",
         )
@@ -303,7 +303,7 @@ class VerifyOperator(CommandOperator):
         """What to compare with, how much of it, and whether to repair."""
         params = context["params"]
         tables = [word for table in params.get("tables") or () for word in ("--table", table)]
-        more = ["--wait", _CONSISTENT_S, *tables, *_optional_argument("--fix", params.get("fix"))]
+        more = ["--wait", _CONSISTENT_S, *tables, *_format_option("--fix", params.get("fix"))]
         return ["--against", params["against"], "--sample", str(params["sample"]), "--run-id", context["run_id"], *more]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
@@ -346,8 +346,8 @@ class MaintainOperator(CommandOperator):
     def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The same, with a note."""
         # Their names may be thousands.
-        tables = [{key: value for key, value in one.items() if key != "mirrors"} for one in printed or []]
-        joined, dropped = (sum(one[key] for one in tables) for key in ("joined", "dropped"))
+        tables = [{key: value for key, value in table.items() if key != "mirrors"} for table in printed or []]
+        joined, dropped = (sum(table[key] for table in tables) for key in ("joined", "dropped"))
         context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
         return super().answer(tables, status, context)
 
@@ -356,7 +356,7 @@ class AuditOperator(CommandOperator):
     """Asks the lake about the past; the answer is kept as JSON, and as Markdown for people."""
 
     command = "audit"
-    # A question that cannot be answered is not a failure of the replication.
+    # A query without an answer is not a failure of the replication.
     records_failures = False
 
     def words(self, context: Context) -> Sequence[str]:
@@ -373,38 +373,38 @@ class AuditOperator(CommandOperator):
         return ["row", table, json.dumps(list(_required_param(params, "key"))), *(["--at", at] if at else [])]
 
     def answer(self, printed: Any, status: int, context: Context) -> Any:
-        """A short answer whole, a long one shortened; `markdown` for people."""
-        kept = shorten_lists(super().answer(printed, status, context))
-        text = audit_markdown(context["params"], kept, found=status == 0)
+        """The answer, shortened if it is long; `markdown` for people."""
+        shortened = shorten_lists(super().answer(printed, status, context))
+        text = audit_markdown(context["params"], shortened, found=status == 0)
         context["ti"].xcom_push(key="markdown", value=text)
         context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
         self.log.info("%s", text)
-        return kept
+        return shortened
 
 
 def _without_lineage(printed: Any) -> Any:
     """An answer without what only lineage needs."""
     if not isinstance(printed, list):
         return printed
-    return [result_for_xcom(one) if isinstance(one.get("detail"), dict) else one for one in printed]
+    return [result_for_xcom(result) if isinstance(result.get("detail"), dict) else result for result in printed]
 
 
-def _optional_argument(word: str, given: Any) -> list[str]:
-    return [word] if given else []
+def _format_option(word: str, value: Any) -> list[str]:
+    return [word] if value else []
 
 
 def _replication_file(name: str) -> str:
     """The file of another replication: a form names one that is configured, never a path."""
-    file = next((path for path, one in find_replications().good.items() if one.name == name), None)
+    file = next((path for path, replication in find_replications().good.items() if replication.name == name), None)
     if file is None:
         raise ConfigError(f"there is no replication named {name!r}", hint="describe the target in a file of its own")
     return str(file.resolve())
 
 
 def _require_one_range(mode: str, lo: str | None, hi: str | None) -> None:
-    """The range is given once: by `from` and `to`, or by `commit_ts`. Raises ConfigError."""
+    """The range is set once: by `from` and `to`, or by `commit_ts`. Raises ConfigError."""
     if lo is not None or hi is not None:
-        raise ConfigError("the range is given twice", hint="fill in `from` and `to`, or `commit_ts` alone")
+        raise ConfigError("the range is set twice", hint="fill in `from` and `to`, or only `commit_ts`")
     if mode not in _OF_ONE:
         raise ConfigError(
             f"{mode} takes no `commit_ts`: only {' and '.join(_OF_ONE)} do", hint="fill in `from` and `to`"
@@ -426,7 +426,7 @@ def _required_param(params: Mapping[str, Any], name: str) -> Any:
 
 
 def _driver_arguments(master: str) -> dict[str, str]:
-    """PySpark starts the driver's JVM itself: what must be known before goes by its own variable."""
+    """PySpark starts the driver's JVM itself: settings needed before that are passed in its own variable."""
     words = ["--driver-java-options", f'"{LOCAL_DRIVER}"'] if master.startswith("local") else []
     memory = os.environ.get(DRIVER_MEMORY_ENV)
     words += ["--driver-memory", memory] if memory else []

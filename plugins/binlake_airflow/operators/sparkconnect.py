@@ -32,11 +32,11 @@ def sessions_between(replication: str, stage: str, since_s: float, until_s: floa
     return [session_id(replication, stage, span * SPAN_S) for span in spans]
 
 
-def with_session(url: str, session: str) -> str:
+def add_session(url: str, session: str) -> str:
     """The Connect URL `url` (`sc://host:port/;key=value`) with the session id `session`."""
     base, _, params = url.partition("/;")
-    kept = [part for part in params.split(";") if part and not part.startswith("session_id=")]
-    return f"{base.rstrip('/')}/;{';'.join([*kept, f'session_id={session}'])}"
+    others = [part for part in params.split(";") if part and not part.startswith("session_id=")]
+    return f"{base.rstrip('/')}/;{';'.join([*others, f'session_id={session}'])}"
 
 
 def interrupt(url: str, log: Callable[[str], None]) -> None:
@@ -74,8 +74,8 @@ class ConnectSessions:
         now = time.time()
         if try_number > 1:
             for session in sessions_between(self._replication, self._stage, began_s, now):
-                interrupt(with_session(self._url, session), self._log)
-        self._opened = with_session(self._url, session_id(self._replication, self._stage, now))
+                interrupt(add_session(self._url, session), self._log)
+        self._opened = add_session(self._url, session_id(self._replication, self._stage, now))
         return self._opened
 
     def end(self) -> None:

@@ -87,10 +87,10 @@ class StageOperator(BinlakeOperator):
         try:
             whole = self._run(self.job(context))
         except SourceUnavailable as error:
-            gone = self._source_gone(context, error)
-            if gone is None:
+            outcome = self._handle_source_gone(context, error)
+            if outcome is None:
                 raise
-            return gone
+            return outcome
         except BinlakeError as error:
             self._report_feed(error)
             raise
@@ -99,7 +99,7 @@ class StageOperator(BinlakeOperator):
         self._results, self._changed = whole, changed_tables(self, results, context)
         report_stages(self, results, self._changed, context)
         value = {"results": results} if self.stage == FUSED else results[0]
-        skipped = self._skipped(results[0], context)
+        skipped = self._tasks_to_skip(results[0], context)
         if skipped:
             # Skipping ends the task here, before Airflow keeps what it returns.
             context["ti"].xcom_push(key="return_value", value=value)
@@ -144,7 +144,7 @@ class StageOperator(BinlakeOperator):
         return results
 
     def _report_feed(self, error: BinlakeError) -> None:
-        """The state that a feed has after `error`: its task ends without a result."""
+        """Report the state of a feed after `error`, as its task ends without a result."""
         if not self.feed:
             return
         # Imported late: the lake's modules are not needed for DAG parsing.
@@ -152,7 +152,7 @@ class StageOperator(BinlakeOperator):
 
         metrics.send_feed_state(self.replication, self.feed, "error" if stops_feed(error) else "normal")
 
-    def _skipped(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
+    def _tasks_to_skip(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
         """The tasks that have nothing to do after this result; `recover` runs only after a plan that found no PD."""
         after = list(self.get_flat_relatives(upstream=False))
         if self.stage == "land" and self._is_idle(first, context):
@@ -165,33 +165,35 @@ class StageOperator(BinlakeOperator):
         return [task for task in after if task.task_id == RECOVER]
 
     def _is_idle(self, landed: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
-        settings, asked = self.settings(), parse_moment(context["params"].get("stop_ts"))
-        return asked is None and is_idle(landed, settings.airflow.idle_s, settings.stop_points())
+        settings, stop_ts = self.settings(), parse_moment(context["params"].get("stop_ts"))
+        return stop_ts is None and is_idle(landed, settings.airflow.idle_s, settings.stop_points())
 
     def _wait_for_pumps(self, first: Mapping[str, Any], context: Mapping[str, Any], until: float) -> None:
         """Wait while the plan is blocked or `stop_ts` is beyond the pumps; then end clearly (hazards R-35)."""
         if first["stage"] != "plan":
             return
-        asked = parse_moment(context["params"].get("stop_ts"))
-        missing = asked is not None and int(first["hi"] if first["state"] == "ready" else first["lo"]) < int(asked)
+        stop_ts = parse_moment(context["params"].get("stop_ts"))
+        missing = stop_ts is not None and int(first["hi"] if first["state"] == "ready" else first["lo"]) < int(stop_ts)
         if first["state"] == "blocked" or (missing and first["state"] == "waiting"):
             report_blocked(first, context, self.log)
             # The wait ends this process, so metrics report now that the plan waits.
             metrics.send_waiting(self.replication, first)
-            self.wait_for(until, lo=first["lo"], stop_ts=asked)
+            self.wait_for(until, lo=first["lo"], stop_ts=stop_ts)
         if missing and first["state"] in STOPPED:
             raise IncompleteWindow(
-                f"stop_ts {asked} cannot be reached yet: {first['detail'].get('reason', first['state'])}",
+                f"stop_ts {stop_ts} cannot be reached yet: {first['detail'].get('reason', first['state'])}",
                 where={"replication": self.replication, "landed_ts": first["lo"]},
                 hint="trigger again when the pumps are past it",
             )
         if missing:
-            self.log.warning("run_ends_below_stop_ts", hi=first["hi"], stop_ts=asked, hint="trigger again for the rest")
+            self.log.warning(
+                "run_ends_below_stop_ts", hi=first["hi"], stop_ts=stop_ts, hint="trigger again for the rest"
+            )
 
-    def _source_gone(self, context: Mapping[str, Any], error: SourceUnavailable) -> dict[str, Any] | None:
-        """When PD is gone: what to keep, and only `recover` runs, to see whether a window was cut short (S3-10).
+    def _handle_source_gone(self, context: Mapping[str, Any], error: SourceUnavailable) -> dict[str, Any] | None:
+        """When PD does not answer: the XCom value; then only `recover` runs, which looks for an open window (S3-10).
 
-        None when that is not what the error is about, or nobody can recover.
+        None for another error, or where recovery is impossible.
         """
         # Imported late: not needed for DAG parsing.
         from binlake.cluster.placement import pd_answers

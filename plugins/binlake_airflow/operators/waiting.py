@@ -1,6 +1,6 @@
-"""Waiting without a worker: a task that finds a pump, a lease or a lock in its way sleeps in the triggerer.
+"""Waiting without a worker: a task that has to wait for a pump, a lease or a lock sleeps in the triggerer.
 
-This only checks; the task that resumes decides, and may find another process in its way again (hazards R-02, R-35).
+This only checks; the resumed task decides, and may have to wait again (hazards R-02, R-35).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from binlake.config import load_replication
 from binlake.errors import BinlakeError
 
-# A task that is back before the scheduler noted that it left is taken for a lost one and failed: not at once.
+# Not at once: a task that returns before the scheduler noticed its leaving would be failed as lost.
 _LOOK_S = 5.0
 
 
 class FreeTrigger(BaseTrigger):
-    """Fires when nothing asked about is in the way any more, or at `until` (Unix seconds).
+    """Fires when the task need not wait any more, or at `until` (Unix seconds).
 
     `locks`: locks of the lake; `lease`: that of the target; `lo`: plan finds a window after this commit_ts (decimal
     string), which reaches `stop_ts` if given. Its event is `{"until": …, "held_by": …}`, the latter empty = all free.
@@ -51,15 +51,15 @@ class FreeTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look each 5 s."""
-        held = "not looked yet"
-        while held and (left := self.until - time.time()) > 0:
+        obstacle = "not checked yet"
+        while obstacle and (left := self.until - time.time()) > 0:
             await asyncio.sleep(min(_LOOK_S, left))
             # Sockets and files block: not in the triggerer's loop.
-            held = await asyncio.to_thread(self.find_obstacle)
-        yield TriggerEvent({"until": self.until, "held_by": held})
+            obstacle = await asyncio.to_thread(self.find_obstacle)
+        yield TriggerEvent({"until": self.until, "held_by": obstacle})
 
     def find_obstacle(self) -> str:
-        """What is in the way; empty = nothing, or the task itself will fail with a better message."""
+        """What the task has to wait for; empty = nothing, or the task itself will fail with a better message."""
         try:
             return self._look()
         except BinlakeError as error:
@@ -74,9 +74,9 @@ class FreeTrigger(BaseTrigger):
         from binlake.target.claim.fence import describe_holder
 
         replication = load_replication(self.replication_file, secrets=self.lease)
-        held = lock_holder(LakePaths.of(replication), self.locks)
-        if not held and self.lease and replication.target is not None:
-            held = describe_holder(replication.target, replication.name)
-        if not held and self.lo is not None:
-            held = blocking_reason(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
-        return held
+        holder = lock_holder(LakePaths.of(replication), self.locks)
+        if not holder and self.lease and replication.target is not None:
+            holder = describe_holder(replication.target, replication.name)
+        if not holder and self.lo is not None:
+            holder = blocking_reason(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
+        return holder

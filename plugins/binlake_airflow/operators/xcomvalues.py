@@ -1,4 +1,4 @@
-"""What a task keeps of an answer: XCom is for small things, and people read Markdown."""
+"""The part of an answer that a task returns: XCom is for small values, and people read Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MOST_ROWS = 100
-"""Rows or changes of an answer that are kept; the command itself gives all of them."""
+"""The most rows or changes of an answer that are returned; the command itself prints all."""
 _SHOWN_ROWS = 20
 _CELL = 120
 
@@ -48,7 +48,7 @@ def audit_markdown(params: Mapping[str, Any], answer: Mapping[str, Any] | None, 
     changes = answer.get("changes", [])
     columns = ("commit_ts", "commit_time", "op", "table", "before", "after")
     return _markdown_page(
-        f"### {title}: {len(changes)} changes", columns, [_change_cells(one) for one in changes], answer
+        f"### {title}: {len(changes)} changes", columns, [_change_cells(change) for change in changes], answer
     )
 
 
@@ -67,11 +67,11 @@ def _title(params: Mapping[str, Any]) -> str:
 
 
 def _markdown_page(head: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], answer: Mapping[str, Any]) -> str:
-    shown = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows[:_SHOWN_ROWS]]
+    rows_shown = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows[:_SHOWN_ROWS]]
     more = sum(answer.get("left_off", {}).values()) + max(len(rows) - _SHOWN_ROWS, 0)
     tail = [f"\n{more} more: see the XCom `return_value`, or `binlake audit`"] if more else []
     return "\n".join(
-        [head, "", f"| {' | '.join(map(_escape_cell, columns))} |", "|---" * len(columns) + "|", *shown, *tail, ""]
+        [head, "", f"| {' | '.join(map(_escape_cell, columns))} |", "|---" * len(columns) + "|", *rows_shown, *tail, ""]
     )
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def readable(user: BaseUser) -> list[Replication]:
     """The replications whose DAG `user` may read, by name."""
     good = replications.find_replications().good.values()
-    return sorted((one for one in good if may_read(user, one.name)), key=lambda one: one.name)
+    return sorted(
+        (replication for replication in good if may_read(user, replication.name)),
+        key=lambda replication: replication.name,
+    )
 
 
 def may_read(user: BaseUser, dag_id: str) -> bool:
@@ -45,8 +48,10 @@ def require_same_origin(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     asked_from = urlsplit(request.headers.get("origin", "")).netloc
     # Behind a proxy that changes the host, Airflow knows its own address.
-    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {""}
-    if site not in (None, "same-origin") or (site is None and asked_from not in own):
+    own_hosts = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc} - {
+        ""
+    }
+    if site not in (None, "same-origin") or (site is None and asked_from not in own_hosts):
         raise HTTPException(403, "this request does not come from Binlake's own page")
 
 

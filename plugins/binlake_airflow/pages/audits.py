@@ -85,10 +85,10 @@ class _CachedAudit(Audit):
         return self._tables[ts]
 
     def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
-        wanted = (db, table, after, upto)
-        if wanted not in self._had:
-            self._had[wanted] = super().definitions(*wanted)
-        return self._had[wanted]
+        key = (db, table, after, upto)
+        if key not in self._had:
+            self._had[key] = super().definitions(*key)
+        return self._had[key]
 
 
 def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
@@ -164,17 +164,17 @@ def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     at = query.moment("at")
     at = last if at is None else at
     db, table = query.table() or ("", "")
-    shown = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    preview = preview_rows(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
     view["preview"] = {
-        "as_of": ts_view(shown.ts),
-        "columns": list(shown.columns),
-        "rows": [[_cut_text(row.get(name)) for name in shown.columns] for row in shown.rows],
+        "as_of": ts_view(preview.ts),
+        "columns": list(preview.columns),
+        "rows": [[_cut_text(row.get(name)) for name in preview.columns] for row in preview.rows],
         # By the key of that time: the table may have another today.
-        "keys": [_key_for_link(key_text([row.get(name) for name in shown.key_columns])) for row in shown.rows],
-        "more": shown.more,
-        "changes": shown.changes,
-        "inexact": shown.inexact,
-        "mirror": {"delta_version": shown.base.delta_version, **ts_view(shown.base.hi)},
+        "keys": [_key_for_link(key_text([row.get(name) for name in preview.key_columns])) for row in preview.rows],
+        "more": preview.more,
+        "changes": preview.changes,
+        "inexact": preview.inexact,
+        "mirror": {"delta_version": preview.base.delta_version, **ts_view(preview.base.hi)},
     }
     return view
 
@@ -186,21 +186,21 @@ def incomplete_tables_view(lake: Lake) -> dict[str, Any]:
     except LostRange:
         # An empty lake knows no table at all.
         tables = []
-    shown = [{"table": ".".join(name), "why": why} for name, why in tables[:_IN_PART]]
-    return {"tables": shown, "more": len(tables) - len(shown)}
+    rows = [{"table": ".".join(name), "why": why} for name, why in tables[:_IN_PART]]
+    return {"tables": rows, "more": len(tables) - len(rows)}
 
 
 def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The DDL that landed at or below `upto`, newest first; those of one commit_ts are on one page."""
     newest = newest_ddls(lake.paths, count + 1, upto)
     last = newest[:count][-1].commit_ts if newest else 0
-    shown = [line for line in newest if line.commit_ts >= last]
+    lines = [line for line in newest if line.commit_ts >= last]
     # Those of one commit_ts may be more than were asked for: then what is below them was not seen.
-    more = len(newest) > len(shown) or (len(newest) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
+    more = len(newest) > len(lines) or (len(newest) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
     rows = [
         {**vars(line), "commit": ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
          "query": _cut_text(line.query), "sql": _cut_text(line.sql)}
-        for line in shown
+        for line in lines
     ]  # fmt: skip
     return {"ddls": rows, "older": str(last - 1) if more else None}
 

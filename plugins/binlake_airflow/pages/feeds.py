@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from binlake.config import Replication
 from binlake.config.feed import Feed
 from binlake.config.sinkuri import mask_sink_uri
-from binlake.feed.state import FeedProgress, FeedState, reached_by_feed, read_state, record_pause, record_resume
+from binlake.feed.state import FeedProgress, FeedState, greatest_hi_of_feed, read_state, record_pause, record_resume
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED, FEED, feed_sink, names_of_sink
@@ -32,7 +32,7 @@ ACTIONS: Mapping[str, Mapping[str, Callable[..., FeedState]]] = {
     "stopped": {"resume": record_resume},
     "error": {"resume": record_resume},
 }
-"""What may be done to a feed, by its state."""
+"""The actions that are possible for a feed, by its state."""
 
 
 def feeds_view(replication: Replication, log: WindowLog, now_ms: int) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ class _Passages:
 
     def progress(self, feed: str, state: FeedState) -> FeedProgress:
         """As read_progress."""
-        encoded, published = (self._reached(stage, feed, state) for stage in ("encode", "publish"))
+        encoded, published = (self._greatest_hi(stage, feed, state) for stage in ("encode", "publish"))
         return FeedProgress(published, encoded, self._landed)
 
     def topics(self, feed: str) -> list[str]:
@@ -87,14 +87,16 @@ class _Passages:
     def _of(self, stage: str, feed: str) -> list[EventRow]:
         return [event for event in self._newest[stage] if event["sink"] == feed_sink(feed)]
 
-    def _reached(self, stage: str, feed: str, state: FeedState) -> int | None:
+    def _greatest_hi(self, stage: str, feed: str, state: FeedState) -> int | None:
         # By hi, the greatest first: no other of this feed is above the first.
-        own = (event for event in self._of(stage, feed) if event["at_ms"] > state.life_ms and event["state"] == "done")
-        found = next(own, None)
+        events = (
+            event for event in self._of(stage, feed) if event["at_ms"] > state.life_ms and event["state"] == "done"
+        )
+        found = next(events, None)
         if found is not None or not self._log.exists():
             return None if found is None else found["hi"]
-        # One that stands far behind the others.
-        return reached_by_feed(self._log, stage, feed, state)
+        # The event of a feed that is far behind the others.
+        return greatest_hi_of_feed(self._log, stage, feed, state)
 
 
 def _feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> dict[str, Any]:
@@ -118,12 +120,12 @@ def _feed_view(feed: Feed, log: WindowLog, passages: _Passages, now_ms: int) -> 
 
 def _failure(name: str, log: WindowLog, state: FeedState) -> dict[str, Any] | None:
     """The last failure of one of its stages that has not ended well since, and that nobody resumed it from."""
-    found = log.last_events((FAILURE,), 1, sink=feed_sink(name)) if log.exists() else []
-    if not found or (state.error is None and found[0]["at_ms"] <= state.since_ms):
+    failures = log.last_events((FAILURE,), 1, sink=feed_sink(name)) if log.exists() else []
+    if not failures or (state.error is None and failures[0]["at_ms"] <= state.since_ms):
         return None
-    failure, stages = Failure.of(found[0]), names_of_sink(FEED)
-    behind = stages[stages.index(failure.stage) :] if failure.stage in stages else stages
-    ended = log.last_events(behind, 1, ENDED, sink=feed_sink(name))
+    failure, stages = Failure.of(failures[0]), names_of_sink(FEED)
+    later_stages = stages[stages.index(failure.stage) :] if failure.stage in stages else stages
+    ended = log.last_events(later_stages, 1, ENDED, sink=feed_sink(name))
     if ended and ended[0]["at_ms"] >= failure.at_ms:
         return None
     return {"text": str(failure), "at_ms": failure.at_ms, "at": utc_text(failure.at_ms), "run_id": failure.run_id}

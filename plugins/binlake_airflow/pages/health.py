@@ -1,7 +1,7 @@
 """The state of a replication: its DAGs, the last failures, what blocks, which servers answer, what verify found.
 
-`state` is one word for the list, `problems` what is wrong in words, the gravest first. An error's text is that of the
-event `failure` in the lake, with its run; what no event shows, Airflow's database does.
+`state` is one word for the list, `problems` the problems in words, the most severe first. An error's text is that of
+the event `failure` in the lake, with its run; what has no event comes from Airflow's database.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from binlake_airflow.pages.reachability import servers_of_feed
 from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
-"""Newest failures that are looked through: a stage that fails each few seconds has them all, and the page says so."""
+"""The newest failures that are searched: a stage that fails every few seconds fills them all, and the page says so."""
 _LATE_MS = 120_000
-"""A run that should have begun this long ago and has not: the scheduler is not working."""
+"""If a run is overdue by this much, the scheduler is not working."""
 _DEAD = {
     "target": "nothing listens at the target's address",
     "spark": "nothing listens at the address of Spark",
 }
 STATES = ("paused", "failing", "blocked", "unreachable", "standing", "attention")
-"""What a replication may be beside `empty` and `running`; of several the first."""
+"""The states of a replication besides `empty` and `running`; of several the first counts."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around the lake: the DAGs by kind, which servers listen (as reach_view), the registry (as nodes_view)."""
+    """The lake's surroundings: DAGs by kind, which servers listen (as reach_view), the registry (as nodes_view)."""
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
@@ -122,7 +122,7 @@ def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
 
 
 def _feed_problems(feed: Mapping[str, Any]) -> list[Problem]:
-    """Why a feed stands, or what its next window will try again."""
+    """Why a feed has stopped, or what its next window will retry."""
     name, failure, error = feed["name"], feed["failure"], feed["error"]
     at_ms, run_id = (failure["at_ms"], failure["run_id"]) if failure is not None else (None, "")
     if feed["state"] == "error" and error is not None:
@@ -143,13 +143,13 @@ def _failures(
     Not those of feeds: `feed_tasks` are their tasks, `shown_runs` the runs whose failure is shown as that of a feed.
     """
     failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK, sink="")]
-    last_of = {one.stage: one for one in reversed(failures)}
+    last_of = {failure.stage: failure for failure in reversed(failures)}
     ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
-    current = [one for one in last_of.values() if _is_unresolved(one, log, ended, dags)]
-    current_runs = {*shown_runs, *(one.run_id for one in current)}
+    current = [failure for failure in last_of.values() if _is_unresolved(failure, log, ended, dags)]
+    current_runs = {*shown_runs, *(failure.run_id for failure in current)}
     problems = [
-        Problem(_order_of_stage(one.stage), str(one), one.at_ms, one.run_id)
-        for one in sorted(current, key=lambda one: -one.at_ms)
+        Problem(_order_of_stage(failure.stage), str(failure), failure.at_ms, failure.run_id)
+        for failure in sorted(current, key=lambda failure: -failure.at_ms)
     ]
     for kind, dag in dags.items():
         if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in current_runs:
@@ -168,13 +168,15 @@ def _run_failure(kind: str, dag: DagFacts, feed_tasks: Collection[str]) -> Probl
     )
 
 
-def _is_unresolved(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
-    if _order_of_stage(one.stage) == "failing":
+def _is_unresolved(failure: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
+    if _order_of_stage(failure.stage) == "failing":
         # A plan that is ready leaves no event of its own: what lands behind it does.
-        stages, states = (("plan", "land"), None) if one.stage == "plan" else (_stages_that_clear(one.stage), ENDED)
+        stages, states = (
+            (("plan", "land"), None) if failure.stage == "plan" else (_stages_that_clear(failure.stage), ENDED)
+        )
         newer = log.last_events(stages, 1, states)
-        return not newer or newer[0]["at_ms"] < one.at_ms
-    kind = ended.get(one.run_id)
+        return not newer or newer[0]["at_ms"] < failure.at_ms
+    kind = ended.get(failure.run_id)
     last = dags[kind].last if kind is not None else None
     return last is not None and last.state == "failed"
 
@@ -276,7 +278,7 @@ def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status
         problems.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
     aside: Sequence[Mapping[str, Any]] = status["set_aside"]
     if aside:
-        names = ", ".join(str(one["table"]) for one in aside)
+        names = ", ".join(str(table["table"]) for table in aside)
         problems.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
     behind_ddl = log.last_events((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
@@ -318,6 +320,6 @@ def _validation_problems(validated: Mapping[str, Any] | None) -> list[Problem]:
     """Rows that differ at the target, until they are right or a person has ignored or resolved them."""
     if validated is None or not validated["errors"]:
         return []
-    tables = ", ".join(sorted({str(one["table"]) for one in validated["listed"]}))
+    tables = ", ".join(sorted({str(row["table"]) for row in validated["listed"]}))
     text = f"validation found {validated['errors']} rows that differ, of {tables}: `binlake validation show`"
     return [Problem("attention", text, validated["at_ms"], validated["run_id"])]

@@ -120,8 +120,10 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     names = stage_names(replication)
     landed = log.newest(("land",), PAGE)
-    said = log.last_event(("plan", "land"))
-    blocked = _blocking_pump(stage_row(said)) if said is not None and said["state"] == "blocked" else None
+    last_plan = log.last_event(("plan", "land"))
+    blocked = (
+        _blocking_pump(stage_row(last_plan)) if last_plan is not None and last_plan["state"] == "blocked" else None
+    )
     return {
         "name": replication.name,
         "state": "blocked" if blocked else "empty" if not landed else "running",
@@ -131,7 +133,7 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
             for sink, stage in _LAST_OF_SINK.items()
             if stage in names
         },
-        "blocked": {**blocked, "since": utc_text(_blocked_since(log, said))} if blocked and said else None,
+        "blocked": {**blocked, "since": utc_text(_blocked_since(log, last_plan))} if blocked and last_plan else None,
         "set_aside": _tables_set_aside(log),
         "shard_locks": _shard_locks(log),
         "rows": _last_window_with_rows(landed),
@@ -144,32 +146,32 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
     A sink's wider window is listed at its own hi. `older`: the hi from which the next page starts, None at the end.
     """
     landings = log.newest(("land",), PAGE + 1, upto)
-    shown = sorted({(e["lo"], e["hi"]) for e in landings}, key=lambda window: -window[1])[:PAGE]
-    stages: dict[int, dict[str, dict[str, Any]]] = {hi: {} for _, hi in shown}
-    events = log.events(within=(shown[-1][0], shown[0][1])) if shown else []
+    windows = sorted({(e["lo"], e["hi"]) for e in landings}, key=lambda window: -window[1])[:PAGE]
+    stages: dict[int, dict[str, dict[str, Any]]] = {hi: {} for _, hi in windows}
+    events = log.events(within=(windows[-1][0], windows[0][1])) if windows else []
     for event in sorted(events, key=lambda e: e["at_ms"]):
         if event["hi"] in stages and event["stage"] in BY_NAME and event["state"] != "started":
             row = stage_row(event)
             stages[event["hi"]][row["task"]] = row
     return {
         "stages": stage_names(replication),
-        "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in shown],
+        "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in windows],
         # A window that was landed again has several events: fewer windows than events are not the end.
-        "older": str(shown[-1][1] - 1) if len(landings) > PAGE else None,
+        "older": str(windows[-1][1] - 1) if len(landings) > PAGE else None,
     }
 
 
 def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The checkpoints that the SQL sink reached at or below `upto`, newest first: what finalize recorded of each."""
     events = log.newest(("finalize",), count + 1, upto)
-    shown = events[:count]
+    events_shown = events[:count]
     if len(events) > count:
         # All of the last one's commit_ts, so that the next page starts below it.
-        last = shown[-1]["hi"]
+        last = events_shown[-1]["hi"]
         again = [e for e in log.events(stage="finalize", within=(last - 1, last)) if e["hi"] == last]
-        shown = [e for e in shown if e["hi"] > last] + [e for e in reversed(again) if e["state"] in ENDED]
-    rows = [{**stage_row(event), "detail": _checkpoint_detail(event)} for event in shown]
-    return {"checkpoints": rows, "older": str(shown[-1]["hi"] - 1) if len(events) > count else None}
+        events_shown = [e for e in events_shown if e["hi"] > last] + [e for e in reversed(again) if e["state"] in ENDED]
+    rows = [{**stage_row(event), "detail": _checkpoint_detail(event)} for event in events_shown]
+    return {"checkpoints": rows, "older": str(events_shown[-1]["hi"] - 1) if len(events) > count else None}
 
 
 def notices_view(log: Events) -> list[dict[str, Any]]:
@@ -208,11 +210,11 @@ def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
     return [{**table, "since": ts_view(int(table["since"]))} for table in asides.list_set_aside(events)]
 
 
-def _blocked_since(log: Events, said: EventRow) -> int:
-    """Unix ms of the first of the unbroken run of blocked plans that `said` ends."""
-    since: int = said["at_ms"]
-    plans = log.events(stage="plan", within=(said["lo"] - 1, said["lo"] + 1))
-    for event in reversed([event for event in plans if event["lo"] == said["lo"]]):
+def _blocked_since(log: Events, last_plan: EventRow) -> int:
+    """Unix ms of the first of the unbroken run of blocked plans that `last_plan` ends."""
+    since: int = last_plan["at_ms"]
+    plans = log.events(stage="plan", within=(last_plan["lo"] - 1, last_plan["lo"] + 1))
+    for event in reversed([event for event in plans if event["lo"] == last_plan["lo"]]):
         if event["state"] != "blocked":
             break
         since = event["at_ms"]

@@ -34,9 +34,9 @@ def nodes_view(replication: Replication) -> dict[str, Any]:
     source = replication.source
     urls, files = tuple(source.pd_urls), source.security.files()
     # A PD that is away under one set of certificates may answer under another.
-    asked = (urls, files)
+    cache_key = (urls, files)
     with _lock:
-        rests = time.monotonic() < _silent.get(asked, 0.0)
+        rests = time.monotonic() < _silent.get(cache_key, 0.0)
     if rests:
         return _unreachable_view("PD did not answer a moment ago")
     # Fixed texts: readers must not see URLs and files of the configuration.
@@ -46,7 +46,7 @@ def nodes_view(replication: Replication) -> dict[str, Any]:
             return {"reachable": True, "why": "", "nodes": _node_rows(registry.pumps(), registry.drainers())}
     except SourceUnavailable:
         with _lock:
-            _silent[asked] = time.monotonic() + _REST_S
+            _silent[cache_key] = time.monotonic() + _REST_S
         return _unreachable_view(f"PD did not answer within {TIMEOUT_S:g} s")
     except BinlakeError as error:
         log.warning("registry_not_readable", replication=replication.name, error=str(error))

@@ -34,23 +34,23 @@ class Overview:
         self, replications: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]
     ) -> dict[str, Any]:
         """What `read` returns for each replication, in their order; `problem` where it returned nothing."""
-        rows = await asyncio.gather(*(self._row(one, read) for one in replications))
+        rows = await asyncio.gather(*(self._row(replication, read) for replication in replications))
         return {"replications": list(rows)}
 
-    async def _row(self, one: Replication, read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
-        if time.monotonic() < self._silent.get(one.name, 0.0):
-            return _problem_row(one, _NO_ANSWER)
+    async def _row(self, replication: Replication, read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
+        if time.monotonic() < self._silent.get(replication.name, 0.0):
+            return _problem_row(replication, _NO_ANSWER)
         try:
-            return await self._bounded.run(lambda: read(one), one.name, self._lake_s)
+            return await self._bounded.run(lambda: read(replication), replication.name, self._lake_s)
         except (TimeoutError, TooBusy):
-            self._silent[one.name] = time.monotonic() + self._rest_s
-            return _problem_row(one, _NO_ANSWER)
+            self._silent[replication.name] = time.monotonic() + self._rest_s
+            return _problem_row(replication, _NO_ANSWER)
         except BinlakeError as error:
-            return _problem_row(one, error.message)
+            return _problem_row(replication, error.message)
         except Exception:
-            log.exception("lake_not_readable", replication=one.name)
-            return _problem_row(one, "its lake cannot be read: see the API server's log")
+            log.exception("lake_not_readable", replication=replication.name)
+            return _problem_row(replication, "its lake cannot be read: see the API server's log")
 
 
-def _problem_row(one: Replication, text: str) -> dict[str, Any]:
-    return {"name": one.name, "problem": text}
+def _problem_row(replication: Replication, text: str) -> dict[str, Any]:
+    return {"name": replication.name, "problem": text}

@@ -55,15 +55,15 @@ _lock = threading.Lock()
 
 def reach_view(replication: Replication) -> dict[str, bool | None]:
     """For target, Spark and the servers of feeds: whether anybody listens there; None where there is nothing to ask."""
-    asked: dict[str, Callable[[], Sequence[Address]]] = {
+    checks: dict[str, Callable[[], Sequence[Address]]] = {
         "target": lambda: _target_address(replication),
         "spark": lambda: _spark_address(replication),
     }
     servers = [server for feed in replication.feed for server in servers_of_feed(feed)]
-    asked |= {server.key: partial(getattr, server, "addresses") for server in servers}
-    with ThreadPoolExecutor(min(len(asked), _MOST_THREADS), "binlake-reach") as pool:
-        found = {name: pool.submit(_check_addresses, addresses) for name, addresses in asked.items()}
-    return {name: answer.result() for name, answer in found.items()}
+    checks |= {server.key: partial(getattr, server, "addresses") for server in servers}
+    with ThreadPoolExecutor(min(len(checks), _MOST_THREADS), "binlake-reach") as pool:
+        answers = {name: pool.submit(_check_addresses, addresses) for name, addresses in checks.items()}
+    return {name: answer.result() for name, answer in answers.items()}
 
 
 def servers_of_feed(feed: Feed) -> list[Server]:
@@ -79,11 +79,11 @@ def servers_of_feed(feed: Feed) -> list[Server]:
 
 def _addresses(urls: Sequence[str], default_port: int) -> tuple[Address, ...]:
     """The addresses of `urls`, but for those that cannot be one."""
-    found: list[Address] = []
+    addresses: list[Address] = []
     for url in urls:
         with suppress(ValueError):
-            found.append(address_of(url, default_port))
-    return tuple(one for one in found if one[0])
+            addresses.append(address_of(url, default_port))
+    return tuple(address for address in addresses if address[0])
 
 
 def _check_addresses(addresses: Callable[[], Sequence[Address]]) -> bool | None:
@@ -114,8 +114,8 @@ def _spark_address(replication: Replication) -> Sequence[Address]:
 
     conn_id = replication.airflow.spark_conn_id
     try:
-        found = BaseHook.get_connection(conn_id)
-        host, port = found.host or "", found.port
+        connection = BaseHook.get_connection(conn_id)
+        host, port = connection.host or "", connection.port
         if replication.airflow.engine == "connect":
             return (address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT),)
         return (address_of(host, port or _SPARK_PORT),) if host.startswith("spark://") else ()

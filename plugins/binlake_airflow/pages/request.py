@@ -1,4 +1,4 @@
-"""What a request asks, checked before anything is read: names, keys, moments and pages from its query."""
+"""The parameters of a request, checked before anything is read: names, keys, moments and pages from its query."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST_KEYS = 64
 
 
 class BadRequest(Exception):
-    """The request cannot be meant; the text says what is wrong with it."""
+    """The request is invalid; the text says why."""
 
 
 class NotPossible(Exception):
-    """What is asked for cannot be done as things are."""
+    """The requested action is not possible in the present state."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PageRequest:
     def key(self) -> list[str | None] | None:
         """The values of `key`, or the JSON array `json` (which can say null); None when neither is given."""
         text = self.text("json")
-        found: list[str | None] = list(self.query.getlist("key"))
+        values: list[str | None] = list(self.query.getlist("key"))
         if text:
             try:
                 raw = json.loads(text)
@@ -61,12 +61,14 @@ class PageRequest:
                 raw = None
             if not isinstance(raw, list) or any(isinstance(value, (list, dict)) for value in raw):
                 raise BadRequest('the key is not a JSON array of values, such as ["4"]')
-            found = [None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw]
-        if not all(value is None or _is_text(value) for value in found):
+            values = [
+                None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw
+            ]
+        if not all(value is None or _is_text(value) for value in values):
             raise BadRequest("the key contains a lone surrogate, which is not valid text")
-        if len(found) > _MOST_KEYS:
+        if len(values) > _MOST_KEYS:
             raise BadRequest(f"a key has at most {_MOST_KEYS} values")
-        return found or None
+        return values or None
 
     def moment(self, name: str) -> int | None:
         """A commit_ts or time; None when it is not given."""

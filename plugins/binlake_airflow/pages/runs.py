@@ -86,10 +86,10 @@ def _active_runs(session: Any, ids: Sequence[str]) -> dict[str, list[str]]:
     from sqlalchemy import select
 
     query = select(DagRun.dag_id, DagRun.run_id).where(DagRun.dag_id.in_(ids), DagRun.state.in_(_ACTIVE))
-    found: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}
     for dag_id, run_id in session.execute(query.order_by(DagRun.id).limit(_WAITING * len(ids))).all():
-        found.setdefault(dag_id, []).append(run_id)
-    return found
+        runs.setdefault(dag_id, []).append(run_id)
+    return runs
 
 
 def _ms(moment: datetime | None) -> int | None:

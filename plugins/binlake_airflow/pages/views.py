@@ -20,7 +20,7 @@ class NotAllowed(Exception):
 
 
 class NotFound(Exception):
-    """What is asked for does not exist."""
+    """The requested object does not exist."""
 
 
 def replication_state(replication: Replication) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def table_page(replication: Replication, query: PageRequest) -> dict[str, Any]:
 
 
 def _read_status(replication: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How it stands, by the lake and by what is around it; and the registry's nodes."""
+    """Its status, from the lake and its surroundings, and the registry's nodes."""
     from binlake_airflow.pages.feeds import feeds_view
     from binlake_airflow.pages.health import Surroundings, health_view
     from binlake_airflow.pages.history import status_view

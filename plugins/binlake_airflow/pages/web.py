@@ -134,12 +134,12 @@ async def change_feed_json(request: Request, user: GetUserDep) -> Response:
 
 async def _change_feed(request: Request, user: BaseUser) -> Answer:
     def change() -> dict[str, Any]:
-        asked = request.path_params
+        parameters = request.path_params
         # The right that was asked for is that of the DAG in the path: not of one beside it.
-        replication = replications.find_replication(asked["dag_id"])
+        replication = replications.find_replication(parameters["dag_id"])
         if replication is None:
             raise views.NotFound("there is no replication with this name")
-        return views.change_feed(replication, asked["feed"], asked["action"], user.get_name())
+        return views.change_feed(replication, parameters["feed"], parameters["action"], user.get_name())
 
     return await _run_view(_bounded.run(change, request.path_params["dag_id"]))
 

@@ -85,8 +85,8 @@ class BoundedWorkers:
 
     def _work_off(self, subject: str) -> None:
         """Do what waits, and end when nothing does."""
-        while (found := self._next(subject)) is not None:
-            job, work = found
+        while (entry := self._next(subject)) is not None:
+            job, work = entry
             if not job.set_running_or_notify_cancel():
                 continue
             try:

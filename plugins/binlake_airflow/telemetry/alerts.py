@@ -48,16 +48,16 @@ def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
         return
     run_id = str(context.get("run_id") or _run_field(context, "run_id") or _run_field(context, "dag_run_id") or "")
     errors = failures.failures_of_run(settings, run_id)
-    lines = [_failure_line(one) for one in errors]
+    lines = [_failure_line(error) for error in errors]
     first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
     details = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
             "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
     notify(rule, {"exception": lines[-1] if lines else None, **context, "binlake": details})
 
 
-def _failure_line(one: Mapping[str, str]) -> str:
-    hint = f" Hint: {one['hint']}" if one["hint"] else ""
-    return f"{task_name(one['stage'], one['sink'])} failed: {one['text']}{hint}"
+def _failure_line(error: Mapping[str, str]) -> str:
+    hint = f" Hint: {error['hint']}" if error["hint"] else ""
+    return f"{task_name(error['stage'], error['sink'])} failed: {error['text']}{hint}"
 
 
 def _run_field(context: Mapping[str, Any], name: str) -> Any:

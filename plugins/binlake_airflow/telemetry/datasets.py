@@ -20,7 +20,7 @@ from openlineage.client.facet_v2 import (
 
 from binlake.base.filestore import StoreAddress
 from binlake.config import Replication
-from binlake.config.storage import parse_place
+from binlake.config.storage import parse_store_address
 from binlake.lake.paths import LakePaths
 from binlake.window.lineage import LineageTable, Table
 from binlake_airflow.telemetry import addresses
@@ -39,7 +39,7 @@ class Datasets:
         target = replication.target
         # TiDB and MariaDB are named by the protocol they speak.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
-        self._relay = replication.relay.log_dir and _place_of(parse_place(replication.relay.log_dir))
+        self._relay = replication.relay.log_dir and _storage_uri(parse_store_address(replication.relay.log_dir))
 
     def binlog(self) -> Dataset:
         """All that the pumps of the source keep."""
@@ -69,7 +69,7 @@ class Datasets:
         if sink is None:
             return []
         if sink.kafka is None:
-            return [Dataset(*_storage_name(_place_of(sink.storage)))] if sink.storage is not None else []
+            return [Dataset(*_storage_name(_storage_uri(sink.storage)))] if sink.storage is not None else []
         return [Dataset(f"kafka://{sink.kafka.brokers[0]}", topic) for topic in topics]
 
     def lake(self, table: str, rows: int | None = None) -> Dataset:
@@ -136,7 +136,7 @@ def _source_of(replication: Replication) -> str:
     return f"tidb://{source.cluster_id or addresses.host_and_port(source.pd_urls[0])}"
 
 
-def _place_of(storage: StoreAddress) -> str:
+def _storage_uri(storage: StoreAddress) -> str:
     return storage.root if storage.scheme == "file" else f"{storage.scheme}://{storage.root}"
 
 

@@ -24,12 +24,12 @@ LOOK_S = 30.0
 """Seconds that the lake has to say what failed: a failure is notified, whatever the lake does."""
 
 
-def words(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """One line of an error, without the places that it names."""
     if isinstance(error, BinlakeError):
         return f"{error.message} Hint: {error.hint}" if error.hint else error.message
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'it says nothing'}"
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
 def record_failure(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
@@ -39,7 +39,7 @@ def record_failure(error: Exception, *, settings: Callable[[], Replication], tas
     `feed`: the one whose stage the task is.
     """
     try:
-        context["ti"].xcom_push(key=KEY, value=words(error)[:1000])
+        context["ti"].xcom_push(key=KEY, value=error_line(error)[:1000])
         if records:
             _record_event(settings(), task_id, feed, error, str(context["run_id"]), since_s)
     except Exception:

@@ -42,7 +42,7 @@ class _Flow:
     def all(self) -> Flow:
         """Each dataset once; what was read on the way and written, too, is written."""
         outputs = _without_duplicates(self.written)
-        inputs = {name: one for name, one in _without_duplicates(self.read).items() if name not in outputs}
+        inputs = {name: dataset for name, dataset in _without_duplicates(self.read).items() if name not in outputs}
         return OperatorLineage(inputs=list(inputs.values()), outputs=list(outputs.values()))
 
 
@@ -101,13 +101,13 @@ def _add_copies(
 
     `named`: those of a result that has names only.
     """
-    copies = [(one, result) for result in results for one in _tables_of_side(result, "wrote")]
-    copies = copies or [(one, result) for result in results for one in named(result)]
-    newest = {(one.table.db, one.table.table): (one, str(result["hi"])) for one, result in copies}
-    for one in limit_tables([one for one, _ in newest.values()]):
-        commit_ts = newest[one.table.db, one.table.table][1]
-        flow.read += [flow.names.source(source, commit_ts) for source in one.sources]
-        flow.written.append(place(one, commit_ts))
+    copies = [(copy, result) for result in results for copy in _tables_of_side(result, "wrote")]
+    copies = copies or [(copy, result) for result in results for copy in named(result)]
+    newest = {(copy.table.db, copy.table.table): (copy, str(result["hi"])) for copy, result in copies}
+    for copy in limit_tables([copy for copy, _ in newest.values()]):
+        commit_ts = newest[copy.table.db, copy.table.table][1]
+        flow.read += [flow.names.source(source, commit_ts) for source in copy.sources]
+        flow.written.append(place(copy, commit_ts))
 
 
 def _add_by_name(replication: Replication, names: Names) -> list[LineageTable]:
@@ -169,21 +169,21 @@ def _rebuild(flow: _Flow, result: Result) -> None:
 
 def _verify(flow: _Flow, result: Result) -> None:
     at = str(result["hi"])
-    for one in _tables_of_side(result, "read"):
-        flow.read.append(flow.names.target(one, at))
+    for table in _tables_of_side(result, "read"):
+        flow.read.append(flow.names.target(table, at))
         if result["detail"]["against"] == "source":
-            flow.read += [flow.names.source(source, at) for source in one.sources]
+            flow.read += [flow.names.source(source, at) for source in table.sources]
         else:
-            flow.read.append(flow.names.mirror(one, at))
+            flow.read.append(flow.names.mirror(table, at))
             flow.lake(("mutation",))
 
 
 def _repair(flow: _Flow, result: Result) -> None:
     at = str(result["detail"].get("checkpoint", result["hi"]))
-    for one in _tables_of_side(result, "read"):
+    for table in _tables_of_side(result, "read"):
         flow.lake(("mutation",))
-        flow.read += [flow.names.mirror(one, at), flow.names.target(one, at)]
-    flow.written += [flow.names.target(one, at) for one in _tables_of_side(result, "wrote")]
+        flow.read += [flow.names.mirror(table, at), flow.names.target(table, at)]
+    flow.written += [flow.names.target(table, at) for table in _tables_of_side(result, "wrote")]
 
 
 def _rollback(flow: _Flow, result: Result) -> None:

@@ -13,9 +13,9 @@ import pytest
 from support.changerows import ODD, Comparable, Drawn, compared, mutation_rows
 
 from binlake.changes.net import RowEvent, row_key
-from binlake.changes.net.columns import NET, batch_of_table, net_changes, net_of
-from binlake.changes.net.events import cell_rows, events_of
-from binlake.changes.net.runs import reduce_runs, runs_from_table, runs_of, runs_to_table
+from binlake.changes.net.columns import NET, batch_of_table, net_change_of_runs, net_changes
+from binlake.changes.net.events import cell_rows, read_key_events
+from binlake.changes.net.runs import reduce_runs, runs_from_table, runs_to_table, start_runs
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
@@ -40,12 +40,14 @@ def test_runs_of_any_stretches_in_any_order_give_the_same() -> None:
         shares = [rows.filter(pa.array([own == n for own in share])) for n in (2, 0, 1)]
         for cell in drawn.cells():
             if tables := [table for rows in shares for table in _runs(rows, cell)]:
-                found.append(net_of(reduce_runs(runs_from_table(pa.concat_tables(tables))), cell, strict=False))
+                found.append(
+                    net_change_of_runs(reduce_runs(runs_from_table(pa.concat_tables(tables))), cell, strict=False)
+                )
         assert compared(pa.concat_tables(found)) == drawn.expected(), f"seed {seed}"
 
 
 def _runs(rows: pa.RecordBatch, cell: Cell) -> list[pa.Table]:
-    return [runs_to_table(reduce_runs(runs_of(events_of(found), found))) for found in cell_rows(rows, [cell])]
+    return [runs_to_table(reduce_runs(start_runs(read_key_events(found), found))) for found in cell_rows(rows, [cell])]
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from binlake.changes.net.moves import MOVES, ORIGINS, origins_of
+from binlake.changes.net.moves import MOVES, ORIGINS, find_origins
 
 SEGMENTS, TABLES = 3, 40
 
@@ -17,7 +17,7 @@ def test_each_table_and_segment_has_the_origins_of_its_own_keys() -> None:  # R-
         for at in range(1 + number % 4)
     ]
     rows = [dict(zip(MOVES.names, row, strict=True)) for row in moves]
-    found = origins_of(pa.Table.from_pylist(rows, schema=MOVES)).to_pylist()
+    found = find_origins(pa.Table.from_pylist(rows, schema=MOVES)).to_pylist()
     assert {(one["segment"], one["db"], one["table"]) for one in found} == set(cells)
     assert all(one["key"].startswith(f"{one['segment']}.{one['table']}.") for one in found)
     assert list(found[0]) == ORIGINS.names

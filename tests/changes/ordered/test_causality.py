@@ -68,7 +68,7 @@ def test_a_flush_frees_all_keys(strategy: str) -> None:
     found = make_detector(strategy)  # type: ignore[arg-type]
     for number in range(11):
         found.add([number, number + 1] if strategy == "causality" else [number])
-    found.flushed()
+    found.clear()
     assert not found.add([3, 7]).flush
 
 

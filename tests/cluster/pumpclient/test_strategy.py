@@ -24,15 +24,15 @@ class Pump:
 @given(counts, st.integers(0, 10**6), st.integers(1, 10))
 def test_turns_are_even_from_any_offset(count: int, offset: int, rounds: int) -> None:
     # S0-43
-    chosen = Counter(strategy.by_turn(offset + n, count) for n in range(count * rounds))
+    chosen = Counter(strategy.pick_by_turn(offset + n, count) for n in range(count * rounds))
     assert chosen == dict.fromkeys(range(count), rounds)
 
 
 @given(counts, st.integers(0, 2**63 - 1))
 def test_hash_is_fixed_and_its_retries_reach_everybody(count: int, start_ts: int) -> None:
     # S0-44
-    assert strategy.by_hash(start_ts, 0, count) == start_ts % count
-    assert {strategy.by_hash(start_ts, tries, count) for tries in range(count)} == set(range(count))
+    assert strategy.pick_by_hash(start_ts, 0, count) == start_ts % count
+    assert {strategy.pick_by_hash(start_ts, tries, count) for tries in range(count)} == set(range(count))
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=4), st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 3))
@@ -40,7 +40,7 @@ def test_weights_are_kept_exactly_and_spread_evenly(weight: dict[str, int], roun
     # S0-45: after each choice no pump is a whole turn away from its share.
     total, credit, chosen = sum(weight.values()), dict[str, int](), Counter[str]()
     for turn in range(1, total * rounds + 1):
-        name, credit = strategy.by_weight(weight, credit)
+        name, credit = strategy.pick_by_weight(weight, credit)
         chosen[name] += 1
         assert all(abs(chosen[n] - turn * w / total) < len(weight) for n, w in weight.items())
     assert chosen == {name: w * rounds for name, w in weight.items()}
@@ -48,7 +48,7 @@ def test_weights_are_kept_exactly_and_spread_evenly(weight: dict[str, int], roun
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8))
 def test_a_pump_without_a_score_counts_as_the_average(scores: list[int]) -> None:
-    found = strategy.weights(scores)
+    found = strategy.compute_weights(scores)
     assert [w for w, score in zip(found, scores, strict=True) if score] == [score for score in scores if score]
     assert all(w > 0 for w in found)
     if not any(scores):

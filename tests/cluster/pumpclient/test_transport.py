@@ -14,7 +14,7 @@ import pytest
 from support.certificates import certificate
 
 from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.cluster.pumpclient.transport import Refused, rpc_connect
+from binlake.cluster.pumpclient.transport import Refusal, rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
@@ -92,7 +92,7 @@ def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 def test_a_closed_connection_answers_instead_of_breaking_its_caller() -> None:
     connection = rpc_connect()("127.0.0.1:1")
     connection.close()
-    told: list[Refused | None] = []
+    told: list[Refusal | None] = []
     connection.send(pump_pb2.WriteBinlogReq(), 1.0, told.append)
     told.append(connection.write(pump_pb2.WriteBinlogReq(), 1.0))
     assert all(refused is not None and "closed" in refused.text for refused in told)
@@ -105,7 +105,7 @@ def test_closing_answers_what_is_on_its_way(server: grpc.Server, taker: Taker) -
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = rpc_connect()(f"127.0.0.1:{port}")
-    told: queue.SimpleQueue[Refused | None] = queue.SimpleQueue()
+    told: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
     for _ in range(200):
         connection.send(pump_pb2.WriteBinlogReq(), 120, told.put)
     connection.close()
@@ -126,7 +126,7 @@ def test_an_unexpected_error_fails_one_call_and_not_later_ones(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     connection = rpc_connect()(f"127.0.0.1:{port}")
-    told: queue.SimpleQueue[Refused | None] = queue.SimpleQueue()
+    told: queue.SimpleQueue[Refusal | None] = queue.SimpleQueue()
 
     def unforeseen(*_: object) -> bytes:
         raise ValueError("unforeseen")
@@ -135,7 +135,7 @@ def test_an_unexpected_error_fails_one_call_and_not_later_ones(
         with monkeypatch.context() as broken:
             broken.setattr(place, "start" if place is Channel else "result", unforeseen)
             connection.send(pump_pb2.WriteBinlogReq(), 60, told.put)
-            assert told.get(timeout=60) == Refused("ValueError: unforeseen")
+            assert told.get(timeout=60) == Refusal("ValueError: unforeseen")
     connection.send(pump_pb2.WriteBinlogReq(), 60, told.put)
     assert told.get(timeout=60) is None
     connection.close()

@@ -241,7 +241,7 @@ def test_what_file_and_options_both_say_must_agree(
     config.write_text(ARTICLE + 'schema-registry = "http://h:1"\nprotocol = "avro"\n')
     create: list[Any] = ["changefeed", "create", "-c", "a", "--config", str(config), "--sink-uri"]
     assert run([*create, URI, "--schema-registry", "http://h:2"]) == 1
-    assert "`schema-registry` is given twice" in capsys.readouterr().err
+    assert "`schema-registry` is set twice" in capsys.readouterr().err
     assert run([*create, "kafka://h/t?partition-num=2"]) == 0
     (feed,) = load_replication(file).feed
     assert (feed.sink.protocol, feed.sink.kafka and feed.sink.kafka.partitions) == ("avro", 2)

@@ -27,7 +27,7 @@ def files(
     """Folder and values of each file, in the order in which they are closed."""
     cutter = Cutter(Versions(VERSIONS), separator, size)
     table = changes if isinstance(changes, pa.Table) else messages_of(changes)
-    pieces = [*cutter.add(table), *cutter.rest()]
+    pieces = [*cutter.add(table), *cutter.finish()]
     return [
         (piece.group.folder, [one.decode() for one in piece.messages.column("value").to_pylist()]) for piece in pieces
     ]
@@ -58,7 +58,7 @@ def test_a_table_has_a_folder_and_its_messages_keep_their_order() -> None:
 def test_a_row_from_before_the_first_definition_has_that_one() -> None:
     cutter = Cutter(Versions([TableVersion("shop", "item", V1, V1)]), "none", 1 << 20)
     assert list(cutter.add(messages_of([Change(1, "early")]))) == []
-    (piece,) = cutter.rest()
+    (piece,) = cutter.finish()
     assert piece.group.folder == f"shop/item/{V1}"
     assert cutter.folders() == [f"shop/item/{V1}"]
 
@@ -95,7 +95,7 @@ def test_keys_and_values_both_count() -> None:
     table = table.set_column(table.schema.get_field_index("value"), "value", values)
     # One byte more than the deletion has.
     cutter = Cutter(Versions(VERSIONS), "day", 50 + ROW_BYTES + 1)
-    pieces = [*cutter.add(table), *cutter.rest()]
+    pieces = [*cutter.add(table), *cutter.finish()]
     assert [piece.messages.num_rows for piece in pieces] == [2, 1]
 
 

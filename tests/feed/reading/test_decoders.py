@@ -75,8 +75,8 @@ def test_a_tombstone_is_a_deletion_whose_commit_ts_is_in_its_header() -> None:
     [
         (None, b"", "it has no key"),
         (KEY, b"{}", "does not begin with 0"),
-        (KEY, body(2, ROW)[:-3], "not what schema 2 says"),
-        (KEY, body(2, ROW) + b"x", "longer than schema 2 says"),
+        (KEY, body(2, ROW)[:-3], "does not match schema 2"),
+        (KEY, body(2, ROW) + b"x", "longer than schema 2 allows"),
     ],
 )
 def test_bytes_that_are_no_avro_message_are_refused_with_their_place(

@@ -48,7 +48,7 @@ def test_a_binlog_from_the_future_is_refused_and_lifts_nothing(make_pump: MakePu
     for binlog in (
         commit(start, far), commit(start, hour), build.fake(hour), build.fake(far), prewrite(hour), rollback(hour),
     ):  # fmt: skip
-        assert "the timestamp is in the future: PD has not given it out" in outcome(pump, cluster, binlog)
+        assert "the timestamp is in the future: PD has not issued it" in outcome(pump, cluster, binlog)
     assert pump.service.info().max_commit_ts < start
     assert outcome(pump, cluster, commit(start, cluster.tso())) == "ok"
     until(lambda: pump.service.info().max_commit_ts > start, "the watermark goes on")

@@ -11,7 +11,7 @@ import pytest
 
 from binlake.errors import LostRange, Permanent, Transient, WireError
 from binlake.wire import build
-from pump_service.pump.fileend import Known
+from pump_service.pump.fileend import KnownSynced
 from pump_service.pump.files import Files
 from pump_service.pump.record import FOOTER, HEAD, RECORD, Frame, Pointer, frame_of
 from pump_service.pump.vlog import LogOptions, ValueLog
@@ -146,7 +146,7 @@ def test_a_start_reads_only_what_is_behind_the_known_place(tmp_path: Path) -> No
     with (tmp_path / "000000.vlog").open("r+b") as file:
         file.seek(HEAD.size)
         file.write(b"never read")
-    assert ValueLog(tmp_path, known=Known(known, 6)).max_ts == 7
+    assert ValueLog(tmp_path, known=KnownSynced(known, 6)).max_ts == 7
 
 
 def test_a_batch_larger_than_one_buffer_is_written_piece_by_piece(tmp_path: Path) -> None:

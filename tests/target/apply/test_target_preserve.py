@@ -23,7 +23,7 @@ from binlake.target.definitions.definitions import read_definitions
 from binlake.target.definitions.forms import expected_form
 from binlake.target.definitions.shape import derive_shape
 from binlake.target.relay import RelayLog
-from binlake.target.relay.files import Folder
+from binlake.target.relay.files import FolderStorage
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -155,7 +155,7 @@ def test_a_process_killed_between_the_reading_and_the_writes(
     pid = apply_in_child(chosen, planned, at(step, number, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     other = target.model_copy(update={"mode": "atomic" if mode == "parallel" else "parallel"})
-    relay = RelayLog(Folder(tmp_path, tmp_path / "shop"), 1 << 20)
+    relay = RelayLog(FolderStorage(tmp_path, tmp_path / "shop"), 1 << 20)
     relay.write_ahead(planned.manifest(), planned, lambda: None)
     again = relay.window((100, 200), planned.manifest().digest())
     apply_window(other, again.manifest, again)

@@ -98,7 +98,7 @@ def test_the_relay_has_the_window_before_the_target_and_may_forget_it_behind(tar
             check()
             steps.append(f"kept {manifest.window}, {len(source.segments())} segment")
 
-        def applied(self, commit_ts: int) -> None:
+        def delete_applied(self, commit_ts: int) -> None:
             steps.append(f"applied {commit_ts}")
 
     apply(target, Window(0, 100).put((1, "a")), steps.append, Relay())

@@ -225,7 +225,7 @@ def test_the_metadata_counts_the_rows_too(folder: Path) -> None:
     metadata(3, 4)
     assert made(folder).check_rows(1 << 20)[0] == 7
     metadata(0, 4)
-    with pytest.raises(ConfigError, match="another number of rows") as error:
+    with pytest.raises(ConfigError, match="does not have the number of rows") as error:
         made(folder).check_rows(1 << 20)
     assert {name: error.value.where[name] for name in ("table", "metadata", "files")} == {
         "table": "shop.a", "metadata": "0", "files": "3",

@@ -23,7 +23,7 @@ def test_the_shard_without_the_column_is_named(tmp_path: Path, capsys: pytest.Ca
     lake = TinyLake(tmp_path, workload, {"routes": ROUTES, "target": {}})
     lake.land(mirrored=False)
     assert show_locks(lake.replication, "text") == 3
-    assert capsys.readouterr().out == "all tables that share a target are of one shape\n"
+    assert capsys.readouterr().out == "all tables that share a target have the same shape\n"
 
     workload.add_column("s1", "t_1", integer("n"))
     lake.land(mirrored=False)

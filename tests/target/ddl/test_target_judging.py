@@ -157,7 +157,7 @@ def test_a_marker_goes_with_its_list_and_away_behind_it(server: MariaDb, session
     marker.make(session)
     marker.make(session)
     assert marker.verdict(session) == "before"
-    session.execute(marker.added_to(sql))
+    session.execute(marker.add_to_list(sql))
     assert rows(server, "SHOW TABLES IN app") == [("t",), ("x",)]
     assert marker.verdict(session) == "after"
     execute(server, f"CREATE TABLE {marker.begun} (id INT)")

@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def relay(folder: Path, limit: int = 10 * MIB) -> RelayLog:
-    return RelayLog(files.Folder(folder, folder / "relay"), limit)
+    return RelayLog(files.FolderStorage(folder, folder / "relay"), limit)
 
 
 def write(log: RelayLog, window: Window) -> None:
@@ -41,7 +41,7 @@ def read(log: RelayLog, window: Window) -> Window:
 
 
 def names(log: RelayLog) -> list[str]:
-    return [file.path.name for file in list_files(log.place.folder)]
+    return [file.path.name for file in list_files(log.storage.folder)]
 
 
 def two_segments() -> Window:
@@ -92,7 +92,7 @@ def test_a_file_is_closed_at_its_limit_behind_a_whole_batch(tmp_path: Path) -> N
     log = relay(tmp_path, MIB)
     window = sized(0, 10, *[300_000] * 10, 3_000_000)
     write(log, window)
-    sizes = [file.path.stat().st_size for file in list_files(log.place.folder)]
+    sizes = [file.path.stat().st_size for file in list_files(log.storage.folder)]
     assert all(size >= MIB for size in sizes[:-1])
     assert max(sizes) > 3_000_000
     assert len(sizes) == 3
@@ -104,12 +104,12 @@ def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> 
     log = relay(tmp_path)
     for number in range(10):
         write(log, sized(number * 10, number * 10 + 10, 5))
-    log.applied(60)
-    assert [file.index for file in list_files(log.place.folder)] == [7, 8, 9, 10]
-    log.applied(1 << 60)
-    assert [file.index for file in list_files(log.place.folder)] == [10]
+    log.delete_applied(60)
+    assert [file.index for file in list_files(log.storage.folder)] == [7, 8, 9, 10]
+    log.delete_applied(1 << 60)
+    assert [file.index for file in list_files(log.storage.folder)] == [10]
     write(log, sized(100, 110, 5))
-    assert [file.index for file in list_files(log.place.folder)] == [10, 11]
+    assert [file.index for file in list_files(log.storage.folder)] == [10, 11]
 
 
 def test_a_window_that_is_there_whole_is_not_written_again(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_names_that_were_not_made_durable_are_so_before_the_window_counts_as_wri
     sync = files.sync_folder
 
     def fail(folder: Path) -> None:
-        if folder == log.place.folder:
+        if folder == log.storage.folder:
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(files, "sync_folder", fail)
@@ -138,7 +138,7 @@ def test_names_that_were_not_made_durable_are_so_before_the_window_counts_as_wri
     before = names(log)
     write(log, window)
     assert names(log) == before != []
-    assert {log.place.folder, log.place.folder.parent} <= set(synced)
+    assert {log.storage.folder, log.storage.folder.parent} <= set(synced)
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
@@ -146,7 +146,7 @@ def test_a_missing_file_is_named_with_its_range(tmp_path: Path, part: int) -> No
     # S3-13
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000, 1000)
     write(log, window)
-    lost = list_files(log.place.folder)[part].path
+    lost = list_files(log.storage.folder)[part].path
     lost.unlink()
     with pytest.raises(LostRange, match="10-20") as caught:
         read(log, window)
@@ -160,12 +160,12 @@ def test_a_damaged_newer_try_takes_nothing_from_a_whole_one(tmp_path: Path) -> N
     # S3-13: the head of the newer try is unreadable, or its end; then the older one is damaged as well
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
     write(log, window)
-    older = [(file.path, file.path.read_bytes()) for file in list_files(log.place.folder)]
+    older = [(file.path, file.path.read_bytes()) for file in list_files(log.storage.folder)]
     for path, _ in older:
         path.rename(path.with_suffix(".kept"))
-    (log.place.folder / "relay-0000000000000002-0-10.log").touch()
+    (log.storage.folder / "relay-0000000000000002-0-10.log").touch()
     write(log, window)
-    newer = [file.path for file in list_files(log.place.folder) if file.hi == 20]
+    newer = [file.path for file in list_files(log.storage.folder) if file.hi == 20]
     for path, _ in older:
         path.with_suffix(".kept").rename(path)
     os.truncate(newer[0], 5)
@@ -182,16 +182,16 @@ def test_a_damaged_older_try_does_not_block_a_whole_newer_one(tmp_path: Path) ->
     # S3-13, S3-09
     log, window = relay(tmp_path, 1000), sized(10, 20, 1000, 1000)
     write(log, window)
-    first = list_files(log.place.folder)
+    first = list_files(log.storage.folder)
     os.truncate(first[0].path, 5)
     write(log, window)
     assert read(log, window).written == window.written
     # What could be read of the failed try is gone; of a file without a head nobody knows whose it is.
-    assert [file.index for file in list_files(log.place.folder)] == [1, 3, 4]
-    os.truncate(list_files(log.place.folder)[-1].path, 40)
+    assert [file.index for file in list_files(log.storage.folder)] == [1, 3, 4]
+    os.truncate(list_files(log.storage.folder)[-1].path, 40)
     with capture_logs() as logs, pytest.raises(LostRange, match="damaged") as caught:
         read(log, window)
-    assert list_files(log.place.folder)[-1].path.name in str(caught.value)
+    assert list_files(log.storage.folder)[-1].path.name in str(caught.value)
     assert [entry["event"] for entry in logs] == ["relay_file_set_aside"] * 2 + ["relay_try_not_whole"]
 
 
@@ -209,7 +209,7 @@ def test_a_folder_that_cannot_be_read_is_told_as_ours(tmp_path: Path, monkeypatc
     with pytest.raises(Transient, match="Stale"):
         write(log, window)
     with capture_logs() as logs:
-        log.applied(1 << 60)
+        log.delete_applied(1 << 60)
     assert [entry["event"] for entry in logs] == ["relay_files_not_deleted"]
 
 
@@ -239,7 +239,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
     # S3-13: a copy that broke off
     log, window = relay(tmp_path), sized(10, 20, 100)
     write(log, window)
-    path = list_files(log.place.folder)[0].path
+    path = list_files(log.storage.folder)[0].path
     os.truncate(path, path.stat().st_size - cut)
     with pytest.raises(LostRange, match="damaged: a torn record"):
         read(log, window)
@@ -249,7 +249,7 @@ def test_every_changed_byte_is_seen(tmp_path: Path) -> None:
     # S3-13: in frames, payloads and checksums
     log, window = relay(tmp_path), sized(10, 20, 10)
     write(log, window)
-    path = list_files(log.place.folder)[0].path
+    path = list_files(log.storage.folder)[0].path
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
@@ -282,10 +282,10 @@ def test_a_writer_that_dies_leaves_nothing_that_passes_for_a_window(tmp_path: Pa
     with pytest.raises(Transient, match="asked to stop"):
         log.write_ahead(window.manifest(), window, check)
     assert names(log) == []
-    assert list(log.place.folder.glob("*.tmp")) == []
-    (log.place.folder / "relay-0000000000000001-10-20.tmp").write_bytes(b"left by a kill")
+    assert list(log.storage.folder.glob("*.tmp")) == []
+    (log.storage.folder / "relay-0000000000000001-10-20.tmp").write_bytes(b"left by a kill")
     write(log, window)
-    assert list(log.place.folder.glob("*.tmp")) == []
+    assert list(log.storage.folder.glob("*.tmp")) == []
     assert read(log, window).written == window.written
 
 
@@ -305,13 +305,13 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     log, window = relay(tmp_path), sized(10, 20, *[100_000] * 4)
     with full_disk(200_000), pytest.raises(Transient, match="cannot be written: File too large"):
         write(log, window)
-    assert [path.name for path in log.place.folder.iterdir()] == [".lock"]
+    assert [path.name for path in log.storage.folder.iterdir()] == [".lock"]
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     log = relay(tmp_path)
-    log.place.folder.mkdir()
-    with folder_lock(log.place.folder), pytest.raises(LeaseHeld) as caught:
+    log.storage.folder.mkdir()
+    with folder_lock(log.storage.folder), pytest.raises(LeaseHeld) as caught:
         write(log, two_segments())
     assert f"process {os.getpid()} on {socket.gethostname()}" in caught.value.hint
 
@@ -327,7 +327,7 @@ def test_files_are_kept_where_a_folder_is_named(tmp_path: Path) -> None:
     assert configured().relay.max_file_size == 10_485_760
     log = RelayLog.of(configured(relay={"log-dir": str(tmp_path)}))
     assert log is not None
-    assert log.place.folder == tmp_path / NAME / "127.0.0.1-3306-tidb_binlog"
+    assert log.storage.folder == tmp_path / NAME / "127.0.0.1-3306-tidb_binlog"
     with pytest.raises(ConfigError, match="unknown scheme"):
         RelayLog.of(configured(relay={"log-dir": "nfs://host/relay"}))
 
@@ -350,7 +350,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(files, "sync_folder", lambda folder: (synced.append(folder), sync(folder)))
     write(log, two_segments())
     assert synced[:2] == [tmp_path / "share", tmp_path / "share" / NAME]
-    assert log.place.folder in synced
+    assert log.storage.folder in synced
 
 
 def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
@@ -364,15 +364,15 @@ def test_two_targets_never_share_a_folder(tmp_path: Path) -> None:
     ]
     section = {"log-dir": str(tmp_path)}
     logs = [RelayLog.of(configured(relay=section, target={"db-type": "mariadb", **target})) for target in targets]
-    folders = {log.place.folder for log in logs if log is not None}
+    folders = {log.storage.folder for log in logs if log is not None}
     assert len(folders) == len(targets)
     assert {folder.parent for folder in folders} == {tmp_path / NAME}
     first, second = (log for log in logs[:2] if log is not None)
     write(first, sized(0, 10, 5))
     write(first, sized(10, 20, 5))
     write(second, sized(20, 30, 5))
-    second.applied(1 << 60)
-    assert [file.index for file in list_files(first.place.folder)] == [1, 2]
+    second.delete_applied(1 << 60)
+    assert [file.index for file in list_files(first.storage.folder)] == [1, 2]
 
 
 @pytest.mark.parametrize("size", ["0", "-1"])

@@ -14,7 +14,7 @@ from binlake.base.filestore import LocalStore, Store
 from binlake.config import Replication
 from binlake.errors import LostRange, Transient
 from binlake.target.relay import RelayLog
-from binlake.target.relay.stored import Bucket
+from binlake.target.relay.bucket import BucketStorage
 
 if TYPE_CHECKING:
     from deploy.local.s3 import S3
@@ -24,7 +24,7 @@ FOLDER = PurePosixPath("orders/target")
 
 def relay(store: Store, limit: int = 1000) -> RelayLog:
     """As each process opens it."""
-    return RelayLog(Bucket(store, FOLDER), limit)
+    return RelayLog(BucketStorage(store, FOLDER), limit)
 
 
 def window(lo: int = 10, hi: int = 20, size: int = 1000) -> Window:
@@ -61,10 +61,10 @@ def test_another_host_reads_what_was_written(tmp_path: Path) -> None:
     write(relay(LocalStore(tmp_path)), own)
     log = relay(LocalStore(tmp_path))
     assert read(log, own) == own.written
-    files = log.place.files()
+    files = log.storage.files()
     assert len(files) == 3
     write(log, own)
-    assert log.place.files() == files
+    assert log.storage.files() == files
 
 
 # S3-15, S3-16
@@ -72,10 +72,10 @@ def test_files_behind_the_checkpoint_go_and_the_newest_stays(tmp_path: Path) -> 
     log = relay(LocalStore(tmp_path), 1 << 20)
     for number in range(4):
         write(log, window(number * 10, number * 10 + 10, 5))
-    log.applied(20)
-    assert [(file.index, file.lo) for file in log.place.files()] == [(3, 20), (4, 30)]
-    log.applied(1 << 60)
-    assert [file.index for file in log.place.files()] == [4]
+    log.delete_applied(20)
+    assert [(file.index, file.lo) for file in log.storage.files()] == [(3, 20), (4, 30)]
+    log.delete_applied(1 << 60)
+    assert [file.index for file in log.storage.files()] == [4]
 
 
 # S3-13
@@ -83,7 +83,7 @@ def test_what_is_missing_or_cut_is_named(tmp_path: Path) -> None:
     store, own = LocalStore(tmp_path), window()
     log = relay(store)
     write(log, own)
-    paths = [str(file.path) for file in log.place.files()]
+    paths = [str(file.path) for file in log.storage.files()]
     for number, path in enumerate(paths):
         content = store.get(path) or b""
         store.put(path, content[:-1])
@@ -111,7 +111,7 @@ def test_a_writer_that_fails_leaves_nothing_that_passes_for_a_window(tmp_path: P
     write(log, own)
     assert read(relay(store), own) == own.written
     # What the failed try left is gone.
-    assert len(log.place.files()) == 3
+    assert len(log.storage.files()) == 3
 
 
 class Overtaken(LocalStore):
@@ -155,10 +155,10 @@ def test_relay_files_of_a_replication_may_be_in_a_bucket(s3: S3) -> None:
     written = window()
     for log in logs:
         assert log is not None
-        assert log.place.shown == f"s3://relay/logs/{NAME}/127.0.0.1-3306-tidb_binlog"
+        assert log.storage.label == f"s3://relay/logs/{NAME}/127.0.0.1-3306-tidb_binlog"
     assert logs[0] is not None
     assert logs[1] is not None
     write(logs[0], written)
     assert read(logs[1], written) == written.written
-    logs[1].applied(1 << 60)
-    assert len(logs[0].place.files()) == 1
+    logs[1].delete_applied(1 << 60)
+    assert len(logs[0].storage.files()) == 1

@@ -114,7 +114,7 @@ def test_a_kill_is_recovered_from_an_object_store(server: MariaDb, replication: 
     assert state(server) != END
     finish_from_relay(own, judge_recovery(own))
     assert state(server) == END
-    assert len(relay.place.files()) == 1
+    assert len(relay.storage.files()) == 1
 
 
 def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
@@ -122,7 +122,7 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
 ) -> None:
     # S3-08, S3-15, S3-17: seen from the moment at which the window is opened
     target, relay = of(replication)
-    assert not relay.place.folder.exists()
+    assert not relay.storage.folder.exists()
     seen: list[object] = []
 
     def look() -> None:
@@ -132,14 +132,14 @@ def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
     execute(server, "INSERT INTO app.log VALUES ('old')")
     apply(target, window(), at("opened", 1, look), relay)
     assert seen == [BATCHES]
-    assert len(list_files(relay.place.folder)) == 1
+    assert len(list_files(relay.storage.folder)) == 1
     assert state(server) == END
 
 
 def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replication: Replication) -> None:
     # S3-08: a file may not grow above 2000 bytes; more is needed
     target, relay = of(replication)
-    relay = RelayLog(relay.place, 10_000)
+    relay = RelayLog(relay.storage, 10_000)
     apply(target, Window(0, 100).put((1, "w3")))
     before = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replicatio
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(server)) == before
     assert rows(server, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
-    assert list_files(relay.place.folder) == []
+    assert list_files(relay.storage.folder) == []
 
 
 def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
@@ -160,7 +160,7 @@ def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb,
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
     assert ended(pid) == -signal.SIGKILL
-    files = list_files(relay.place.folder)
+    files = list_files(relay.storage.folder)
     assert len(files) > 3
     files[2].path.unlink()
     before = state(server), rows(server, "SELECT * FROM tidb_binlog.binlake_fence")

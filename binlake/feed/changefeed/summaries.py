@@ -1,4 +1,4 @@
-"""A changefeed as commands show it: `cdc cli`'s names, passwords as ***, commit_ts as text."""
+"""A changefeed in the output of commands: `cdc cli`'s names, passwords as ***, commit_ts as text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def summary_of(replication: Replication, feed: Feed) -> dict[str, Any]:
 
 
 def info_of(replication: Replication, feed: Feed) -> dict[str, Any]:
-    """As `query` shows it: the section, how far it is, its state and why."""
+    """As `query` shows it: the section, its progress, its state and reason."""
     windows = WindowLog(LakePaths.of(replication))
     state, progress = read_state(windows, feed.name), read_progress(windows, feed.name, feed.first_ts)
     return {**section_of(feed), "replication": replication.name, **_progress(progress), **_state(state)}
@@ -53,19 +53,19 @@ def section_of(feed: Feed) -> dict[str, Any]:
 
 
 def visible_state(state: FeedState) -> str:
-    """The state of a feed that is in the configuration: what was removed before it was another one."""
+    """The state of a configured feed: a removed one of its name was another feed."""
     return "normal" if state.state == "removed" else state.state
 
 
 def _progress(progress: FeedProgress) -> dict[str, Any]:
-    shown = {"checkpoint_tso": progress.checkpoint, "encoded_tso": progress.encoded, "landed_tso": progress.landed}
+    values = {"checkpoint_tso": progress.checkpoint, "encoded_tso": progress.encoded, "landed_tso": progress.landed}
     times = {"checkpoint_time": _time(progress.checkpoint), "lag_s": progress.lag_s}
-    return {name: _text(ts) for name, ts in shown.items()} | times
+    return {name: _text(ts) for name, ts in values.items()} | times
 
 
 def _state(state: FeedState) -> dict[str, Any]:
-    shown = {"state": visible_state(state), "reason": state.reason}
-    return shown | {"error": _error(state)}
+    values = {"state": visible_state(state), "reason": state.reason}
+    return values | {"error": _error(state)}
 
 
 def _error(state: FeedState) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""Relay files in an object store: the same files, shown when their upload is complete.
+"""Relay files in an object store: the same files, visible once their upload is complete.
 
-Rule: no lock is needed. The target's fence decides who applies, and a writer that lost it and goes on meanwhile cannot
-harm: its files have a mark of its own in their names, and a window is taken from one try alone.
+Rule: no lock is needed. The target's fence decides who applies. A writer that lost it and still writes does no harm:
+its files have its own mark in their names, and a window is read from the files of one attempt only.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from binlake.target.relay.files import RelayFile, parse_names
 _IN_MEMORY = 32 << 20
 
 
-class Bucket:
-    """The place `folder` of a store."""
+class BucketStorage:
+    """Relay files in `folder` of an object store."""
 
     def __init__(self, store: Store, folder: PurePosixPath) -> None:
         self._store, self.folder = store, folder
-        self.mark, self.shown = secrets.token_hex(4), f"{store.shown}/{folder}"
+        self.mark, self.label = secrets.token_hex(4), f"{store.shown}/{folder}"
         self._created: dict[RelayFile, IO[bytes]] = {}
         self._last: tuple[RelayFile, bytes] | None = None
 
     def files(self) -> list[RelayFile]:
-        """As Place.files."""
+        """As RelayStorage.files."""
         paths = (PurePosixPath(path) for path in self._store.list(str(self.folder)))
         return parse_names((path.name for path in paths if path.parent == self.folder), self.folder)
 
     def open(self, file: RelayFile) -> BinaryIO:
-        """As Place.open. A file is read whole, and kept until another one is: its batches are asked for one by one."""
+        """As RelayStorage.open. The last file stays in memory, as its batches are read one by one."""
         if self._last is None or self._last[0] != file:
             content = self._store.get(str(file.path))
             if content is None:
@@ -44,35 +44,35 @@ class Bucket:
         return io.BytesIO(self._last[1])
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """As Place.writing: nobody is kept away."""
+    def lock_for_writing(self) -> Iterator[None]:
+        """As RelayStorage.lock_for_writing: without a lock."""
         yield
 
     def create(self, file: RelayFile) -> IO[bytes]:
-        """As Place.create."""
+        """As RelayStorage.create."""
         opened: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
         self._created[file] = opened
         return opened
 
     def close(self, opened: IO[bytes]) -> None:
-        """As Place.close: what it holds is still to be sent."""
+        """As RelayStorage.close: its content is sent by `publish`."""
         opened.seek(0)
 
     def publish(self, files: list[RelayFile]) -> None:
-        """As Place.publish."""
+        """As RelayStorage.publish."""
         for file in files:
             with self._created.pop(file) as content:
                 self._store.put_from(str(file.path), content)
 
     def make_durable(self) -> None:
-        """As Place.make_durable: an object that is shown is durable."""
+        """As RelayStorage.make_durable: a visible object is durable."""
 
     def remove_unfinished(self) -> None:
-        """As Place.remove_unfinished."""
+        """As RelayStorage.remove_unfinished."""
         for opened in self._created.values():
             opened.close()
         self._created.clear()
 
     def delete(self, file: RelayFile) -> None:
-        """As Place.delete."""
+        """As RelayStorage.delete."""
         self._store.delete(str(file.path))
