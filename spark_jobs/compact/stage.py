@@ -58,6 +58,16 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return ahead if ahead is not None else _derive_window(ctx, bounds, target, position)
 
 
+def position_after(ctx: StageContext, window: Bounds) -> Position | None:
+    """The target's position once `window` is applied; None where that is not the target's next one.
+
+    Raises CheckpointConflict, TargetUnavailable.
+    """
+    position = target_position(ctx, window)
+    is_next = position.commit_ts in (None, window.lo)
+    return position.after_window(ctx.replication.sql_target(), window.hi) if is_next else None
+
+
 def derive_ahead(ctx: StageContext, bounds: Bounds, position: Position) -> StageResult:
     """Derive `change` of a window for a target that will be at `position`, without asking it; `run` takes the result.
 

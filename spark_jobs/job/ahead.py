@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -58,27 +58,28 @@ class Ahead:
             future.result()
 
     def _position_after(self, window: Bounds) -> Position | None:
-        from spark_jobs.tables.pinned import target_position
-
         try:
-            position = target_position(self._ctx, window)
+            position: Position | None = _stage("compact").position_after(self._ctx, window)
         except BinlakeError as error:
             _log_reason(error)
             return None
-        is_next = position.commit_ts in (None, window.lo)
-        return position.after_window(self._ctx.replication.sql_target(), window.hi) if is_next else None
+        return position
 
     def _derive(self, position: Position, next_bounds: Callable[[], Bounds]) -> None:
-        compact, convert = (importlib.import_module(f"spark_jobs.{name}.stage") for name in ("compact", "convert"))
         try:
             with translate_errors():
                 bounds = next_bounds()
                 if not self._ctx.is_small(bounds):
                     raise CannotDeriveAhead("the window is one for Spark")
-                compacted = compact.derive_ahead(self._ctx, bounds, position)
-                convert.derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
+                compacted = _stage("compact").derive_ahead(self._ctx, bounds, position)
+                _stage("convert").derive_ahead(self._ctx, Bounds(compacted.lo, compacted.hi), position)
         except (BinlakeError, CannotDeriveAhead) as error:
             _log_reason(error)
+
+
+def _stage(name: str) -> Any:
+    # Stages import this package.
+    return importlib.import_module(f"spark_jobs.{name}.stage")
 
 
 def _log_reason(error: Exception) -> None:
