@@ -321,6 +321,7 @@ def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None
     ("sql", "names", "seen"),
     [
         ("ALTER TABLE d.t DROP COLUMN a, ADD COLUMN a INT", {"id": 1, "a": 3}, {"a": None}),
+        ("ALTER TABLE d.t DROP a, ADD (a INT)", {"id": 1, "a": 3}, {"a": None}),
         ("ALTER TABLE d.t ADD IF NOT EXISTS `A` INT, DROP a", {"id": 1, "A": 3}, {"A": None}),
         ("ALTER TABLE d.t CHANGE a c INT, ADD a INT", {"id": 1, "c": 2, "a": 3}, {"c": "7", "a": None}),
         ("ALTER TABLE d.t RENAME COLUMN a TO c, ADD a INT", {"id": 1, "c": 2, "a": 3}, {"c": "7", "a": None}),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, renamed_columns
+from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, elements_of_add, renamed_columns
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -113,10 +113,11 @@ def _apart(specs: Sequence[Token]) -> Iterator[list[Token]]:
     """Single clauses: `ADD (a INT, b INT)` is two, and options may stand side by side without a comma."""
     for spec in _clauses(specs):
         spec = _without_wait(spec)
-        start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
-        if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
-            for part in split_list(spec[start + 1 : find_closing(spec, start)]):
-                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else "ADD COLUMN")
+        elements = elements_of_add(spec)
+        if elements:
+            exists = " IF NOT EXISTS" * any(token.is_word("EXISTS") for token in spec[:5])
+            for part in elements:
+                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else f"ADD COLUMN{exists}")
                 yield [*head, *part]
         elif spec:
             yield from _options_apart(spec)
