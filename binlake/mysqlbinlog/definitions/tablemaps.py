@@ -88,7 +88,19 @@ def _other_key(table: TableDef, event: TableMap) -> str:
     # Who logs names logs the key too.
     if event.names is None:
         return ""
-    logged = {event.names[place] for place in event.primary_key or ()}
-    if {fold_name(name) for name in logged} == {fold_name(name) for name in table.primary_key}:
-        return ""
-    return "another primary key"
+    logged = {fold_name(event.names[place]) for place in event.primary_key or ()}
+    return "" if logged in _keys_of_log(table) else "another primary key"
+
+
+def _keys_of_log(table: TableDef) -> list[set[str]]:
+    """What the log may have as the primary key: of a table without one, servers name a unique key that has no NULL."""
+    keys = [table.primary_key]
+    if not table.primary_key:
+        unique = [[part.name for part in index.columns] for index in table.unique_keys()]
+        keys += [tuple(names) for names in unique if all(_is_never_null(table, name) for name in names)]
+    return [{fold_name(name) for name in key} for key in keys]
+
+
+def _is_never_null(table: TableDef, name: str) -> bool:
+    column = table.column(name)
+    return column is not None and column.not_null
