@@ -14,6 +14,7 @@ from binlake.dialect.tokens import Token, find_closing, render
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
 from binlake.mysqlbinlog.definitions.described import ColumnRow, IndexRow, TableDescription, definitions_in
+from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, index_json, table_json
@@ -54,7 +55,7 @@ def table_info(
         column = column_info(
             row, described.flavor, where, place, primary=row.name in primary, generated=expressions.get(row.name, "")
         )
-        columns.append(column if before is None else {**column, **_origin(former, before)})
+        columns.append(column if before is None else _with_kept_origin(column, _origin(former, before)))
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
     charset = _charset_of(described.collate)
@@ -95,6 +96,19 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
 def _origin(former: TableDef | None, before: ColumnInfo) -> Json:
     raw = next(c for c in (former.raw["cols"] if former is not None else ()) if c["id"] == before.id)
     return {key: raw.get(key) for key in ("origin_default", "origin_default_bit") if raw.get(key) is not None}
+
+
+def _with_kept_origin(column: Json, origin: Json) -> Json:
+    """`column` with the `origin` that it had; without, where that is no value of the type that it has now.
+
+    Its rows have been converted since, and what converts values may do what no reading of a default does.
+    """
+    kept = {**column, **origin}
+    try:
+        filled_text(ColumnInfo.from_json(kept))
+    except SchemaError:
+        return column
+    return kept
 
 
 def _charset_of(collate: str) -> str:

@@ -16,6 +16,7 @@ from binlake.mysqlbinlog.definitions.described import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
 from pump_service.feeder.dumpfolder import read_schema_files
@@ -133,6 +134,29 @@ def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
     former = {2: "a", 3: "b"}
     assert {c.name: former[c.id] for c in table.columns if c.id in former} == kept
     assert len({column.id for column in table.columns}) == len(table.columns)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "filled"),
+    [
+        ("INT DEFAULT 0", "ENUM('x','y')", None),
+        ("DECIMAL(9,2) DEFAULT '1.50'", "DATE", None),
+        ("VARCHAR(9) NOT NULL DEFAULT 'x'", "BIT(5) NOT NULL DEFAULT b'1'", "00"),
+        ("TIME(2) DEFAULT '00:20:20'", "DATETIME", None),
+        ("INT DEFAULT 7", "BIGINT", "7"),
+        ("ENUM('a','b') DEFAULT 'b'", "ENUM('b','c') DEFAULT 'c'", "b"),
+    ],
+)
+def test_what_older_rows_held_is_told_in_the_type_that_a_column_has(
+    quiet: Followed, first: str, then: str, filled: str | None
+) -> None:
+    """Else no row of the table is read any more."""
+    quiet.follow("CREATE OR REPLACE TABLE held (id INT PRIMARY KEY)")
+    quiet.follow(f"ALTER TABLE held ADD c {first}")
+    quiet.follow(f"ALTER TABLE held MODIFY c {then}")
+    table = quiet.catalog.table("quiet", "shop", "held")
+    assert table is not None
+    assert filled_text(table.columns[1]) == filled
 
 
 @pytest.mark.parametrize("zone", ["+05:30", "-08:00", "SYSTEM"])
