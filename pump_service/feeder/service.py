@@ -37,6 +37,7 @@ from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.kept import load_record
 from pump_service.feeder.snapshot.loading import Loader, needs_load
 from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.startplace import SERVER
 from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_place
 from pump_service.feeder.tracker import ScratchServer
 from pump_service.feeder.worker import Log, Parts, Worker
@@ -168,7 +169,7 @@ class Feeder:
             with catalog.lock:
                 parts.version = catalog.version
             place = journal.places()[source.name]
-            fact = f"server of {source.name}"
+            fact = SERVER + source.name
             return open_log(
                 source, self._settings.server_id_of(source), place.position,
                 last_uuid=journal.fact(fact), last_id=place.last_id,

@@ -15,6 +15,8 @@ from pump_service.feeder.dump import Place
 from pump_service.feeder.logerrors import lacks, purged, was_reset
 from pump_service.feeder.server import Link, ask, log_files
 
+SERVER = "server of "
+"""What the journal's fact about the server begins with, of whose log a source's place is; the source's name follows."""
 _FIRST_EVENT = 4
 
 
@@ -50,7 +52,7 @@ def start_of(link: Link, flavor: Flavor, position: Position, identity: Identity,
     Raises LostRange, SourceRefused, SourceUnavailable, and pymysql's errors.
     """
     if flavor is Flavor.MARIADB:
-        return _start_mariadb(link, position, identity)
+        return _start_mariadb(link, position, identity, last_uuid)
     mode = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper()
     if mode == "ON" and (position.gtids or not position.file):
         return _start_by_gtids(link, position, identity)
@@ -92,11 +94,11 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> Start
     return Start(Place("", _FIRST_EVENT, done), position, Gtids.KNOWN)
 
 
-def _start_mariadb(link: Link, position: Position, identity: Identity) -> Start:
+def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid: str) -> Start:
     if position.gtids or not position.file:
         _check_mariadb_state(link, position, identity)
         return Start(Place("", _FIRST_EVENT, position.gtids), position, Gtids.KNOWN)
-    _check_file(link, position, identity, last_uuid="")
+    _check_file(link, position, identity, last_uuid)
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
         raise was_reset(f"there is no position {position.offset} in {position.file}")

@@ -26,22 +26,22 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Batch, Journal, Place
 from pump_service.feeder.publisher import Ddl, Held, Outgoing, Publisher, Stopped
-from pump_service.feeder.server import Link, connect, flavor_of, log_end
+from pump_service.feeder.server import flavor_of, log_end
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.catchup import CannotJoin, CatchUp, check_next
 from pump_service.feeder.snapshot.keeping import ChunkKeeper
 from pump_service.feeder.snapshot.kept import KeptLoad, SnapshotPlace, load_record, record_facts
+from pump_service.feeder.snapshot.oneserver import OneServer
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from pump_service.feeder.snapshot.structures import count_moves, describe_source, guess_rows
-from pump_service.feeder.startplace import read_identity
+from pump_service.feeder.startplace import SERVER, read_identity
 
 log = structlog.get_logger()
 
 _TRIES = 10  # openings between which DDL may run
 _AGAIN_S = 1.0  # before a snapshot that DDL ended is taken again
-_READ_TIMEOUT_S = 600  # of one answer: the bound of a chunk may be far
 _PRIVILEGES = frozenset(
     {
         ER.TABLEACCESS_DENIED_ERROR,
@@ -159,27 +159,32 @@ class Loader:
         if len(kept.snapshots) > 1 or doubtful:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
-            end = self._log_end() if doubtful else None
+            end = self._log_end(kept.snapshots[-1]) if doubtful else None
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, kept.snapshots, kept.tables, self.catalog,
-                lambda: open_session(self._connect, flavor), self.stopped, doubtful, end,
+                lambda: open_session(OneServer(self.source).connect, flavor), self.stopped, doubtful, end,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
                 caught[number] += self.publisher.hold(held, outgoing)
         held.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *caught[number])]
 
-    def _log_end(self) -> Position:
-        with closing(self._connect()) as link:
+    def _log_end(self, snapshot: SnapshotPlace) -> Position:
+        """Where the log of the snapshot's server ends; raises CannotJoin where another one answers."""
+        with closing(OneServer(self.source).connect()) as link:
+            server = read_identity(link, flavor_of(link)).uuid
+            if server != snapshot.server:
+                raise CannotJoin(f"names may have moved at server {snapshot.server}, and {server} may not know of it")
             return log_end(link)
 
     def _open(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
         """A snapshot, the definitions that its tables have in it, and how many names had moved before it."""
-        with closing(self._connect()) as link:
+        server = OneServer(self.source)
+        with closing(server.connect()) as link:
             before = describe_source(link)
             for _ in range(_TRIES):
                 moves = count_moves(link)
                 names = [(table.db, table.name) for database in before for table in database.tables]
-                snapshot = open_snapshot(self._connect, flavor_of(link), self.source.snapshot.threads, names)
+                snapshot = open_snapshot(server.connect, flavor_of(link), self.source.snapshot.threads, names)
                 try:
                     after = describe_source(link)
                 except BaseException:
@@ -190,15 +195,6 @@ class Loader:
                 snapshot.close()
                 before = after
         raise Transient("the source's definitions change all the time", hint="start again when its DDL is over")
-
-    def _connect(self) -> Link:
-        """A session at the first of the source's servers that answers."""
-        for address in self.source.servers[:-1]:
-            try:
-                return connect(self.source, address, read_timeout=_READ_TIMEOUT_S)
-            except SourceUnavailable as error:
-                log.warning("server_away", source=self.source.name, error=str(error))
-        return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
     def _publish_definitions(
         self,
@@ -241,7 +237,7 @@ class Loader:
         state = progress.to_json()
         done = {one: state[one] for one in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
-        facts = record_facts(name, record)
+        facts = record_facts(name, record) | {SERVER + name: kept.snapshots[-1].server}
         commit_ts = 0
         if held.batches:
             commit_ts = self.publisher.commit(held, position, facts, is_load=True)
