@@ -126,10 +126,10 @@ def _texts(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: 
         raise Unmappable("columns that the source filled with different times")
     specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
     converted = alter.conversions(specs) if alter is not None else []
-    if alter is not None and converted:
-        if clock:
+    if alter is not None and (converted or alter.changes_values(specs)):
+        if clock and not alter.can_fill_times(converted):
             raise Unmappable("a change of values together with a new column of the time")
-        texts = alter.statements(specs, converted)
+        texts = alter.statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
     if len(clock) == 1:

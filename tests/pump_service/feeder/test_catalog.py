@@ -398,3 +398,20 @@ def test_values_are_converted_at_the_target_as_the_source_did(followed: Followed
         followed.run(f"ALTER TABLE {table} {specs}", settings=f"SET SESSION {settings}")
         shown = "SELECT * FROM {}." + table + " ORDER BY id"
         assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
+
+
+def test_what_a_lenient_session_changes_without_a_conversion_is_changed_at_the_target(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), c DATE, v VARCHAR(9) CHARACTER SET utf8mb4)")
+    rows = "(1, NULL, NULL, NULL, 'a✓'), (2, 3, 'x', '2020-01-02', 'b')"
+    execute(followed.server, *(f"INSERT INTO {db}.t VALUES {rows}" for db in ("shop", "copy_shop")))
+    for text in (
+        "ALTER TABLE t MODIFY a INT NOT NULL",
+        "ALTER TABLE t CHANGE c d DATE NOT NULL, ADD e DATETIME DEFAULT CURRENT_TIMESTAMP",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)",
+        "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE t MODIFY a VARCHAR(3), ADD f TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP",
+    ):
+        followed.run(text, settings="SET SESSION sql_mode = '', time_zone = '+05:00'")
+        shown = "SELECT * FROM {}.t ORDER BY id"
+        assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
