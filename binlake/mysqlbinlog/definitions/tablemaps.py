@@ -9,6 +9,7 @@ from binlake.mysqlbinlog.charsets import charset_of, decode_text
 from binlake.mysqlbinlog.definitions.columns import tidb_charset
 from binlake.mysqlbinlog.definitions.described import with_shown_characters
 from binlake.mysqlbinlog.model import TableMap
+from binlake.mysqlbinlog.rowimage.hashkeys import hash_columns
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -32,7 +33,7 @@ def check_table_map(table: TableDef, event: TableMap) -> None:
 
     Of a type also what decides values and is in no type number, where the log has it: signs, charsets, elements.
     """
-    what = _difference(table.all_columns, event) or _other_key(table, event)
+    what = _difference([*table.all_columns, *hash_columns(table, event)], event) or _other_key(table, event)
     if what:
         raise SchemaError(
             f"the log's rows do not fit the definition of their table: {what}",

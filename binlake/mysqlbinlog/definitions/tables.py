@@ -18,10 +18,8 @@ from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, index_json, table_json
+from binlake.rows.schema.info import CREATE_KEY as CREATE_KEY
 from binlake.rows.schema.names import fold_name
-
-CREATE_KEY = "source_create"
-"""The key of a TableInfo under which the source's own CREATE TABLE stands."""
 
 _UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
 
