@@ -175,6 +175,7 @@ class _Specs:
         self.names = {fold_name(column.name) for column in before.all_columns}
         self._keys = {fold_name(index.name) for index in before.indexes}
         self._constraints = _constraints_in(str(before.raw.get(CREATE_KEY, "")))
+        self._added, self._dropped = set[str](), set[str]()
 
     def read(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
@@ -192,8 +193,10 @@ class _Specs:
         if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) in self.names and any(t.is_word("EXISTS") for t in spec[1:at]):
+        name = fold_name(spec[at].value)
+        if name in self.names | self._added and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
+        self._added.add(name)
         return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
 
     def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
@@ -246,8 +249,10 @@ class _Specs:
         if second.is_word("CONSTRAINT"):
             return self._drop_constraint(spec)
         at = past_exists(spec, 1 + second.is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self.names:
+        name = fold_name(spec[at].value)
+        if name not in self.names - self._dropped:
             return []
+        self._dropped.add(name)
         return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _named(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
@@ -268,7 +273,7 @@ class _Specs:
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self.names:
+        if fold_name(spec[at].value) not in self.names | self._added:
             return []
         return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
 
@@ -276,6 +281,7 @@ class _Specs:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
+        self._added.add(fold_name(spec[at + 1].value))
         head = [*spaced_tokens("CHANGE COLUMN"), _named(spec[at])]
         return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
 
