@@ -78,12 +78,13 @@ class Alter:
             conversions.append(Conversion(place, source, target, expression))
         return conversions
 
-    def changes_values(self, specs: Sequence[Sequence[Token]]) -> bool:
+    @property
+    def changes_values(self) -> bool:
         """Whether it may change values without a conversion, where the source's session made no error of that: a column
-        has no NULL any more, texts get another character set."""
+        has no NULL any more, is shorter, or has another character set."""
         now = {column.id: column for column in self.after.columns}
-        has_no_null = any(c.id in now and now[c.id].not_null and not c.not_null for c in self.before.columns)
-        return self.is_native and (has_no_null or any(spec[:1] and spec[0].is_word("CONVERT") for spec in specs))
+        pairs = [(column, now[column.id]) for column in self.before.columns if column.id in now]
+        return self.is_native and any(_stored_as(one) != _stored_as(other) for one, other in pairs)
 
     def can_fill_times(self, conversions: Sequence[Conversion]) -> bool:
         """Whether `conversions` leave the session's time to columns that are filled with it."""
@@ -188,6 +189,10 @@ class Alter:
             elif index.name in wanted and name in there:
                 indexes.append((index.name, index))
         return indexes
+
+
+def _stored_as(column: ColumnInfo) -> tuple[str, str, bool]:
+    return column.type_text, column.charset, column.not_null
 
 
 def _is_plain(one: Conversion) -> bool:

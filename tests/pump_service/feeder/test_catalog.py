@@ -11,7 +11,7 @@ from support.followed import COPY, Followed
 from support.mariadb import execute
 from support.mariadb import rows as rows_of
 
-from binlake.errors import ConfigError, SchemaError
+from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.mysqlbinlog.definitions.described import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
@@ -402,16 +402,28 @@ def test_values_are_converted_at_the_target_as_the_source_did(followed: Followed
 
 def test_what_a_lenient_session_changes_without_a_conversion_is_changed_at_the_target(followed: Followed) -> None:
     followed.run("CREATE DATABASE shop", db="")
-    followed.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), c DATE, v VARCHAR(9) CHARACTER SET utf8mb4)")
-    rows = "(1, NULL, NULL, NULL, 'a✓'), (2, 3, 'x', '2020-01-02', 'b')"
+    followed.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), c DATE, v VARCHAR(9) CHARACTER SET utf8mb4, w TEXT)"
+    )
+    rows = "(1, NULL, NULL, NULL, 'a✓', 'ÿüü'), (2, 3, 'x', '2020-01-02', 'b', 'c')"
     execute(followed.server, *(f"INSERT INTO {db}.t VALUES {rows}" for db in ("shop", "copy_shop")))
     for text in (
         "ALTER TABLE t MODIFY a INT NOT NULL",
         "ALTER TABLE t CHANGE c d DATE NOT NULL, ADD e DATETIME DEFAULT CURRENT_TIMESTAMP",
         "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)",
         "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE t MODIFY w VARCHAR(2) CHARACTER SET latin1",
+        "ALTER TABLE t MODIFY w CHAR(2) CHARACTER SET gbk",
         "ALTER TABLE t MODIFY a VARCHAR(3), ADD f TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP",
     ):
         followed.run(text, settings="SET SESSION sql_mode = '', time_zone = '+05:00'")
         shown = "SELECT * FROM {}.t ORDER BY id"
         assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
+
+
+def test_a_new_stored_column_that_only_the_source_can_compute_is_refused(followed: Followed) -> None:
+    """Its older rows would have NULL at the target."""
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMP NULL)", "ALTER TABLE t ADD a INT AS (id + 1) STORED")
+    with pytest.raises(TargetRefused, match="only the source can compute"):
+        followed.run("ALTER TABLE t ADD b VARCHAR(40) AS (HEX(at)) STORED")
