@@ -101,6 +101,25 @@ def test_a_cut_in_the_middle_loses_nothing_and_gives_nothing_twice(topology: Top
     assert len(taken) == 100
 
 
+def test_what_was_prepared_comes_from_the_next_server_when_it_is_committed(topology: Topology) -> None:
+    primary, replica = topology.primary, topology.replica
+    topology.replicate()
+    start = end_of(primary)
+    with TcpLink(primary.host, primary.port) as link, primary.connect(database="topology") as session:
+        source = source_of(replica, host=link.host, port=link.port, addresses=(f"{replica.host}:{replica.port}",))
+        log = _log(source, start)
+        with session.cursor() as cursor:
+            for text in ("XA START 'f'", "INSERT INTO t VALUES (500)", "XA END 'f'", "XA PREPARE 'f'"):
+                cursor.execute(text)
+            taken = _take(log, end_of(primary).gtids)
+            link.cut()
+            cursor.execute("XA COMMIT 'f'")
+        taken += _take(log, end_of(primary).gtids)
+        assert log.server == (replica.host, replica.port)
+        log.end()
+    assert [len(one.changes) for one in taken] == [0, 1]
+
+
 def test_a_silent_server_is_away(topology: Topology) -> None:
     primary = topology.primary
     with TcpLink(primary.host, primary.port) as link:
