@@ -37,6 +37,9 @@ _NOT_KEPT_MODES = {
 """sql_mode without: how strings are read (they are in standard form), NO_ENGINE_SUBSTITUTION (the tracker needs no
 engine), and in MySQL what version 8 does not know any more (NO_AUTO_CREATE_USER, modes of other databases)."""
 
+_OWN_TIMES = {Flavor.MARIADB: (), Flavor.MYSQL: ("SET SESSION explicit_defaults_for_timestamp = 1",)}
+"""What leaves each TIMESTAMP the defaults that it has; MySQL's log says no other value where a statement names none."""
+
 
 class Tracker(Protocol):
     """Carries out DDL on empty tables and describes what is there, both under the source's names."""
@@ -154,7 +157,7 @@ class ScratchServer:
             for table in database.tables:
                 create = render(create_tokens(table.create, self._flavor))
                 text = put_target_names(create, database.name, self._there)
-                self._link.execute([*SESSION, text], text)
+                self._link.execute([*SESSION, *_OWN_TIMES[self._flavor], text], text)
 
     def _drops(self) -> list[str]:
         rows = self._link.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
@@ -178,5 +181,8 @@ def _settings(session: Session, flavor: Flavor) -> Iterator[str]:
     ):
         if value is not None:
             yield f"SET SESSION {name} = {value}"
-    if session.explicit_defaults_for_timestamp is not None:
-        yield f"SET SESSION explicit_defaults_for_timestamp = {int(session.explicit_defaults_for_timestamp)}"
+    is_explicit = session.explicit_defaults_for_timestamp
+    if is_explicit is not None:
+        yield f"SET SESSION explicit_defaults_for_timestamp = {int(is_explicit)}"
+    else:
+        yield from _OWN_TIMES[flavor]

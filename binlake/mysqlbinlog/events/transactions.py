@@ -246,7 +246,9 @@ class TransactionReader:
         return ended
 
     def _statement(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
-        sent = query.read_query(event, header.time, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED)
+        sent = query.read_query(
+            event, header.time, self._flavor, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED
+        )
         role = query.role_of(sent.text)
         if role is Role.BEGIN or (role is Role.AROUND and not self._is_open):
             self._open(header, before)

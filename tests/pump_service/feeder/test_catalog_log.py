@@ -75,6 +75,10 @@ MYSQL: Script = (
     ("default_collation_for_utf8mb4 = 'utf8mb4_general_ci'", "CREATE TABLE c1 (v VARCHAR(9)) CHARACTER SET utf8mb4"),
     ("", "CREATE TABLE c2 (v VARCHAR(9), CONSTRAINT positive2 CHECK (v > 0)) CHARACTER SET utf8mb4"),
     ("", "ALTER TABLE names DROP CONSTRAINT positive"),
+    ("", "CREATE TABLE moments (id INT PRIMARY KEY, at TIMESTAMP NOT NULL)"),
+    ("", "ALTER TABLE moments ADD a INT"),
+    ("explicit_defaults_for_timestamp = 0", "CREATE TABLE moments2 (id INT PRIMARY KEY, at TIMESTAMP)"),
+    ("", "ALTER TABLE moments ADD c INT"),
 )  # fmt: skip
 MARIADB: Script = (
     ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, a INT DEFAULT (1 + 1), j JSON)"),
