@@ -35,6 +35,7 @@ def copy(request: pytest.FixtureRequest) -> Iterator[LoggedCopy]:
     found.adopt()
     yield found
     found.close()
+    server.wipe()
 
 
 def check_drawn(copy: LoggedCopy, seed: int, steps: int) -> None:
