@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from binlake.dialect.classify import Kind, classify_tokens
-from binlake.dialect.tokens import Token, TokenKind, past_exists, split_list
+from binlake.dialect.tokens import Token, TokenKind, find_closing, past_exists, split_list
 from binlake.rows.schema.names import fold_name
 
 KEY_HEADS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK")
@@ -48,16 +48,26 @@ def dropped_columns(clauses: Sequence[Token]) -> set[str]:
 
 
 def added_columns(clauses: Sequence[Token]) -> set[str]:
-    """The columns of each `ADD [COLUMN] name ...`, not those in parentheses."""
+    """The columns of each `ADD [COLUMN] name ...`, and of each `ADD [COLUMN] (name ..., name ...)`."""
     return _columns_behind("ADD", clauses)
 
 
+def read_added_elements(clause: Sequence[Token]) -> list[list[Token]]:
+    """The columns and keys of `ADD [COLUMN] [IF NOT EXISTS] (element, element ...)`; none of another clause."""
+    at = _place_of_name(clause) if len(clause) > 1 and clause[0].is_word("ADD") else len(clause)
+    if at >= len(clause) or not clause[at].is_mark("("):
+        return []
+    return split_list(clause[at + 1 : find_closing(clause, at)])
+
+
 def _columns_behind(verb: str, clauses: Sequence[Token]) -> set[str]:
-    return {
-        fold_name(clause[_place_of_name(clause)].value)
-        for clause in split_list(clauses)
-        if len(clause) > 1 and clause[0].is_word(verb) and not clause[1].is_word("PARTITION", *KEY_HEADS)
-    }
+    columns = set[str]()
+    for clause in split_list(clauses):
+        if len(clause) > 1 and clause[0].is_word(verb):
+            elements = read_added_elements(clause) or [clause[_place_of_name(clause) :]]
+            names = [element[0] for element in elements if element]
+            columns |= {fold_name(name.value) for name in names if not name.is_word("PARTITION", *KEY_HEADS)}
+    return columns
 
 
 def _place_of_name(clause: Sequence[Token]) -> int:

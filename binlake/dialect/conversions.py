@@ -78,19 +78,39 @@ class Alter:
             conversions.append(Conversion(place, source, target, expression))
         return conversions
 
-    def statements(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> tuple[str, ...]:
-        """The statements whose specs, mapped, make `conversions`: at least one. Raises Unmappable."""
+    @property
+    def changes_values(self) -> bool:
+        """Whether it may change values without a conversion, where the source's session made no error of that: a column
+        has no NULL any more, is shorter, or has another character set."""
+        now = {column.id: column for column in self.after.columns}
+        pairs = [(column, now[column.id]) for column in self.before.columns if column.id in now]
+        return self.is_native and any(_stored_as(former) != _stored_as(column) for former, column in pairs)
+
+    def can_fill_times(self, conversions: Sequence[Conversion]) -> bool:
+        """Whether `conversions` leave the session's time to columns that are filled with it."""
+        return self.is_native and not any(
+            needs_zone(conversion.source, conversion.target) or needs_day(conversion.source, conversion.target)
+            for conversion in conversions
+        )
+
+    def statements(
+        self, specs: list[list[Token]], conversions: Sequence[Conversion], *, has_time: bool = False
+    ) -> tuple[str, ...]:
+        """The statements whose specs, mapped, make `conversions`: at least one, or what `changes_values` says.
+
+        `has_time`: the session has its time already. Raises Unmappable.
+        """
         if not any(one.expression for one in conversions):
-            plain = self._settings(conversions)
+            plain = self._settings(conversions, has_time)
             alter = render([*self.head, *join_list(specs)])
             return (*plain, alter, *((_RESTORE,) if plain else ()))
         lenient = (_KEEP, f"SET SESSION sql_mode = {quote(_mode(self.dialect))}")
         return (*lenient, *self._computed(specs, conversions), _RESTORE)
 
-    def _settings(self, conversions: Sequence[Conversion]) -> tuple[str, ...]:
+    def _settings(self, conversions: Sequence[Conversion], has_time: bool) -> tuple[str, ...]:
         """What makes the target's session convert like the source's; nothing where no session decides."""
         if self.is_native:
-            return (_KEEP, f"SET SESSION {', '.join(self._native_settings(conversions))}")
+            return (_KEEP, f"SET SESSION {', '.join(self._native_settings(conversions, has_time))}")
         if all(_is_plain(one) for one in conversions):
             return ()
         settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_mode(self.dialect))}"]
@@ -109,7 +129,7 @@ class Alter:
         """True where source and target are of the MySQL family: the target's own ALTER converts as the source's did."""
         return bool(self.session.family) and self.dialect != "tidb"
 
-    def _native_settings(self, conversions: Sequence[Conversion]) -> Iterator[str]:
+    def _native_settings(self, conversions: Sequence[Conversion], has_time: bool) -> Iterator[str]:
         """The source's session; lenient, for what was no error there is none, and families round times differently."""
         modes = [_LENIENT_NATIVE, *(name for bit, name in _MODES.items() if self.session.sql_mode & bit)]
         rounds = self.session.sql_mode & _ROUNDS or (
@@ -122,7 +142,7 @@ class Alter:
         yield f"sql_mode = {quote(','.join(modes))}"
         if any(needs_zone(one.source, one.target) for one in conversions):
             yield f"time_zone = {quote(_zone(conversions[0].target, self.session, self.dialect))}"
-        if self.session.moment:
+        if self.session.moment and not has_time:
             yield f"timestamp = {self.session.moment}"
 
     def _computed(self, specs: list[list[Token]], conversions: Sequence[Conversion]) -> list[str]:
@@ -170,6 +190,10 @@ class Alter:
             elif index.name in wanted and name in there:
                 indexes.append((index.name, index))
         return indexes
+
+
+def _stored_as(column: ColumnInfo) -> tuple[str, str, bool]:
+    return column.type_text, column.charset, column.not_null
 
 
 def _is_plain(one: Conversion) -> bool:

@@ -121,15 +121,17 @@ def _texts(mapped: list[Token], statement: Classified, ddl: RoutedDdl, dialect: 
     before, after = _table(ddl.before, statement, ddl), _altered(statement, ddl)
     alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _added(ddl)
+    if after is not None and any(c.generated_stored and not is_computed(c, after, dialect) for c in added):
+        raise Unmappable("a new stored generated column whose values only the source can compute")
     clock = find_fill_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("columns that the source filled with different times")
     specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
     converted = alter.conversions(specs) if alter is not None else []
-    if alter is not None and converted:
-        if clock:
+    if alter is not None and (converted or alter.changes_values):
+        if clock and not alter.can_fill_times(converted):
             raise Unmappable("a change of values together with a new column of the time")
-        texts = alter.statements(specs, converted)
+        texts = alter.statements(specs, converted, has_time=bool(clock))
     else:
         texts = (render([*head, *join_list(specs)]),)
     if len(clock) == 1:

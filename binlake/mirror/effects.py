@@ -72,11 +72,17 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
-        lost = [Effect("inexact", table)] if action in LOSES_ROWS else []
+        lost = [Effect("inexact", table)] if action in LOSES_ROWS or _adds_computed(source, table) else []
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
     return [Effect(_effect_of_new_table(action), table)]
+
+
+def _adds_computed(before: TableDef, after: TableDef) -> bool:
+    """Whether the source has computed a new column of the rows that were there (MySQL, MariaDB; TiDB refuses it)."""
+    had = {column.id for column in before.columns}
+    return any(c.id not in had and c.is_generated and c.generated_stored for c in after.columns)
 
 
 def _effect_of_new_table(action: int) -> Kind:

@@ -18,9 +18,10 @@ from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.dumpfolder import read_schema_files
 from pump_service.feeder.journal import Journal, ReadPosition
 from pump_service.feeder.publisher import Publisher
-from pump_service.feeder.server import Link, connect, read_log_end
+from pump_service.feeder.server import Link, connect, flavor_of, read_log_end
 from pump_service.feeder.settings import SourceFile, Start
 from pump_service.feeder.snapshot.structures import describe_source
+from pump_service.feeder.startposition import SERVER_FACT, read_identity
 from pump_service.feeder.targetstructure import describe_by_target
 
 log = structlog.get_logger()
@@ -36,17 +37,21 @@ def start_at_log(source: SourceFile, journal: Journal, publisher: Publisher, cat
     start = source.start
     dump = read_dump_folder(start.definitions) if start.definitions is not None else None
     dumped = read_schema_files(dump) if dump is not None else None
-    end, databases = Position("", 4), list[DatabaseDescription]()
+    end, databases, facts = Position("", 4), list[DatabaseDescription](), dict[str, str]()
     if dumped is None or start.mode == "now":
         with closing(connect(source)) as link:
             databases, end = _definitions_at_end(link)
+            if start.mode == "now":
+                facts = {SERVER_FACT + source.name: read_identity(link, flavor_of(link)).uuid}
     if start.target is not None:
         databases = describe_by_target(source, databases, start.target)
     position = _start_position(start, end, dump)
     with catalog.lock:
         first = catalog.adopt(source.name, databases) if dumped is None else catalog.follow_all(source.name, dumped)
         ts = publisher.fetch_ts(source.name)
-        journal.commit([], {source.name: ReadPosition(position)}, jobs=[change.job(ts, ts) for change in first])
+        journal.commit(
+            [], {source.name: ReadPosition(position)}, jobs=[change.job(ts, ts) for change in first], facts=facts
+        )
     log.info(
         "source_started", source=source.name, mode=start.mode, definitions=len(first), **_position_fields(position)
     )

@@ -37,6 +37,7 @@ from pump_service.feeder.settings import FeederFile, SourceFile
 from pump_service.feeder.snapshot.loading import Loader, needs_load
 from pump_service.feeder.snapshot.loadstate import read_load_record
 from pump_service.feeder.snapshot.progress import Progress
+from pump_service.feeder.startposition import SERVER_FACT
 from pump_service.feeder.status import JournalHistory, JournalTransactions, describe_position
 from pump_service.feeder.tracker import ScratchServer
 from pump_service.feeder.worker import Log, Parts, Worker
@@ -173,7 +174,7 @@ class Feeder:
             with catalog.lock:
                 parts.version = catalog.version
             read_position = journal.read_positions()[source.name]
-            fact = f"server of {source.name}"
+            fact = SERVER_FACT + source.name
             return open_log(
                 source, self._settings.server_id_of(source), read_position.position,
                 last_uuid=journal.fact(fact), last_id=read_position.last_id,

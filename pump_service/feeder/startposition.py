@@ -15,6 +15,8 @@ from pump_service.feeder.dump import DumpRequest
 from pump_service.feeder.logerrors import missing_transactions_error, purged_error, reset_error
 from pump_service.feeder.server import Link, ask, read_log_files
 
+SERVER_FACT = "server of "
+"""The journal's fact with this and a source's name has the server whose log the source's position belongs to."""
 _FIRST_EVENT = 4
 
 
@@ -50,7 +52,7 @@ def find_start(link: Link, flavor: Flavor, position: Position, identity: Identit
     Raises LostRange, SourceRefused, SourceUnavailable, and pymysql's errors.
     """
     if flavor is Flavor.MARIADB:
-        return _start_mariadb(link, position, identity)
+        return _start_mariadb(link, position, identity, last_uuid)
     mode = str(ask(link, "SELECT @@GLOBAL.gtid_mode")[0][0]).upper()
     if mode == "ON" and (position.gtids or not position.file):
         return _start_by_gtids(link, position, identity)
@@ -92,11 +94,11 @@ def _start_by_gtids(link: Link, position: Position, identity: Identity) -> LogSt
     return LogStart(DumpRequest("", _FIRST_EVENT, done), position, GtidOrigin.KNOWN)
 
 
-def _start_mariadb(link: Link, position: Position, identity: Identity) -> LogStart:
+def _start_mariadb(link: Link, position: Position, identity: Identity, last_uuid: str) -> LogStart:
     if position.gtids or not position.file:
         _check_mariadb_state(link, position, identity)
         return LogStart(DumpRequest("", _FIRST_EVENT, position.gtids), position, GtidOrigin.KNOWN)
-    _check_file(link, position, identity, last_uuid="")
+    _check_file(link, position, identity, last_uuid)
     gtids = ask(link, "SELECT BINLOG_GTID_POS(%s, %s)", (position.file, position.offset))[0][0]
     if gtids is None:
         raise reset_error(f"there is no position {position.offset} in {position.file}")

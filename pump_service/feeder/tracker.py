@@ -38,6 +38,9 @@ _DROPPED_MODES = {
 needs no particular engine), and for MySQL what version 8 no longer knows (NO_AUTO_CREATE_USER, modes of other
 databases)."""
 
+_KEEP_TIME_DEFAULTS = {Flavor.MARIADB: (), Flavor.MYSQL: ("SET SESSION explicit_defaults_for_timestamp = 1",)}
+"""Lets each TIMESTAMP keep its defaults: MySQL logs the setting only for a statement that names a TIMESTAMP."""
+
 
 class Tracker(Protocol):
     """Executes DDL on empty tables and describes the result, both under the source's names."""
@@ -155,7 +158,7 @@ class ScratchServer:
             for table in database.tables:
                 create = render(create_tokens(table.create, self._flavor))
                 text = put_target_names(create, database.name, self._to_scratch)
-                self._link.execute([*SESSION, text], text)
+                self._link.execute([*SESSION, *_KEEP_TIME_DEFAULTS[self._flavor], text], text)
 
     def _drop_statements(self) -> list[str]:
         rows = self._link.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
@@ -177,5 +180,8 @@ def _session_statements(session: Session, flavor: Flavor) -> Iterator[str]:
     ):
         if value is not None:
             yield f"SET SESSION {name} = {value}"
-    if session.explicit_defaults_for_timestamp is not None:
-        yield f"SET SESSION explicit_defaults_for_timestamp = {int(session.explicit_defaults_for_timestamp)}"
+    is_explicit = session.explicit_defaults_for_timestamp
+    if is_explicit is not None:
+        yield f"SET SESSION explicit_defaults_for_timestamp = {int(is_explicit)}"
+    else:
+        yield from _KEEP_TIME_DEFAULTS[flavor]

@@ -22,6 +22,8 @@ from binlake.dialect.tokens import tokenize
         ("DROP a, DROP COLUMN IF EXISTS b, DROP INDEX i, DROP PRIMARY KEY, DROP PARTITION p", {}, {}, "ab", ""),
         ("ADD a INT, ADD COLUMN IF NOT EXISTS b INT /* c */, ADD INDEX i (a), ADD PARTITION (p)", {}, {}, "", "ab"),
         ("DROP `index`, ADD `check` INT", {}, {}, ["index"], ["check"]),
+        ("DROP a, ADD (a INT, KEY k (b), `B` DECIMAL(9,2) DEFAULT (1 + 1)), ADD c INT", {}, {}, "a", "abc"),
+        ("ADD COLUMN IF NOT EXISTS (a INT, UNIQUE (a), b INT)", {}, {}, "", "ab"),
         ("MODIFY a BIGINT, COMMENT = 'CHANGE a b'", {}, {}, "", ""),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, plan_mirrors
+from binlake.mirror.effects import derive_effects
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import IN_PART
@@ -321,6 +322,7 @@ def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None
     ("sql", "names", "seen"),
     [
         ("ALTER TABLE d.t DROP COLUMN a, ADD COLUMN a INT", {"id": 1, "a": 3}, {"a": None}),
+        ("ALTER TABLE d.t DROP a, ADD (a INT)", {"id": 1, "a": 3}, {"a": None}),
         ("ALTER TABLE d.t ADD IF NOT EXISTS `A` INT, DROP a", {"id": 1, "A": 3}, {"A": None}),
         ("ALTER TABLE d.t CHANGE a c INT, ADD a INT", {"id": 1, "c": 2, "a": 3}, {"c": "7", "a": None}),
         ("ALTER TABLE d.t RENAME COLUMN a TO c, ADD a INT", {"id": 1, "c": 2, "a": 3}, {"c": "7", "a": None}),
@@ -344,6 +346,17 @@ def test_a_column_that_is_added_under_the_name_of_another_has_none_of_its_values
     altered = replace(ddl(15, Action.MULTI_SCHEMA_CHANGE, [before], [after]), sql=sql)
     mirrors.apply(mirrors.plan(10, 20, [altered], {}))
     assert mirrors.rows(after) == [{"id": "1"} | seen]
+
+
+@pytest.mark.parametrize(("stored", "kinds"), [(True, ["alter", "inexact"]), (False, ["alter"])])
+def test_a_mirror_does_not_know_what_the_source_computed_for_older_rows(stored: bool, kinds: list[str]) -> None:
+    made = {**column(2, "g"), "generated_expr_string": "`id` + 1", "generated_stored": stored}
+    columns = [column(1, "id", flag=INT_PK)]
+    before, after = (
+        table_def(table_info(9, "t", list(some), pk_is_handle=True), "d") for some in (columns, [*columns, made])
+    )
+    effects = derive_effects(replace(ddl(15, Action.ADD_COLUMN, [before], [after]), sql="ALTER TABLE d.t ADD g INT"))
+    assert [effect.kind for effect in effects] == kinds
 
 
 def _timed(kind: int) -> TableDef:

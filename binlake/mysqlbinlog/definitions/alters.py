@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, renamed_columns
+from binlake.dialect.columnnames import KEY_HEADS, dropped_columns, read_added_elements, renamed_columns
 from binlake.dialect.tokens import (
     Token,
     TokenKind,
@@ -115,10 +115,11 @@ def _split_clauses(specs: Sequence[Token]) -> Iterator[list[Token]]:
     """Single clauses: `ADD (a INT, b INT)` is two, and options may follow each other without a comma."""
     for spec in _split_at_commas(specs):
         spec = _strip_wait(spec)
-        start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
-        if len(spec) > start and spec[0].is_word("ADD") and spec[start].is_mark("("):
-            for part in split_list(spec[start + 1 : find_closing(spec, start)]):
-                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else "ADD COLUMN")
+        elements = read_added_elements(spec)
+        if elements:
+            exists = " IF NOT EXISTS" * any(token.is_word("EXISTS") for token in spec[:5])
+            for part in elements:
+                head = spaced_tokens("ADD" if part[0].is_word(*KEY_HEADS) else f"ADD COLUMN{exists}")
                 yield [*head, *part]
         elif spec:
             yield from _split_options(spec)
@@ -176,6 +177,7 @@ class _SpecReader:
         self.names = {fold_name(column.name) for column in before.all_columns}
         self._keys = {fold_name(index.name) for index in before.indexes}
         self._constraints = _find_constraints(str(before.raw.get(CREATE_KEY, "")))
+        self._added, self._dropped = set[str](), set[str]()
 
     def read(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         word = spec[0].text.upper()
@@ -193,8 +195,10 @@ class _SpecReader:
         if spec[1].is_word(*KEY_HEADS):
             return self._add_key(spec)
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) in self.names and any(t.is_word("EXISTS") for t in spec[1:at]):
+        name = fold_name(spec[at].value)
+        if name in self.names | self._added and any(t.is_word("EXISTS") for t in spec[1:at]):
             return []
+        self._added.add(name)
         return [(Action.ADD_COLUMN, [*spaced_tokens("ADD COLUMN"), *self._column(spec, at, at + 1)])]
 
     def _add_key(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
@@ -247,8 +251,10 @@ class _SpecReader:
         if second.is_word("CONSTRAINT"):
             return self._drop_constraint(spec)
         at = past_exists(spec, 1 + second.is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self.names:
+        name = fold_name(spec[at].value)
+        if name not in self.names - self._dropped:
             return []
+        self._dropped.add(name)
         return [(Action.DROP_COLUMN, [*spaced_tokens("DROP COLUMN"), _as_name(spec[at])])]
 
     def _drop_key(self, spec: list[Token], at: int, action: Action) -> list[tuple[Action, list[Token]]]:
@@ -269,7 +275,7 @@ class _SpecReader:
 
     def _modify(self, spec: list[Token]) -> list[tuple[Action, list[Token]]]:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
-        if fold_name(spec[at].value) not in self.names:
+        if fold_name(spec[at].value) not in self.names | self._added:
             return []
         return [(Action.MODIFY_COLUMN, [*spaced_tokens("MODIFY COLUMN"), *self._column(spec, at, at + 1)])]
 
@@ -277,6 +283,7 @@ class _SpecReader:
         at = past_exists(spec, 1 + spec[1].is_word("COLUMN"))
         if fold_name(spec[at].value) not in self.names:
             return []
+        self._added.add(fold_name(spec[at + 1].value))
         head = [*spaced_tokens("CHANGE COLUMN"), _as_name(spec[at])]
         return [(Action.MODIFY_COLUMN, [*head, *self._column(spec, at + 1, at + 2)])]
 

@@ -9,6 +9,7 @@ from binlake.mysqlbinlog.charsets import charset_of, decode_text
 from binlake.mysqlbinlog.definitions.columns import tidb_charset
 from binlake.mysqlbinlog.definitions.descriptions import mask_four_byte_characters
 from binlake.mysqlbinlog.model import TableMap
+from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.names import fold_name
@@ -32,7 +33,8 @@ def check_table_map(table: TableDef, event: TableMap) -> None:
 
     Of a type also what affects values but is not in the type number, if the log has it: signs, charsets, elements.
     """
-    what = _compare_columns(table.all_columns, event) or _compare_keys(table, event)
+    columns = [*table.all_columns, *find_hash_columns(table, event)]
+    what = _compare_columns(columns, event) or _compare_keys(table, event)
     if what:
         raise SchemaError(
             f"the log's rows do not fit the definition of their table: {what}",
@@ -88,7 +90,19 @@ def _compare_keys(table: TableDef, event: TableMap) -> str:
     # A server that logs names also logs the key.
     if event.names is None:
         return ""
-    logged = {event.names[index] for index in event.primary_key or ()}
-    if {fold_name(name) for name in logged} == {fold_name(name) for name in table.primary_key}:
-        return ""
-    return "another primary key"
+    logged = {fold_name(event.names[index]) for index in event.primary_key or ()}
+    return "" if logged in _loggable_keys(table) else "another primary key"
+
+
+def _loggable_keys(table: TableDef) -> list[set[str]]:
+    """Keys that the log may name as the primary key: for a table without one, servers log a unique key without NULL."""
+    keys = [table.primary_key]
+    if not table.primary_key:
+        unique = [[part.name for part in index.columns] for index in table.unique_keys()]
+        keys += [tuple(names) for names in unique if all(_is_not_null(table, name) for name in names)]
+    return [{fold_name(name) for name in key} for key in keys]
+
+
+def _is_not_null(table: TableDef, name: str) -> bool:
+    column = table.column(name)
+    return column is not None and column.not_null

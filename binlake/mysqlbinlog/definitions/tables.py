@@ -14,13 +14,12 @@ from binlake.dialect.tokens import Token, find_closing, render
 from binlake.errors import SchemaError
 from binlake.mysqlbinlog.definitions.columns import column_info, is_virtual, tidb_charset
 from binlake.mysqlbinlog.definitions.descriptions import ColumnRow, IndexRow, TableDescription, read_column_definitions
+from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.forms import Json, index_json, table_json
+from binlake.rows.schema.info import CREATE_KEY as CREATE_KEY
 from binlake.rows.schema.names import fold_name
-
-CREATE_KEY = "source_create"
-"""The key of a TableInfo for the source's own CREATE TABLE."""
 
 _UNIQUE_TYPES = frozenset({"BTREE", "HASH"})
 
@@ -58,7 +57,7 @@ def table_info(
             primary=row.name in primary,
             generated=expressions.get(row.name, ""),
         )
-        columns.append(column if before is None else {**column, **_preserve_origin(former, before)})
+        columns.append(column if before is None else _add_origin(column, _preserve_origin(former, before)))
     handle = _is_handle(described, columns)
     indexes = _index_infos(described, former, drop_primary=handle)
     charset = _charset_of(described.collate)
@@ -99,6 +98,19 @@ def _with_origin(column: Json, moment_of: Mapping[str, str]) -> Json:
 def _preserve_origin(former: TableDef | None, before: ColumnInfo) -> Json:
     raw = next(c for c in (former.raw["cols"] if former is not None else ()) if c["id"] == before.id)
     return {key: raw.get(key) for key in ("origin_default", "origin_default_bit") if raw.get(key) is not None}
+
+
+def _add_origin(column: Json, origin: Json) -> Json:
+    """`column` with its former `origin`; without it if that is not a value of the column's current type.
+
+    The rows have been converted since, and converting a value can do more than reading a default does.
+    """
+    with_origin = {**column, **origin}
+    try:
+        filled_text(ColumnInfo.from_json(with_origin))
+    except SchemaError:
+        return column
+    return with_origin
 
 
 def _charset_of(collate: str) -> str:

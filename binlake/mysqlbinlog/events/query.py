@@ -12,7 +12,7 @@ from binlake.errors import WireError
 from binlake.mysqlbinlog.charsets import decode_text
 from binlake.mysqlbinlog.events.compressed import uncompress_mariadb
 from binlake.mysqlbinlog.events.header import HEADER_BYTES
-from binlake.mysqlbinlog.model import Session, Statement
+from binlake.mysqlbinlog.model import Flavor, Session, Statement
 
 _POST_HEADER = struct.Struct("<IIBHH")
 _NO_FOREIGN_KEY_CHECKS = 0x4000000
@@ -38,11 +38,11 @@ class Role(Enum):
     DEFINITION = "everything else"
 
 
-def read_query(event: bytes, time: int, *, is_compressed: bool = False) -> Statement:
+def read_query(event: bytes, time: int, flavor: Flavor, *, is_compressed: bool = False) -> Statement:
     """The statement of a QUERY event without checksum; `time`: seconds, of its header. Raises WireError."""
     _, _, db_size, _, status_size = _POST_HEADER.unpack_from(event, HEADER_BYTES)
     at = HEADER_BYTES + _POST_HEADER.size
-    settings = _read_status(event[at : at + status_size])
+    settings = _read_status(event[at : at + status_size], flavor)
     at += status_size
     db, at = event[at : at + db_size].decode("utf-8"), at + db_size + 1
     raw = uncompress_mariadb(event[at:]) if is_compressed else event[at:]
@@ -104,13 +104,13 @@ _Reader = Callable[[bytes, int, dict[str, Any]], int]
 """Reads one variable at an offset into the settings; returns the offset after it."""
 
 
-def _read_status(data: bytes) -> dict[str, Any]:
+def _read_status(data: bytes, flavor: Flavor) -> dict[str, Any]:
     """The session's settings. An unknown variable ends them, since its length is unknown."""
     settings: dict[str, Any] = {}
     at = 0
     try:
         while at < len(data):
-            reader = _STATUS.get(data[at])
+            reader = _STATUS[flavor].get(data[at])
             if reader is None:
                 break
             at = reader(data, at + 1, settings)
@@ -123,8 +123,13 @@ def _read_flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
     flags = int.from_bytes(data[at : at + 4], "little")
     settings["foreign_key_checks"] = not flags & _NO_FOREIGN_KEY_CHECKS
     settings["unique_checks"] = not flags & _RELAXED_UNIQUE_CHECKS
-    settings["explicit_defaults_for_timestamp"] = bool(flags & _EXPLICIT_DEFAULTS_FOR_TIMESTAMP)
     return at + 4
+
+
+def _read_mariadb_flags(data: bytes, at: int, settings: dict[str, Any]) -> int:
+    flags = int.from_bytes(data[at : at + 4], "little")
+    settings["explicit_defaults_for_timestamp"] = bool(flags & _EXPLICIT_DEFAULTS_FOR_TIMESTAMP)
+    return _read_flags(data, at, settings)
 
 
 def _read_number(name: str, width: int) -> _Reader:
@@ -183,7 +188,7 @@ def _skip_collations(data: bytes, at: int, _: dict[str, Any]) -> int:
     return at + 1 + 4 * data[at]
 
 
-_STATUS: dict[int, _Reader] = {
+_COMMON_STATUS: dict[int, _Reader] = {
     0: _read_flags,
     1: _read_number("sql_mode", 8),
     2: _skip_text(1),  # catalog, old
@@ -208,3 +213,4 @@ _STATUS: dict[int, _Reader] = {
     130: _skip_gtid_flags,
     131: _skip_collations,
 }
+_STATUS = {Flavor.MYSQL: _COMMON_STATUS, Flavor.MARIADB: {**_COMMON_STATUS, 0: _read_mariadb_flags}}

@@ -249,7 +249,9 @@ class TransactionReader:
         return ended
 
     def _process_statement(self, header: Header, event: bytes, before: int) -> SourceTransaction | None:
-        statement_sent = query.read_query(event, header.time, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED)
+        statement_sent = query.read_query(
+            event, header.time, self._flavor, is_compressed=header.type == _E.MARIADB_QUERY_COMPRESSED
+        )
         role = query.role_of(statement_sent.text)
         if role is Role.BEGIN or (role is Role.NEUTRAL and not self._is_open):
             self._open_transaction(header, before)

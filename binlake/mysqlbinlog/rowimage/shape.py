@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from binlake.errors import BinlakeError, SchemaError, SourceRefused
 from binlake.mysqlbinlog.model import RowKind, RowsEvent, TableMap
+from binlake.mysqlbinlog.rowimage.hashkeys import find_hash_columns
 from binlake.mysqlbinlog.rowimage.layout import Layout, layout_of
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.info import ColumnInfo, TableDef
@@ -83,6 +84,7 @@ def _shape(table_map: TableMap, kind: RowKind, before: bytes, after: bytes, tabl
 
 def _columns(table_map: TableMap, table: TableDef) -> list[LoggedColumn]:
     infos = [c for c in table.all_columns if c.is_public]
+    infos += find_hash_columns(table, table_map)
     if len(infos) != len(table_map.types) or not _same_names(table_map.names, infos):
         raise SchemaError(
             f"the definition has the columns {', '.join(c.name for c in infos)}, the log has"

@@ -26,22 +26,22 @@ from binlake.mysqlbinlog.tablerows.link import Name
 from pump_service.feeder.catalog import Catalog
 from pump_service.feeder.journal import Batch, Journal, ReadPosition
 from pump_service.feeder.publisher import Ddl, Outgoing, Publisher, Stopped, UncommittedBatches
-from pump_service.feeder.server import Link, connect, flavor_of, read_log_end
+from pump_service.feeder.server import flavor_of, read_log_end
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.snapshot.catchup import CannotCombineSnapshots, CatchUp, check_next_snapshot
 from pump_service.feeder.snapshot.chunkwriter import ChunkWriter
 from pump_service.feeder.snapshot.loadstate import LoadState, SnapshotPosition, load_facts, read_load_record
+from pump_service.feeder.snapshot.oneserver import OneServer
 from pump_service.feeder.snapshot.opening import Snapshot, open_session, open_snapshot
 from pump_service.feeder.snapshot.progress import Progress
 from pump_service.feeder.snapshot.reading import SnapshotChanged, SnapshotReader, SourceTable
 from pump_service.feeder.snapshot.structures import count_moves, describe_source, estimate_rows
-from pump_service.feeder.startposition import read_identity
+from pump_service.feeder.startposition import SERVER_FACT, read_identity
 
 log = structlog.get_logger()
 
 _TRIES = 10  # times a snapshot is opened before giving up because DDL keeps running
 _RETRY_S = 1.0  # before a snapshot that DDL invalidated is taken again
-_READ_TIMEOUT_S = 600  # for one answer: finding the bound of a chunk may take long
 _PRIVILEGES = frozenset(
     {
         ER.TABLEACCESS_DENIED_ERROR,
@@ -161,27 +161,34 @@ class Loader:
         if len(load.snapshots) > 1 or maybe_moved:
             progress.state = "catching up"
             flavor = self.catalog.flavor(self.source.name)
-            end = self._log_end() if maybe_moved else None
+            end = self._read_log_end(load.snapshots[-1]) if maybe_moved else None
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
-                lambda: open_session(self._connect, flavor), self.stopped, maybe_moved, end,
+                lambda: open_session(OneServer(self.source).connect, flavor), self.stopped, maybe_moved, end,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
                 changes[number] += self.publisher.prewrite(uncommitted, outgoing)
         uncommitted.batches[:] = [batch for number in sorted(batches) for batch in (*batches[number], *changes[number])]
 
-    def _log_end(self) -> Position:
-        with closing(self._connect()) as link:
+    def _read_log_end(self, snapshot: SnapshotPosition) -> Position:
+        """Where the log of the snapshot's server ends; raises CannotCombineSnapshots if another server answers."""
+        with closing(OneServer(self.source).connect()) as link:
+            server = read_identity(link, flavor_of(link)).uuid
+            if server != snapshot.server:
+                raise CannotCombineSnapshots(
+                    f"names may have moved at server {snapshot.server}, and {server} may not know of it"
+                )
             return read_log_end(link)
 
     def _open_snapshot(self) -> tuple[Snapshot, list[DatabaseDescription], tuple[int, ...]]:
         """A snapshot, the definitions of its tables, and the count of moved names before it."""
-        with closing(self._connect()) as link:
+        server = OneServer(self.source)
+        with closing(server.connect()) as link:
             before = describe_source(link)
             for _ in range(_TRIES):
                 moves = count_moves(link)
                 names = [(table.db, table.name) for database in before for table in database.tables]
-                snapshot = open_snapshot(self._connect, flavor_of(link), self.source.snapshot.threads, names)
+                snapshot = open_snapshot(server.connect, flavor_of(link), self.source.snapshot.threads, names)
                 try:
                     after = describe_source(link)
                 except BaseException:
@@ -192,15 +199,6 @@ class Loader:
                 snapshot.close()
                 before = after
         raise Transient("the source's definitions keep changing", hint="start again when its DDL has finished")
-
-    def _connect(self) -> Link:
-        """A session at the first of the source's servers that answers."""
-        for address in self.source.servers[:-1]:
-            try:
-                return connect(self.source, address, read_timeout=_READ_TIMEOUT_S)
-            except SourceUnavailable as error:
-                log.warning("server_unavailable", source=self.source.name, error=str(error))
-        return connect(self.source, self.source.servers[-1], read_timeout=_READ_TIMEOUT_S)
 
     def _publish_definitions(
         self,
@@ -243,7 +241,7 @@ class Loader:
         state = progress.to_json()
         done = {key: state[key] for key in ("from_ts", "rows", "tables", "seconds")}
         record = {"state": "done", **done, "tables_done": state["tables"]}
-        facts = load_facts(name, record)
+        facts = load_facts(name, record) | {SERVER_FACT + name: load.snapshots[-1].server}
         commit_ts = 0
         if uncommitted.batches:
             commit_ts = self.publisher.commit(uncommitted, position, facts, is_load=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,22 @@ class DyingPumps(MemoryPumps):
 
 
 class Loaded:
-    """A feeder's parts around a loader of `server`, in one folder: created anew as by a process that starts."""
+    """A feeder's parts around a loader of `server`, in one folder: created anew as by a process that starts.
 
-    def __init__(self, server: MariaDb, folder: Path, pumps: DyingPumps, clock: CountingClock, **snapshot: Any) -> None:
-        self.source = SourceFile.model_validate(
-            {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
-        )
+    `source`: settings besides the server's address; `snapshot`: settings of the load.
+    """
+
+    def __init__(
+        self,
+        server: MariaDb,
+        folder: Path,
+        pumps: DyingPumps,
+        clock: CountingClock,
+        source: Mapping[str, Any] | None = None,
+        **snapshot: Any,
+    ) -> None:
+        own = {"name": "s1", "host": server.host, "port": server.port, "snapshot": {"chunk-rows": 40, **snapshot}}
+        self.source = SourceFile.model_validate({**own, **(source or {})})
         self.journal = Journal(folder)
         self.publisher = Publisher(self.journal, pumps, clock, threading.Event())
         flavor = Flavor.MYSQL if isinstance(server, MySql) else Flavor.MARIADB

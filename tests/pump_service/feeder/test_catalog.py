@@ -11,11 +11,12 @@ from support.followed import COPY, Followed
 from support.mariadb import execute
 from support.mariadb import rows as rows_of
 
-from binlake.errors import ConfigError, SchemaError
+from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.mysqlbinlog.definitions.descriptions import TableDescription
 from binlake.mysqlbinlog.definitions.tables import CREATE_KEY
 from binlake.mysqlbinlog.dumpfolder import read_dump_folder
 from binlake.mysqlbinlog.model import Flavor, Session, Statement
+from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import Action
 from deploy.local.mariadb import MariaDb
 from pump_service.feeder.dumpfolder import read_schema_files
@@ -133,6 +134,29 @@ def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
     former = {2: "a", 3: "b"}
     assert {c.name: former[c.id] for c in table.columns if c.id in former} == same_ids
     assert len({column.id for column in table.columns}) == len(table.columns)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "filled"),
+    [
+        ("INT DEFAULT 0", "ENUM('x','y')", None),
+        ("DECIMAL(9,2) DEFAULT '1.50'", "DATE", None),
+        ("VARCHAR(9) NOT NULL DEFAULT 'x'", "BIT(5) NOT NULL DEFAULT b'1'", "00"),
+        ("TIME(2) DEFAULT '00:20:20'", "DATETIME", None),
+        ("INT DEFAULT 7", "BIGINT", "7"),
+        ("ENUM('a','b') DEFAULT 'b'", "ENUM('b','c') DEFAULT 'c'", "b"),
+    ],
+)
+def test_what_older_rows_held_is_told_in_the_type_that_a_column_has(
+    quiet: Followed, first: str, then: str, filled: str | None
+) -> None:
+    """Else no row of the table is read any more."""
+    quiet.follow("CREATE OR REPLACE TABLE held (id INT PRIMARY KEY)")
+    quiet.follow(f"ALTER TABLE held ADD c {first}")
+    quiet.follow(f"ALTER TABLE held MODIFY c {then}")
+    table = quiet.catalog.table("quiet", "shop", "held")
+    assert table is not None
+    assert filled_text(table.columns[1]) == filled
 
 
 @pytest.mark.parametrize("zone", ["+05:30", "-08:00", "SYSTEM"])
@@ -376,3 +400,32 @@ def test_values_are_converted_at_the_target_as_the_source_did(followed: Followed
         followed.run(f"ALTER TABLE {table} {specs}", settings=f"SET SESSION {settings}")
         shown = "SELECT * FROM {}." + table + " ORDER BY id"
         assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
+
+
+def test_what_a_lenient_session_changes_without_a_conversion_is_changed_at_the_target(followed: Followed) -> None:
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9), c DATE, v VARCHAR(9) CHARACTER SET utf8mb4, w TEXT)"
+    )
+    rows = "(1, NULL, NULL, NULL, 'a✓', 'ÿüü'), (2, 3, 'x', '2020-01-02', 'b', 'c')"
+    execute(followed.server, *(f"INSERT INTO {db}.t VALUES {rows}" for db in ("shop", "copy_shop")))
+    for text in (
+        "ALTER TABLE t MODIFY a INT NOT NULL",
+        "ALTER TABLE t CHANGE c d DATE NOT NULL, ADD e DATETIME DEFAULT CURRENT_TIMESTAMP",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)",
+        "ALTER TABLE t CONVERT TO CHARACTER SET latin1",
+        "ALTER TABLE t MODIFY w VARCHAR(2) CHARACTER SET latin1",
+        "ALTER TABLE t MODIFY w CHAR(2) CHARACTER SET gbk",
+        "ALTER TABLE t MODIFY a VARCHAR(3), ADD f TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP",
+    ):
+        followed.run(text, settings="SET SESSION sql_mode = '', time_zone = '+05:00'")
+        shown = "SELECT * FROM {}.t ORDER BY id"
+        assert rows_of(followed.server, shown.format("copy_shop")) == rows_of(followed.server, shown.format("shop"))
+
+
+def test_a_new_stored_column_that_only_the_source_can_compute_is_refused(followed: Followed) -> None:
+    """Its older rows would have NULL at the target."""
+    followed.run("CREATE DATABASE shop", db="")
+    followed.run("CREATE TABLE t (id INT PRIMARY KEY, at TIMESTAMP NULL)", "ALTER TABLE t ADD a INT AS (id + 1) STORED")
+    with pytest.raises(TargetRefused, match="only the source can compute"):
+        followed.run("ALTER TABLE t ADD b VARCHAR(40) AS (HEX(at)) STORED")

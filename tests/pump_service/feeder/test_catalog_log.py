@@ -75,11 +75,18 @@ MYSQL: Script = (
     ("default_collation_for_utf8mb4 = 'utf8mb4_general_ci'", "CREATE TABLE c1 (v VARCHAR(9)) CHARACTER SET utf8mb4"),
     ("", "CREATE TABLE c2 (v VARCHAR(9), CONSTRAINT positive2 CHECK (v > 0)) CHARACTER SET utf8mb4"),
     ("", "ALTER TABLE names DROP CONSTRAINT positive"),
+    ("", "CREATE TABLE moments (id INT PRIMARY KEY, at TIMESTAMP NOT NULL)"),
+    ("", "ALTER TABLE moments ADD a INT"),
+    ("explicit_defaults_for_timestamp = 0", "CREATE TABLE moments2 (id INT PRIMARY KEY, at TIMESTAMP)"),
+    ("", "ALTER TABLE moments ADD c INT"),
 )  # fmt: skip
 MARIADB: Script = (
     ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, a INT DEFAULT (1 + 1), j JSON)"),
     ("", "CREATE OR REPLACE TABLE own (id INT PRIMARY KEY, b VARCHAR(9) DEFAULT CONCAT('a', 'b'), j JSON)"),
     ("", "ALTER TABLE own ADD COLUMN IF NOT EXISTS b INT, ADD COLUMN IF NOT EXISTS c INT, DROP COLUMN IF EXISTS none"),
+    ("", "ALTER TABLE own ADD COLUMN IF NOT EXISTS (c INT, d VARCHAR(9), KEY (d)), ADD IF NOT EXISTS (e INT)"),
+    ("", "ALTER TABLE own CHANGE e f INT, ADD IF NOT EXISTS f INT, ADD x1 INT, ADD COLUMN IF NOT EXISTS (x1 INT)"),
+    ("", "ALTER TABLE own DROP x1, DROP COLUMN IF EXISTS `X1`"),
     ("", "ALTER TABLE IF EXISTS own WAIT 5 MODIFY IF EXISTS c BIGINT, DROP INDEX IF EXISTS none"),
     ("", "CREATE INDEX IF NOT EXISTS by_c ON own (c) WAIT 5"),
     ("", "ALTER TABLE own ADD hidden INT INVISIBLE, ADD squeezed TEXT COMPRESSED, ADD byte BINARY(9) DEFAULT X'6162'"),

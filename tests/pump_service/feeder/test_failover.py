@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, mysql_in_memory, rows
+from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, rows
 from support.sourcelog import SERVER_ID, end_of, source_of, transactions_until_now
 from support.tcplink import TcpLink
+from support.topology import Topology, start_replica
 
 from binlake.errors import LostRange, SourceRefused
 from binlake.mysqlbinlog.model import Position, SourceTransaction
@@ -19,44 +20,13 @@ from pump_service.feeder.settings import SourceFile
 pytestmark = pytest.mark.mariadb
 
 
-@dataclass(frozen=True)
-class Topology:
-    """A primary, and another server that replicates from it."""
-
-    primary: MariaDb
-    replica: MariaDb
-
-    def replicate(self) -> None:
-        execute(self.replica, "START REPLICA")
-
-    def stop_replicating(self) -> None:
-        execute(self.replica, "STOP REPLICA")
-
-
 @pytest.fixture(scope="module", params=["mariadb", "mysql"])
 def topology(request: pytest.FixtureRequest) -> Iterator[Topology]:
-    is_mysql = request.param == "mysql"
-    primary: MariaDb = request.getfixturevalue("mysql" if is_mysql else "mariadb_source")
-    private = mysql_in_memory(MySql.source_options(22)) if is_mysql else mariadb_in_memory(MariaDb.source_options(21))
-    with private as replica:
-        done = end_of(primary).gtids
-        to = f"HOST = '{primary.host}', %s_PORT = {primary.port}, %s_USER = 'root', %s_PASSWORD = ''"
-        if is_mysql:
-            execute(
-                replica, "RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{done}'",
-                f"CHANGE REPLICATION SOURCE TO SOURCE_{to.replace('%s', 'SOURCE')}, SOURCE_AUTO_POSITION = 1,"
-                " SOURCE_SSL = 0, GET_SOURCE_PUBLIC_KEY = 1",
-            )  # fmt: skip
-        else:
-            execute(
-                replica, f"SET GLOBAL gtid_slave_pos = '{done}'",
-                f"CHANGE MASTER TO MASTER_{to.replace('%s', 'MASTER')}, MASTER_USE_GTID = slave_pos",
-            )  # fmt: skip
-        execute(replica, "START REPLICA")
+    primary: MariaDb = request.getfixturevalue("mysql" if request.param == "mysql" else "mariadb_source")
+    with start_replica(primary) as topology:
         execute(primary, "CREATE DATABASE topology", "CREATE TABLE topology.t (id INT PRIMARY KEY)")
-        yield Topology(primary, replica)
+        yield topology
         execute(primary, "DROP DATABASE topology")
-        execute(replica, "STOP REPLICA")
 
 
 def _insert(server: MariaDb, first: int, count: int = 3) -> None:
@@ -131,6 +101,25 @@ def test_a_lost_connection_loses_nothing_and_returns_nothing_twice(topology: Top
         transaction.id for transaction in transactions_until_now(primary, start)
     ]
     assert len(transactions) == 100
+
+
+def test_a_prepared_transaction_comes_from_the_next_server_when_committed(topology: Topology) -> None:
+    primary, replica = topology.primary, topology.replica
+    topology.replicate()
+    start = end_of(primary)
+    with TcpLink(primary.host, primary.port) as link, primary.connect(database="topology") as session:
+        source = source_of(replica, host=link.host, port=link.port, addresses=(f"{replica.host}:{replica.port}",))
+        log = _log(source, start)
+        with session.cursor() as cursor:
+            for text in ("XA START 'f'", "INSERT INTO t VALUES (500)", "XA END 'f'", "XA PREPARE 'f'"):
+                cursor.execute(text)
+            transactions = _read_until(log, end_of(primary).gtids)
+            link.cut()
+            cursor.execute("XA COMMIT 'f'")
+        transactions += _read_until(log, end_of(primary).gtids)
+        assert log.server == (replica.host, replica.port)
+        log.end()
+    assert [len(transaction.changes) for transaction in transactions] == [0, 1]
 
 
 def test_a_silent_server_counts_as_unavailable(topology: Topology) -> None:
@@ -226,8 +215,10 @@ def test_the_server_is_named_once_before_its_transactions(topology: Topology) ->
     assert named == [str(rows(primary, f"SELECT {name}")[0][0])]
 
 
-def test_file_and_offset_are_of_one_server(mysql: MySql) -> None:
-    log = open_log(source_of(mysql), SERVER_ID, replace(end_of(mysql), gtids=""), last_uuid="another")
+@pytest.mark.parametrize("name", ["mariadb_source", "mysql"])
+def test_file_and_offset_are_of_one_server(name: str, request: pytest.FixtureRequest) -> None:
+    server: MariaDb = request.getfixturevalue(name)
+    log = open_log(source_of(server), SERVER_ID, replace(end_of(server), gtids=""), last_uuid="another")
     with pytest.raises(SourceRefused, match="belongs to server another"):
         log.read(wait_s=10.0)
     log.end()

@@ -269,6 +269,8 @@ def test_a_user_of_one_database_is_warned_that_there_may_be_others(server: Maria
 def test_a_tracker_of_another_family_is_refused_and_one_per_source_is_suggested(
     mariadb_source: MariaDb, mysql: MySql
 ) -> None:
+    for server in (mariadb_source, mysql):
+        server.wipe()  # both may have a database of the same name, left by other tests
     maria, my = ({"host": server.host, "port": server.port} for server in (mariadb_source, mysql))
     for own, failed in (None, ["family"]), (my, []):
         sources = [{"name": "ma", **maria}, {"name": "my", **my, "tracker": own}]

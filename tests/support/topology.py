@@ -1,0 +1,58 @@
+"""A primary of either family, and another server that replicates from it by GTIDs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from support.mariadb import MariaDb, MySql, execute, mariadb_in_memory, mysql_in_memory, rows
+from support.sourcelog import end_of
+
+_WAIT_S = 120
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A primary, and another server that replicates from it."""
+
+    primary: MariaDb
+    replica: MariaDb
+
+    def replicate(self) -> None:
+        """Let the replica go on; it may be doing so."""
+        execute(self.replica, "START REPLICA")
+
+    def stop_replicating(self) -> None:
+        """Let the replica stop at its position."""
+        execute(self.replica, "STOP REPLICA")
+
+    def wait_for_replica(self) -> None:
+        """Until it has all that the primary has now."""
+        wait = "WAIT_FOR_EXECUTED_GTID_SET" if isinstance(self.primary, MySql) else "MASTER_GTID_WAIT"
+        [(late,)] = rows(self.replica, f"SELECT {wait}(%s, {_WAIT_S})", (end_of(self.primary).gtids,))
+        assert late == 0, "the replica does not get there"
+
+
+@contextlib.contextmanager
+def start_replica(primary: MariaDb) -> Iterator[Topology]:
+    """A new server that replicates what `primary` does from now on; it has none of what was done before."""
+    is_mysql = isinstance(primary, MySql)
+    private = mysql_in_memory(MySql.source_options(22)) if is_mysql else mariadb_in_memory(MariaDb.source_options(21))
+    with private as replica:
+        done = end_of(primary).gtids
+        to = f"HOST = '{primary.host}', %s_PORT = {primary.port}, %s_USER = 'root', %s_PASSWORD = ''"
+        if is_mysql:
+            execute(
+                replica, "RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{done}'",
+                f"CHANGE REPLICATION SOURCE TO SOURCE_{to.replace('%s', 'SOURCE')}, SOURCE_AUTO_POSITION = 1,"
+                " SOURCE_SSL = 0, GET_SOURCE_PUBLIC_KEY = 1",
+            )  # fmt: skip
+        else:
+            execute(
+                replica, f"SET GLOBAL gtid_slave_pos = '{done}'",
+                f"CHANGE MASTER TO MASTER_{to.replace('%s', 'MASTER')}, MASTER_USE_GTID = slave_pos",
+            )  # fmt: skip
+        execute(replica, "START REPLICA")
+        yield Topology(primary, replica)
+        execute(replica, "STOP REPLICA")
