@@ -39,17 +39,22 @@ class Stages:
 
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
+        self.sink_window, self.applied = PLANNED, 0
         self.on_end: Callable[[str, int], object] = lambda *_: None
         self.done: list[tuple[str, int, int]] = []
 
     def __call__(self, name: str, _: Any, bounds: Bounds | None = None, *, feed: str = "", **__: Any) -> StageResult:
         own = bounds or Bounds(0, PLANNED)
+        if name == "compact":
+            own = Bounds(max(own.lo, self.applied), own.hi)
         name = f"{name}-{feed}" if feed else name
         self.act(name, own)
-        hi = min(own.hi, own.lo + self.piece) if name == "land" else own.hi
-        detail: dict[str, Any] = {CUT: True} if hi < own.hi else {}
+        most = {"land": self.piece, "compact": self.sink_window}.get(name, PLANNED)
+        hi = min(own.hi, own.lo + most)
+        detail: dict[str, Any] = {CUT: True} if name == "land" and hi < own.hi else {}
         detail |= {"feed": feed} if feed else {}
         self.done.append((name, own.lo, hi))
+        self.applied = hi if name == "finalize" else self.applied
         self.on_end(name, own.lo)
         return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail)
 
@@ -142,17 +147,30 @@ def test_while_a_piece_is_applied_the_next_is_derived_and_the_one_after_it_lands
 
 
 def test_a_piece_is_derived_ahead_before_its_stages_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_applied = threading.Event()
+    is_applied, is_compacted = threading.Event(), threading.Event()
 
     def act(name: str, bounds: Bounds) -> None:
         if (name, bounds.lo) == ("ahead", 10):
             assert is_applied.wait(WAIT_S)
+            # Nothing comes now; without the rule it would come at once.
+            assert not is_compacted.wait(0.3)
+        if (name, bounds.lo) == ("compact", 10):
+            is_compacted.set()
 
     stages = Stages(10, act)
     stages.on_end = lambda name, lo: is_applied.set() if (name, lo) == ("finalize", 0) else None
     run(monkeypatch, stages)
     order = [(name, lo) for name, lo, _ in stages.done if name in ("ahead", "compact")]
     assert order == [("compact", 0), ("ahead", 10), ("compact", 10), ("ahead", 20), ("compact", 20)]
+
+
+def test_the_next_piece_is_derived_behind_the_last_window_of_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The SQL sink's windows may end before the piece: at a stop point, or where a segment has too many rows.
+    stages = Stages(10)
+    stages.sink_window = 5
+    run(monkeypatch, stages)
+    assert stages.of("finalize") == [(lo, lo + 5) for lo in range(0, PLANNED, 5)]
+    assert stages.of("ahead") == [(10, 20), (20, 30)]
 
 
 def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyPatch) -> None:
