@@ -90,6 +90,14 @@ def test_nothing_is_sealed_before_the_window_before_is_applied(pieces: Pieces) -
     assert len(pieces.ctx.windows.apply_manifests(pieces.second.lo, pieces.second.hi)) == 1
 
 
+def test_nothing_is_derived_behind_a_window_that_is_not_the_targets_next(pieces: Pieces) -> None:
+    finalize.run(pieces.ctx, pieces.first)
+    written = pieces.versions()
+    for window in (pieces.first, pieces.third):
+        assert pieces.derive_ahead(window, pieces.second) == []
+    assert pieces.versions() == written
+
+
 def set_table_aside(pieces: Pieces) -> None:
     execute(
         pieces.sink.server,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 
 from binlake.lake.tables import CHANGE, MUTATION
+from binlake.target import Position
 from spark_jobs.job.handover import Handover
 from spark_jobs.job.results import Bounds
 
@@ -51,6 +53,21 @@ def test_windows_that_are_over_are_dropped_and_later_ones_stay() -> None:
     handover.drop(10)
     assert handover.take(CHANGE, FIRST) is None
     assert handover.take(CHANGE, SECOND) is ROWS
+
+
+def test_what_was_derived_ahead_counts_for_its_window_and_position_alone() -> None:
+    handover, position = Handover(), Position(10, None, 1 << 20)
+    handover.put_ahead("compact", SECOND, position, "changes")
+    handover.put_ahead("convert", SECOND, position, "statements")
+    assert handover.take_ahead("compact", SECOND, position) == "changes"
+    assert handover.take_ahead("compact", SECOND, position) is None
+    assert handover.take_ahead("convert", SECOND, position) is None
+    for bounds, there in ((FIRST, position), (SECOND, replace(position, max_packet=1))):
+        handover.put_ahead("compact", SECOND, position, "changes")
+        handover.put_ahead("convert", SECOND, position, "statements")
+        assert handover.take_ahead("compact", bounds, there) is None
+        # They rest on changes that will be derived anew.
+        assert handover.take_ahead("convert", SECOND, position) is None
 
 
 def test_two_sinks_that_take_at_once_get_the_rows_once_each() -> None:
