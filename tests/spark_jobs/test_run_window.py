@@ -40,6 +40,7 @@ class Stages:
     def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
         self.piece, self.act = piece, act
         self.sink_window, self.applied = PLANNED, 0
+        self.supposed: list[int] = []
         self.on_end: Callable[[str, int], object] = lambda *_: None
         self.done: list[tuple[str, int, int]] = []
 
@@ -67,6 +68,7 @@ def run(monkeypatch: pytest.MonkeyPatch, stages: Stages, *feeds: str, sql: bool 
         """Derives by `stages`, too, without a target."""
 
         def _position_after(self, window: Bounds) -> Any:
+            stages.supposed.append(window.hi)
             return window.hi
 
         def _derive(self, position: Any, next_bounds: Callable[[], Bounds]) -> None:
@@ -171,6 +173,7 @@ def test_the_next_piece_is_derived_behind_the_last_window_of_a_piece(monkeypatch
     run(monkeypatch, stages)
     assert stages.of("finalize") == [(lo, lo + 5) for lo in range(0, PLANNED, 5)]
     assert stages.of("ahead") == [(10, 20), (20, 30)]
+    assert stages.supposed == [10, 20]
 
 
 def test_nothing_is_derived_ahead_without_a_sql_sink(monkeypatch: pytest.MonkeyPatch) -> None:
