@@ -62,7 +62,7 @@ PARTITION BY HASH (`c`) PARTITIONS 5"""
 @pytest.mark.parametrize(
     "create", ["", "CREATE VIEW v AS SELECT 1", "CREATE TABLE t (`a` int", "CREATE TABLE t (`a` int)"]
 )
-def test_a_text_that_is_no_table_is_one_clear_error(create: str) -> None:
+def test_a_text_that_is_not_a_table_is_one_clear_error(create: str) -> None:
     with pytest.raises(WireError):
         parse_create(create, ["int", "int"])
 
@@ -132,7 +132,7 @@ def test_a_latin1_column_with_a_default_that_it_cannot_hold_may_be_utf8mb4() -> 
     assert exempted == {LOST_DEFAULT: 1}
 
 
-def test_a_text_that_is_no_utf8_is_compared_as_latin1_and_counted() -> None:
+def test_a_text_that_is_not_utf8_is_compared_as_latin1_and_counted() -> None:
     bare = raw_from_capture({"hex": "f680"})
     assert list_exemptions("varchar(20)", bare) == (LATIN1_TEXT,)
     assert as_latin1("varchar(20)", bare) == "ö€"
@@ -145,7 +145,7 @@ def test_a_text_that_is_no_utf8_is_compared_as_latin1_and_counted() -> None:
         as_latin1("varchar(20)", raw_from_capture({"hex": "c3b6"}))
 
 
-def test_exemptions_are_told_per_value() -> None:
+def test_exemptions_are_reported_per_value() -> None:
     assert list_exemptions("float", "3.40282e38")
     assert not list_exemptions("float", "0.1")
     assert list_exemptions("int(8) unsigned zerofill", "7")
@@ -153,7 +153,7 @@ def test_exemptions_are_told_per_value() -> None:
     assert not list_exemptions("double", "1e300")
 
 
-def test_json_that_mariadb_cannot_read_is_told() -> None:
+def test_json_that_mariadb_cannot_read_is_reported() -> None:
     deep = ["[" * levels + "]" * levels for levels in (31, 32)]
     assert [JSON_DEEP in list_exemptions("json", value) for value in deep] == [False, True]
     assert JSON_DEEP in list_exemptions("json", '{"a":' * 32 + "1" + "}" * 32)
@@ -170,7 +170,7 @@ def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
     assert not list_exemptions("float", "0.0000000000000010000000036274937")
 
 
-def test_what_is_no_value_of_a_capture_is_refused() -> None:
+def test_what_is_not_a_value_of_a_capture_is_refused() -> None:
     with pytest.raises(WireError, match="not a value"):
         raw_from_capture(7)
 

@@ -224,7 +224,7 @@ def test_what_stands_beside_the_windows_is_not_created_paused(folder: Path) -> N
      ('[airflow.backfill]\ninterval = "now"', "airflow.backfill.interval"),
      ('[airflow.on-failure]\nnotifier = "no path"', "airflow.on-failure.notifier")],
 )  # fmt: skip
-def test_a_mistake_in_any_of_them_is_told_with_its_key(folder: Path, own: str, key: str) -> None:
+def test_a_mistake_in_any_of_them_is_reported_with_its_key(folder: Path, own: str, key: str) -> None:
     path = write_replication(folder, "orders", airflow=f"retries = 1\n{own}")
     built = build_all()
     assert built.dags == {}

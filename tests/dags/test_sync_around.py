@@ -90,7 +90,7 @@ def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch:
     assert (done.state, asked) == ("success", [int(HI)])
 
 
-def test_waiting_in_vain_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_without_success_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdups, "blocking_reason", lambda *_: "pump-2")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
@@ -198,7 +198,7 @@ notifier = "{}"
 kwargs = {{channel = "night"{}}}"""
 
 
-def test_lag_is_told_once_to_whom_the_configuration_names(
+def test_lag_is_reported_once_to_whom_the_configuration_names(
     run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-02 U-25
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
@@ -221,7 +221,7 @@ def test_lag_is_told_once_to_whom_the_configuration_names(
     assert run(good_window(), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
 
 
-def test_silence_is_told_though_commit_time_goes_on(
+def test_silence_is_reported_though_commit_time_goes_on(
     run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-25
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))

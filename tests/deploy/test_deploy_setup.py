@@ -144,7 +144,7 @@ def test_a_package_that_this_release_lacks_comes_from_a_newer_one_of_the_same_mi
     assert source.endswith("] http://mirror.example/debian/ trixie main")
 
 
-def test_a_system_of_another_kind_than_debian_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_of_another_kind_than_debian_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("apt-get", "dpkg"):
         program(tmp_path / "bin" / name, "exit 0")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -205,7 +205,7 @@ def test_a_mysql_of_a_newer_release_is_started_by_that_releases_loader_and_what_
     assert mysql.program(tmp_path) == words
 
 
-def test_a_command_that_fails_is_told_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_fails_is_reported_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
     def install() -> str:
         return common.run(["sh", "-c", "echo no space left >&2; exit 3"])
 

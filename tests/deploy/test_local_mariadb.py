@@ -62,7 +62,7 @@ def test_its_options_reach_the_server_and_a_long_folder_works(tmp_path: Path) ->
     assert not server.socket.exists()
 
 
-def test_an_option_it_does_not_know_is_told(tmp_path: Path) -> None:
+def test_an_option_it_does_not_know_is_reported(tmp_path: Path) -> None:
     server = MariaDb(tmp_path, options=("--no-such-option",))
     with pytest.raises(ProcessError, match="no-such-option"):
         server.start()

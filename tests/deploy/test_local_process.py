@@ -58,20 +58,20 @@ def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
     assert not [process for process in family if is_alive(process)]
 
 
-def test_one_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
+def test_one_that_ends_by_itself_is_reported_with_its_log(tmp_path: Path) -> None:
     child = Child("short", [sys.executable, "-c", "raise SystemExit('no disk')"], tmp_path).start()
     with pytest.raises(ProcessError, match="short ended: no disk"):
         child.wait_until(lambda: False, 120)
 
 
-def test_one_that_does_not_serve_in_time_is_told(tmp_path: Path) -> None:
+def test_one_that_does_not_serve_in_time_is_reported(tmp_path: Path) -> None:
     child = _family(tmp_path)
     with pytest.raises(ProcessError, match="family does not serve after 0 s"):
         child.wait_until(lambda: False, 0.1)
     child.kill9()
 
 
-def test_a_program_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_program_that_is_missing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="does not start"):
         Child("nothing", ["/no/such/program"], tmp_path).start()
 

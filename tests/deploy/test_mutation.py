@@ -32,7 +32,7 @@ def test_each_change_is_one_place_of_a_function(text: str, changes: list[str]) -
     assert sorted(found) == sorted(changes)
 
 
-def test_equal_changes_are_told_apart_and_keep_their_names_when_lines_move() -> None:
+def test_equal_changes_are_distinguished_and_keep_their_names_when_lines_move() -> None:
     text = "def f(a):\n    return a[1] + a[1]"
     keys = [one.key for one in mutants(text, "f.py")]
     assert keys == [one.key for one in mutants(f"import os\n\n\n{text}", "f.py")]

@@ -313,7 +313,7 @@ def test_a_tidb_target_gets_tidbs_text() -> None:
     assert mapped(query + ";", T, dialect="tidb") == query
 
 
-def test_a_key_word_behind_a_parenthesis_is_no_expression_index() -> None:
+def test_a_key_word_behind_a_parenthesis_is_not_an_expression_index() -> None:
     unique = table("t", col("a", t.NEWDECIMAL, flen=3, decimal=1), keys=(key("a", "a"),))
     assert "DECIMAL(3,1) UNIQUE KEY" in mapped("CREATE TABLE `t` (`a` DECIMAL(3,1) UNIQUE KEY)", unique)
 

@@ -104,7 +104,7 @@ def _injected(sql: str) -> str:
         "CREATE DEFINER = u TRIGGER a BEFORE INSERT ON b FOR EACH ROW CREATE TABLE z (i INT)",
     ],
 )
-def test_a_statement_that_has_another_inside_is_no_ddl_of_that_table(sql: str) -> None:
+def test_a_statement_that_has_another_inside_is_not_a_ddl_of_that_table(sql: str) -> None:
     # what it makes would not show in the definitions by which a crash is judged
     with pytest.raises(ConfigError, match="contains another statement"):
         _injected(sql)

@@ -202,7 +202,7 @@ def test_what_a_server_shows_is_what_the_source_shows(empty_server: MariaDb) -> 
     assert "FOREIGN KEY" not in rows(empty_server, "SHOW CREATE TABLE d.Kind")[0][1]
 
 
-def test_plain_strings_are_told_apart_from_those_that_escape() -> None:
+def test_plain_strings_are_distinguished_from_those_that_escape() -> None:
     found = tokenize_restored("CREATE TABLE `t` (`e` ENUM('a\\') DEFAULT 'a\\\\') COMMENT = '\\n'")
     strings = [token for token in found if token.kind is TokenKind.STRING]
     assert [(token.value, token.plain) for token in strings] == [("a\\", True), ("a\\", False), ("\\n", True)]

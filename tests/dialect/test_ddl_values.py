@@ -195,7 +195,7 @@ def test_a_zone_of_one_offset_is_the_sessions_while_the_target_converts() -> Non
     assert found[3].startswith("SET SESSION timestamp = DEFAULT, sql_mode = ")
 
 
-def test_a_zone_of_many_offsets_is_told_moment_by_moment() -> None:
+def test_a_zone_of_many_offsets_is_resolved_moment_by_moment() -> None:
     # the target may have no tables of time zones
     before, after = changed(STAMP, CLOCK)
     found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME AFTER `id`", after, before, session=NEW_YORK)
@@ -227,7 +227,7 @@ UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]]
 
 
 @pytest.mark.parametrize(("source", "target", "dialect", "session", "why"), UNTOLD)
-def test_a_conversion_that_cannot_be_told_is_refused_with_ways_on(
+def test_a_conversion_that_cannot_be_known_is_refused_with_ways_on(
     source: dict[str, Any], target: dict[str, Any], dialect: Dialect, session: SourceSession, why: str
 ) -> None:
     # never a silent difference

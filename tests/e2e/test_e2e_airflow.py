@@ -154,7 +154,7 @@ def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07
     assert world.lineage("demo.audit.audit") == ({f"{world.folder}/past/lake/demo/mutation"}, {})
 
 
-def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_mends_what_verify_found(
+def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_repairs_what_verify_found(
     world: World, mariadb: MariaDb
 ) -> None:  # C-05 C-06 R-02 S3-10 S3-11 S3-12
     client = world.client

@@ -266,7 +266,7 @@ def test_a_person_may_ask_for_a_landed_window_again_and_for_nothing_else_below(
         run_stage("plan", ctx, start_ts=landed.hi + 1)
 
 
-def test_transactions_of_the_ignore_list_leave_no_row_and_are_told(
+def test_transactions_of_the_ignore_list_leave_no_row_and_are_reported(
     source: LiveSource, context: Callable[..., StageContext]
 ) -> None:  # U-12
     bank(source)

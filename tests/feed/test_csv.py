@@ -124,7 +124,7 @@ def test_a_timestamp_is_shown_in_the_feeds_zone() -> None:
         (b'"I","t","d",1,2\r\n', "2 values, but the table has 1 columns"),
     ],
 )
-def test_what_is_no_line_is_refused(content: bytes, error: str) -> None:
+def test_what_is_not_a_line_is_refused(content: bytes, error: str) -> None:
     with pytest.raises(WireError, match=error):
         list(csv_events("a/b/1/CDC1.csv", content, ["id"], CsvOptions()))
 

@@ -52,7 +52,7 @@ def test_on_a_narrow_terminal_values_are_folded_and_whole(monkeypatch: pytest.Mo
     [(None, "NULL"), ("NULL", '"NULL"'), ("null", "null"), ("", '""'), (" a", '" a"'), ('"', '"\\""'), ("a b", "a b"),
      ("a\nb", '"a\\nb"'), ("\x1b[31m", '"\\u001b[31m"'), ("\u202e", '"\\u202e"'), ("\x9b", '"\\u009b"')],
 )  # fmt: skip
-def test_a_value_is_told_from_null_and_from_what_cannot_be_seen(value: str | None, shown: str) -> None:
+def test_a_value_is_distinguished_from_null_and_from_what_cannot_be_seen(value: str | None, shown: str) -> None:
     assert format_value(value) == shown
     assert escape_invisible(shown) == shown
 

@@ -47,7 +47,7 @@ def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
     assert failures(ctx.windows, "run 1", since_ms=told.at_ms + 1) == []
 
 
-def test_an_error_that_is_not_ours_is_told_by_its_first_line(
+def test_an_error_that_is_not_ours_is_reported_by_its_first_line(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ctx.windows.record(WindowEvent("land", 5, 9, "done"))
@@ -74,7 +74,7 @@ def test_a_failure_makes_no_lake_that_a_recovery_would_take_for_the_lost_one(tmp
     assert not (tmp_path / "lake").exists()
 
 
-def test_what_fails_before_there_is_a_lake_is_told_to_who_asks_for_its_run(tmp_path: Path) -> None:
+def test_what_fails_before_there_is_a_lake_is_reported_to_whoever_asks_for_its_run(tmp_path: Path) -> None:
     windows = WindowLog(LakePaths(str(tmp_path / "root" / "orders")))
     assert failures(windows, "r") == []
     record_failure(windows, "plan", TargetUnavailable("nobody answers", hint="start it"), run_id="other")

@@ -17,7 +17,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 
 
-def test_an_injection_behind_which_all_is_merged_is_told_once(tmp_path: Path) -> None:
+def test_an_injection_behind_which_all_is_merged_is_reported_once(tmp_path: Path) -> None:
     # U-15, DESIGN 3.11
     paths = LakePaths(str(tmp_path))
     windows = WindowLog(paths)

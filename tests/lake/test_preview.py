@@ -62,7 +62,9 @@ def test_rows_of_megabytes_make_a_shorter_preview(shop: LakePaths, monkeypatch: 
     assert (len(found.rows), found.more, found.key_columns) == (16, True, ("id",))
 
 
-def test_a_table_that_was_not_there_and_a_time_beyond_the_lake_are_told_apart(shop: LakePaths, tmp_path: Path) -> None:
+def test_a_table_that_was_not_there_and_a_time_beyond_the_lake_are_distinguished(
+    shop: LakePaths, tmp_path: Path
+) -> None:
     with pytest.raises(SchemaError):
         preview_rows(Audit(shop), WindowLog(shop), ("shop", "other"), BASE + 2 * S, 3, Budget(60))
     with pytest.raises(LostRange):

@@ -92,7 +92,7 @@ def test_one_commit_of_too_many_changes_gives_its_first_and_says_how_many_are_le
     assert (refused.changes, refused.whole, refused.late) == ((), False, False)
 
 
-def test_too_many_is_told_from_too_late(lake: LakePaths) -> None:
+def test_too_many_is_distinguished_from_too_late(lake: LakePaths) -> None:
     assert find_at_most(lake, BASE, END, HOT, 100, Budget(0)).late
     assert not find_at_most(lake, BASE, END, HOT, 2, Budget(60)).late
 

@@ -117,7 +117,7 @@ def test_a_change_of_type_converts_stored_values(
     assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
 
 
-def test_a_value_that_nobody_can_convert_stays_and_is_told() -> None:
+def test_a_value_that_nobody_can_convert_stays_and_is_reported() -> None:
     texts, unknown = recast(
         info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()
     )

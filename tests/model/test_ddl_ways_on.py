@@ -276,7 +276,7 @@ def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_
     assert binlake_ddl("show", "--replication", config) == 3
 
 
-def test_what_stands_at_one_commit_ts_is_told_apart_and_what_ran_is_not_to_run_again(
+def test_what_stands_at_one_commit_ts_is_distinguished_and_what_ran_is_not_to_run_again(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # U-15, DESIGN 3.11: the injection ran, the DDL of the same commit_ts was refused

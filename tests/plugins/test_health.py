@@ -69,7 +69,7 @@ def test_a_paused_dag_is_not_running_and_who_waits_there_is_named(log: WindowLog
     assert view["paused"] == ["audit", "backfill"]
 
 
-def test_a_stage_that_failed_is_told_with_its_text_and_run_until_it_ends_well(log: WindowLog) -> None:
+def test_a_stage_that_failed_is_reported_with_its_text_and_run_until_it_ends_well(log: WindowLog) -> None:
     record_failure(log, "land", Transient("the Spark Connect server does not answer", hint="start it"), run_id="r10")
     record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
     view = seen(log)
@@ -145,7 +145,7 @@ def test_a_window_that_was_begun_and_not_ended_is_open_until_a_run_ends_it(log: 
     assert seen(log, dag(active=()))["problems"] == []
 
 
-def test_what_verify_found_last_is_told_until_it_is_repaired_or_found_equal(log: WindowLog) -> None:
+def test_what_verify_found_last_is_reported_until_it_is_repaired_or_found_equal(log: WindowLog) -> None:
     assert seen(log)["verified"] is None
     detail = {"missing": 2, "extra": 0, "different": 1}
     log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
@@ -156,7 +156,7 @@ def test_what_verify_found_last_is_told_until_it_is_repaired_or_found_equal(log:
     assert (view["state"], view["verified"]["repaired_since"]) == ("running", True)
 
 
-def test_rows_that_validation_found_are_told_until_a_person_or_a_run_has_settled_them(log: WindowLog) -> None:
+def test_rows_that_validation_found_are_reported_until_a_person_or_a_run_has_settled_them(log: WindowLog) -> None:
     assert seen(log)["validated"] is None
     listed = [{"number": 1, "table": "d.t", "key": "#12", "kind": "missing", "columns": [], "against": "lake",
                "window": "1-2", "times": 1}]  # fmt: skip
@@ -175,7 +175,7 @@ def test_rows_that_validation_found_are_told_until_a_person_or_a_run_has_settled
     assert (view["state"], view["validated"]["ignored"]) == ("running", 3)
 
 
-def test_a_full_load_that_has_not_ended_is_told_with_its_rows(log: WindowLog) -> None:  # S4-24
+def test_a_full_load_that_has_not_ended_is_reported_with_its_rows(log: WindowLog) -> None:  # S4-24
     table = BaseTable(log.paths)
     load = BaseLoad(T0, T0 + 9, 40, 20, 3, rows_estimated=400, rows=100)
     table.record(load, "load")

@@ -118,7 +118,7 @@ def test_blocked_until_something_lands() -> None:
     assert status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
 
 
-def test_what_somebody_must_have_seen_is_told_again() -> None:
+def test_what_somebody_must_have_seen_is_reported_again() -> None:
     # U-12, U-15: what a person did to the stream is among it, and stays.
     lost = event("forget", T0, T0 + 5, "accepted-loss", at=1000, detail='{"pump": "p1", "lost": "(1, 2]"}')
     skipped = event("skip", T0 + 1, T0 + 2, at=3000, detail=f'{{"commit_ts": "{T0 + 2}"}}')

@@ -115,7 +115,7 @@ def sent(found: Any) -> dict[str, dict[str, Any]]:
     return {one["name"]: one["facets"] for one in [*event["inputs"], *event["outputs"]]}
 
 
-def test_columns_are_told_with_where_they_come_from() -> None:
+def test_columns_are_reported_with_where_they_come_from() -> None:
     # `password`: the provider's search for secrets must not take a column's name for one.
     told = copied("item", "id", "password", own=("mine",))
     for stage, name in (("finalize", "shop.item"), ("mirror", f"{LAKE}/mirror/shop/item")):

@@ -50,7 +50,7 @@ def test_a_verify_reads_the_target_and_what_it_is_compared_with() -> None:
     assert datasets(of("verify", [result("verify", "partial", against="lake")])) == ([], [])
 
 
-def test_a_verify_that_mends_writes_the_tables_that_differed() -> None:
+def test_a_verify_that_repairs_writes_the_tables_that_differed() -> None:
     looked = result("verify", "different", against="lake", lineage={"read": [named("item"), named("line")]})
     mended = result("repair", lineage={"wrote": [{**copied("item", "id"), "sources": []}], "read": [named("item")]})
     found = of("verify", [looked, mended])

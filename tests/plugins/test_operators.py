@@ -127,7 +127,7 @@ def test_a_missing_connection_is_named(cls: type) -> None:
         operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
 
 
-def test_a_dead_connect_server_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_connect_server_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", f'{{"conn_type": "spark_connect", "host": "127.0.0.1", "port": {port}}}')
     monkeypatch.setattr(base, "command_of", lambda _module: pytest.fail("a job was started"))

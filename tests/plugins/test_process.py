@@ -24,7 +24,7 @@ def test_what_a_job_said_last_tells_why_it_died() -> None:
     assert job.last_line == "Why: because"
 
 
-def test_bytes_that_are_no_text_do_not_stop_the_job() -> None:
+def test_bytes_that_are_not_text_do_not_stop_the_job() -> None:
     lines: list[str] = []
     assert _python("import sys; sys.stdout.buffer.write(b'\\xff\\n')", lines).run([]) == 0
     assert lines == ["�"]

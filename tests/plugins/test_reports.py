@@ -139,7 +139,7 @@ def test_a_green_run_tells_of_tables_that_are_not_the_sources(
     assert len(told) == 2
 
 
-def test_rows_that_validation_finds_are_told_once(
+def test_rows_that_validation_finds_are_reported_once(
     task: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
@@ -188,7 +188,7 @@ def test_a_window_that_says_nothing_of_now_tells_no_lag(
 
 
 @pytest.mark.parametrize(("state", "what"), [("running", ["deadline"]), ("failed", []), ("success", [])])
-def test_a_deadline_of_a_run_that_has_ended_is_not_told(
+def test_a_deadline_of_a_run_that_has_ended_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, what: list[str]
 ) -> None:
     # Airflow forgets a deadline of a run that succeeded only: each failed run would be told once more, when it is old.
@@ -204,7 +204,7 @@ def test_a_deadline_of_a_run_that_has_ended_is_not_told(
 
 
 @pytest.mark.usefixtures("no_backend")
-def test_several_windows_of_a_run_are_told_as_one(task: Any, context: dict[str, Any]) -> None:
+def test_several_windows_of_a_run_are_reported_as_one(task: Any, context: dict[str, Any]) -> None:
     pushed: dict[str, str] = {}
     context["ti"] = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
     pieces = [

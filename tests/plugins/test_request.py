@@ -32,7 +32,7 @@ def test_a_key_is_texts_in_order_or_a_json_array() -> None:
 
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
-def test_half_a_sign_is_no_text(text: str) -> None:
+def test_half_a_sign_is_not_text(text: str) -> None:
     with pytest.raises(BadRequest, match="key"):
         asked(json=text).key()
 

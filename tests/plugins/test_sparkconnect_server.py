@@ -129,7 +129,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     spark.stop()
 
 
-def test_a_session_that_is_gone_or_never_was_is_no_error(server: str) -> None:
+def test_a_session_that_is_gone_or_never_was_is_not_an_error(server: str) -> None:
     said: list[str] = []
     url = add_session(server, session_id("orders", "merge", 0))
     interrupt(url, said.append)

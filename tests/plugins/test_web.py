@@ -100,13 +100,15 @@ def test_pages_load_nothing_from_elsewhere_and_are_framed_by_airflow_alone(
     assert "://" not in answer.text
 
 
-def test_a_dag_that_is_no_replication_is_not_found(server: httpx.Client, folder: Path, bearer: dict[str, str]) -> None:
+def test_a_dag_that_is_not_a_replication_is_not_found(
+    server: httpx.Client, folder: Path, bearer: dict[str, str]
+) -> None:
     assert list(folder.iterdir()) == []
     assert server.get("/binlake/dags/other", headers=bearer).status_code == 404
     assert server.get("/binlake/dags/..%2f..%2fetc", headers=bearer).status_code == 404
 
 
-def test_the_ui_is_told_where_to_show_the_pages(server: httpx.Client, bearer: dict[str, str]) -> None:
+def test_the_ui_learns_where_to_show_the_pages(server: httpx.Client, bearer: dict[str, str]) -> None:
     plugins = server.get("/api/v2/plugins", headers=bearer).json()["plugins"]
     views = {v["destination"]: v["href"] for p in plugins if p["name"] == "binlake" for v in p["external_views"]}
     assert views == {
@@ -119,7 +121,7 @@ def test_the_ui_is_told_where_to_show_the_pages(server: httpx.Client, bearer: di
 
 
 @pytest.mark.parametrize("bad", [449000000000000001, "449e3", "-1", "", 1.5])
-def test_a_timestamp_that_is_no_decimal_text_is_refused(
+def test_a_timestamp_that_is_not_a_decimal_text_is_refused(
     server: httpx.Client, known_dag: str, bearer: dict[str, str], bad: object
 ) -> None:
     # C-04: an integer above 2^53 has lost its last digits before it gets here.

@@ -48,7 +48,7 @@ def test_a_ddl_at_the_end_has_its_window_and_the_rest_is_another() -> None:
     assert shown(cut(lo=40, stop=40)) == []
 
 
-def test_what_is_applied_before_a_window_that_is_not_in_the_files_is_told_ends_with_the_files() -> None:
+def test_what_is_applied_before_a_window_that_is_not_in_the_files_is_reported_ends_with_the_files() -> None:
     found = cut(rows(10), rows(30), opened=(15, 40))
     assert shown(iter([next(found)])) == [(0, 30, [10, 30], 0)]
     with pytest.raises(CheckpointConflict, match="15-40"):

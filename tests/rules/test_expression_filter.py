@@ -253,7 +253,7 @@ def test_what_cannot_be_evaluated_names_table_and_expression(text: str, why: str
     }
 
 
-def test_text_that_is_no_expression_is_refused_at_once() -> None:
+def test_text_that_is_not_an_expression_is_refused_at_once() -> None:
     rule: dict[str, Any] = {"schema": "test", "table": "t", "insert-value-expr": "a > (1"}
     with pytest.raises(ConfigError, match="expression"):
         ExpressionFilter([ExpressionRule.model_validate(rule)])

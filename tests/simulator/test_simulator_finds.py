@@ -225,7 +225,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_each_mending_that_is_taken_back_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_each_fix_that_is_reverted_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     # S0-16, S0-48, S0-57, R-09
     mutant = MUTANTS[name]
     for seed in range(mutant.first, mutant.first + FOUND_WITHIN):

@@ -131,7 +131,7 @@ def test_more_ranges_than_there_is_room_for_are_refused() -> None:
         (2013, SourceUnavailable, "broke the load off"),
     ],
 )
-def test_what_the_server_refuses_is_told_by_name(
+def test_what_the_server_refuses_is_reported_by_name(
     code: int, kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # S4-24
     def refuse(*_: object, **__: object) -> None:
@@ -164,7 +164,7 @@ def test_pumps_keep_what_comes_behind_the_snapshot_before_anything_is_read(
     assert published == [kept_from]
 
 
-def test_a_source_without_sql_is_told_where_to_say_it() -> None:
+def test_a_source_without_sql_says_where_to_configure_it() -> None:
     with pytest.raises(ConfigError, match=r"add a section \[source.sql\]"):
         SnapshotSource.of(Replication.model_validate({"name": "a", "lake": {"path": "/l"}}), 7)
 

@@ -85,7 +85,7 @@ def test_a_table_that_is_set_aside_stops_no_window_by_its_contradictions(gap: Ga
     assert dict(change["after"])["name"] == "new"
 
 
-def test_what_a_filter_left_out_on_purpose_is_no_contradiction(gap: Gap) -> None:
+def test_what_a_filter_left_out_on_purpose_is_not_a_contradiction(gap: Gap) -> None:
     rule = {"schema-pattern": "shop", "table-pattern": "item", "events": ["delete"], "action": "Ignore"}
     [change] = gap.compacted(filters=[rule])
     assert dict(change["after"])["name"] == "new"

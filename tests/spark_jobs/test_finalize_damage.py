@@ -54,7 +54,7 @@ def parquet(ctx: StageContext, table: str) -> Path:
 
 @pytest.mark.parametrize("table", ["window", "ddl"])
 @pytest.mark.parametrize("how", ["missing", "truncated"])
-def test_a_file_that_is_gone_or_torn_is_told_with_its_table(ctx: StageContext, table: str, how: str) -> None:
+def test_a_file_that_is_gone_or_torn_is_reported_with_its_table(ctx: StageContext, table: str, how: str) -> None:
     # S3-13
     file = parquet(ctx, table)
     if how == "missing":
@@ -67,7 +67,7 @@ def test_a_file_that_is_gone_or_torn_is_told_with_its_table(ctx: StageContext, t
 
 
 @pytest.mark.parametrize("step", ["read_statements", "segments"])
-def test_a_torn_file_of_the_statements_is_told_so(
+def test_a_torn_file_of_the_statements_is_reported(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
 ) -> None:
     # S3-13: found with the index, or with the first segments

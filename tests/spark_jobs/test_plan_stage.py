@@ -92,7 +92,7 @@ def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(t
 
 
 @pytest.mark.mariadb
-def test_a_checkpoint_at_the_target_wins_and_the_option_is_told_to_be_ignored(
+def test_a_checkpoint_at_the_target_wins_and_the_option_is_reported_to_be_ignored(
     tmp_path: Path, empty_mariadb: MariaDb
 ) -> None:  # S0-62 S0-63: the row is one that a real drainer left
     execute(

@@ -269,7 +269,7 @@ def test_the_first_pieces_are_small_each_twice_the_last(monkeypatch: pytest.Monk
     assert landed == [8, 16, 32, 64, 64]
 
 
-def test_that_spark_is_needed_is_no_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_spark_is_needed_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is recorded: whoever started the process starts it again with Spark."""
     no_session = session_factory("test", argparse.Namespace(without_spark=True))
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))

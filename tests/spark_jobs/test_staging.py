@@ -88,7 +88,9 @@ def test_what_two_pumps_hold_is_compared_by_all_but_the_prewrite_key(spark: Spar
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_each_pump_is_counted_within_the_window_and_ddl_is_told_once(spark: SparkSession, place: str) -> None:
+def test_each_pump_is_counted_within_the_window_and_ddl_is_reported_once(
+    spark: SparkSession, place: str
+) -> None:
     pulled = PLACES[place](
         spark,
         pulled_rows(

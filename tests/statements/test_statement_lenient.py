@@ -76,7 +76,7 @@ def test_mysql_and_tidb_say_it_by_a_hint() -> None:
     assert batch.sql[0].startswith("REPLACE /*+ SET_VAR(sql_mode = 'NO_AUTO_VALUE_ON_ZERO")
 
 
-def test_an_element_without_a_name_is_no_error_value() -> None:
+def test_an_element_without_a_name_is_not_an_error_value() -> None:
     named = table("odd", col("id", not_null=True), col("e", t.ENUM, elems=("a", "")), keys=(primary("id"),))
     [batch] = TableStatements(named, 0).render_writes(rows(named, ("1", "")))
     assert batch.sql[0].startswith("REPLACE INTO")
@@ -111,7 +111,7 @@ def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, 
         session.execute(texts[1])
 
 
-def test_the_table_of_a_lenient_statement_is_told() -> None:
+def test_the_table_of_a_lenient_statement_is_reported() -> None:
     for dialect in ("mariadb", "mysql", "tidb"):
         for sql in ("INSERT INTO `a`.`b` (`x`)", "REPLACE INTO `a`.`b` (`x`)", "UPDATE `a`.`b` SET `x` = 1"):
             assert table_of_statement(make_lenient(sql, dialect)) == ("a", "b")

@@ -27,5 +27,5 @@ def test_an_end_inside_a_ddl_is_refused_with_the_places_that_will_do(hi: int) ->
         require_outside_ddl([replace(DDL, commit_ts=40, since=40), DDL], 20, hi)
 
 
-def test_a_ddl_that_is_filtered_is_no_bound() -> None:
+def test_a_ddl_that_is_filtered_is_not_a_bound() -> None:
     assert require_outside_ddl([replace(DDL, decision="skip", reason="filtered")], 20, 80) == 80

@@ -139,6 +139,6 @@ def test_a_ddl_carries_the_zone_of_its_session_into_the_lake_and_through_routes(
     assert bytewise_definitions(one.after, "mariadb").session == one.after.session
 
 
-def test_a_zone_that_nobody_knows_is_no_configuration() -> None:
+def test_a_zone_that_nobody_knows_is_not_accepted() -> None:
     with pytest.raises(ValueError, match="Mars/Olympus"):
         Replication.model_validate({"name": "demo", "lake": {"path": "/x"}, "source": {"time-zone": "Mars/Olympus"}})

@@ -76,7 +76,7 @@ def test_a_manifest_of_another_stage_is_none_of_compact(manifest: MergeManifest)
 @pytest.mark.parametrize(
     "text", ["", "[]", "null", "{}", "7", '{"lo": null}', '{"kind":"compact","version":1,"body":[]}']
 )
-def test_what_is_no_manifest_is_refused(text: str) -> None:
+def test_what_is_not_a_manifest_is_refused(text: str) -> None:
     with pytest.raises(DamagedManifest):
         CompactManifest.from_json(text)
 

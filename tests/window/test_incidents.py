@@ -20,7 +20,7 @@ def test_a_pump_without_incidents_is_not_named() -> None:
     assert find_new_incidents([member("p1")], []) == {}
 
 
-def test_new_counts_are_told_and_named() -> None:
+def test_new_counts_are_reported_and_named() -> None:
     #
     found = find_new_incidents([member("p1", late=2), member("p2"), member("p3", early=1)], [])
     assert set(found) == {"p1", "p3"}
@@ -31,7 +31,7 @@ def test_new_counts_are_told_and_named() -> None:
     )
 
 
-def test_what_was_told_is_not_told_again() -> None:
+def test_what_was_reported_is_not_reported_again() -> None:
     first = find_new_incidents([member("p1", late=2)], [])
     told = [event(**first)]
     assert find_new_incidents([member("p1", late=2)], told) == {}
@@ -45,7 +45,7 @@ def test_a_restart_counts_from_zero_and_another_disk_is_another_pump() -> None:
     assert set(find_new_incidents([member("p1", "other", late=5)], told)) == {"p1"}
 
 
-def test_transactions_that_were_given_up_are_told_by_their_commit_ts_once() -> None:
+def test_transactions_that_were_given_up_are_reported_by_their_commit_ts_once() -> None:
     def gave_up(*lost: int) -> Member:
         return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
 

@@ -229,7 +229,7 @@ def test_a_column_that_others_filled_otherwise_is_not_the_same(mode: str) -> Non
         plan(w, routes=[SHARDS], shard_mode=mode)
 
 
-def test_what_rows_without_a_column_have_in_it_is_no_matter_of_numbers() -> None:
+def test_what_rows_without_a_column_have_in_it_is_not_a_matter_of_numbers() -> None:
     # A table that is emptied has a new number, and one that comes was made with the column.
     w = two_shards()
     added = text("n", not_null=True, default="b0")

@@ -232,7 +232,7 @@ def test_rows_of_a_table_that_is_waited_for_get_nothing_of_what_others_have() ->
     assert extras_of_window(schemas, Naming(rules(**PESSIMISTIC)), held.still_open, lo) == []
 
 
-def test_waiting_for_long_is_told_once() -> None:
+def test_waiting_for_long_is_reported_once() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("n"))
     held = planned(w)[1]
@@ -245,7 +245,7 @@ def test_waiting_for_long_is_told_once() -> None:
     assert "rows of s1.t_1 wait since" in held.alerts(minutes[1], minutes[2], 90)[0]
 
 
-def test_a_ddl_that_somebody_does_by_hand_is_no_step() -> None:
+def test_a_ddl_that_somebody_does_by_hand_is_not_a_step() -> None:
     w = two_shards()
     w.add_column("s1", "t_1", integer("a"))
     by_hand = w.add_column("s1", "t_1", integer("b"))

@@ -17,7 +17,7 @@ def no_spark() -> None:
     raise AssertionError("plan needs no Spark")
 
 
-def test_new_late_commits_are_told_once_with_the_pumps_name(tmp_path: Path) -> None:
+def test_new_late_commits_are_reported_once_with_the_pumps_name(tmp_path: Path) -> None:
     #
     with LiveSource(tmp_path) as live:
         live.settle()

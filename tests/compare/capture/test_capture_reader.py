@@ -61,7 +61,7 @@ def test_plain_files_read_like_gzipped_ones(tmp_path: Path) -> None:
     assert list(capture.decoded()) == [{"a": "\u2028"}]
 
 
-def test_a_folder_without_binlogs_is_no_capture(tmp_path: Path) -> None:
+def test_a_folder_without_binlogs_is_not_a_capture(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not contain a capture"):
         Capture(tmp_path)
     with pytest.raises(ConfigError, match=r"ddl_jobs.jsonl is missing"):

@@ -101,7 +101,7 @@ def test_a_canal_json_message_is_shown_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"nonsense", b'{"type":"OTHER"}'])
-def test_what_is_no_canal_json_is_refused(content: bytes) -> None:
+def test_what_is_not_canal_json_is_refused(content: bytes) -> None:
     with pytest.raises(WireError, match=r"at=t\[0\]@0"):
         list(decode_canal_json(Record("t[0]@0", None, content)))
 

@@ -147,7 +147,7 @@ def test_a_column_has_an_id_of_its_own_whatever_its_name_was_before(
         ("ENUM('a','b') DEFAULT 'b'", "ENUM('b','c') DEFAULT 'c'", "b"),
     ],
 )
-def test_what_older_rows_held_is_told_in_the_type_that_a_column_has(
+def test_what_older_rows_held_is_shown_in_the_type_that_a_column_has(
     quiet: Followed, first: str, then: str, filled: str | None
 ) -> None:
     """Else no row of the table is read any more."""

@@ -83,7 +83,7 @@ def test_one_that_is_refused_keeps_none_of_the_others_back(pump: Pump) -> None:
     assert [one.number for one in answer.refusals] == [1]
 
 
-def test_another_cluster_and_what_is_no_request(pump: Pump) -> None:
+def test_another_cluster_and_what_is_not_a_request(pump: Pump) -> None:
     with Channel(pump.server.address) as channel:
         answer = WriteBinlogsResp.FromString(channel.call(WRITE_MANY, request(8, [encoded(prewrite(1))] * 2), 60))
         assert ["mismatched cluster id" in one.text for one in answer.refusals] == [True, True]

@@ -169,7 +169,7 @@ def test_once_it_ends_a_connection_that_stays_gets_no_answer_of_before(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_cannot_be_answered_now_is_no_traceback(
+def test_what_cannot_be_answered_now_is_not_a_traceback(
     server: StatusServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: str) -> str:

@@ -89,7 +89,7 @@ UNTOLD = [
 
 
 @pytest.mark.parametrize(("source", "target", "moment", "text", "why"), UNTOLD)
-def test_what_cannot_be_told_is_an_error_and_no_guess(
+def test_what_cannot_be_known_is_an_error_and_no_guess(
     source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, why: str
 ) -> None:
     with pytest.raises(UnknownCast, match=why):

@@ -112,7 +112,7 @@ def test_datetimes_and_dates_with_zero_parts(tp: int, fsp: int, texts: list[str]
 
 
 @pytest.mark.parametrize("text", ["2024-13-01", "2024-12-32", "2024-01-01 24:00:00", "2024-01-01 00:60:00", "now"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_what_is_not_a_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"out of range|not a date"):
         write_text(of_column(t.DATETIME).row_columns[0], text)
 
@@ -189,7 +189,7 @@ def test_times_and_opaque_values_in_json_as_tidb_shows_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "[1e999]", "{", "[-Infinity]", '"\\ud800"'])
-def test_what_is_no_json_document_is_refused(text: str) -> None:
+def test_what_is_not_a_json_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a JSON document"):
         write_text(of_column(t.JSON).row_columns[0], text)
 

@@ -117,7 +117,7 @@ def test_a_row_behind_truncate_partition_is_there_if_the_new_partition_has_it(ph
     assert len(decoded(found, 99, 7, physical, [("insert", (row(1, 50),))])) == 1
 
 
-def test_of_an_update_between_partitions_the_side_that_is_left_is_told() -> None:
+def test_of_an_update_between_partitions_the_side_that_is_left_is_reported() -> None:
     found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
     inside, outside, other = row(1, 50), row(1, 150), row(1, 60)
     rows = decoded(found, 130, 7, OLD, [("update", (inside, outside))])
@@ -142,7 +142,7 @@ def test_a_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
         (999, [("insert", (row(1, 50),))], 0),
     ],
 )
-def test_what_cannot_be_told_is_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
+def test_what_cannot_be_known_is_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
     with pytest.raises(SchemaError, match=r"whether it was removed.*table=test\.t commit_ts=90.*ignore-txn-commit-ts"):
         decoded(schemas(Action.DROP_PARTITION, DROPPED), 90, 5, physical, changes, others)
 

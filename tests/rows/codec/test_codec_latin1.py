@@ -48,7 +48,7 @@ def decode(
 
 
 @pytest.mark.parametrize("charset", ["latin1", "utf8mb4"])
-def test_a_text_that_is_no_utf8_is_read_as_latin1_and_counted(charset: str) -> None:
+def test_a_text_that_is_not_utf8_is_read_as_latin1_and_counted(charset: str) -> None:
     table, writes = tables(charset)
     build_rows = MutationBuilder(writes).insert({"id": "1", "v": OE}).insert({"id": "2", "v": BARE})
     build_rows.update({"id": "2", "v": BARE}, {"id": "2", "v": "80FF41"}).delete({"id": "2", "v": "80FF41"})
@@ -89,7 +89,7 @@ G = column(3, "g", t.VARCHAR, flen=20, generated_expr_string="upper(`v`)", gener
 @pytest.mark.parametrize(
     "more", [{"keys": [V_UNIQUE]}, {"keys": [BY_PREFIX]}, {"keys": [OF_G], "columns": [G]}], ids=["v", "v(3)", "of g"]
 )
-def test_a_key_that_is_no_utf8_is_refused_as_another_row_may_have_it_in_utf8(more: Any) -> None:
+def test_a_key_that_is_not_utf8_is_refused_as_another_row_may_have_it_in_utf8(more: Any) -> None:
     # `ö` as C3B6 and as F6 are two rows at the source; read alike, the later would take the place of the earlier.
     table, writes = tables(**more)
     assert decode(MutationBuilder(writes).insert({"id": "1", "v": OE}), table)[1] == {}

@@ -290,7 +290,7 @@ def test_an_insert_logged_twice_is_what_the_source_makes_of_it(
         ([insert(220), delete(170), update(170, 220)], 1150, -4, P2),  # makes a row that no change stands for
     ],
 )
-def test_what_cannot_be_told_is_refused_with_a_way_on(
+def test_what_cannot_be_known_is_refused_with_a_way_on(
     changes: list[Change], commit_ts: int, begun: int, physical: int
 ) -> None:
     with pytest.raises(SchemaError, match="TiDB logged twice") as caught:

@@ -322,7 +322,7 @@ def test_an_origin_default_of_another_type_is_an_error() -> None:
         filled_text(col(t.DATETIME, origin_default="soon"))
 
 
-def test_bytes_of_a_latin1_column_that_are_no_utf8_are_told_with_column_and_ways_on() -> None:
+def test_bytes_of_a_latin1_column_that_are_not_utf8_are_reported_with_column_and_ways_on() -> None:
     # TiDB takes any bytes into a latin1 column; recorded in the capture `zones`
     from binlake.rows.codec.transaction import row_error
 

@@ -126,7 +126,7 @@ def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
     ]  # fmt: skip
 
 
-def test_a_missing_table_is_told_and_refused_only_once_it_gets_rows(session: Session) -> None:
+def test_a_missing_table_is_reported_and_refused_only_once_it_gets_rows(session: Session) -> None:
     [found] = preflight(session, Target(db_type=dialect_of(session)), [source("nowhere")])
     assert (found.verdict, found.refusals) == ("missing", ("the table is missing",))
     require_fit([found], {})

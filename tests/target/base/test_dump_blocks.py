@@ -20,7 +20,7 @@ def rests(text: str) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 @pytest.mark.parametrize("between", ["", "\n", "-- so; (it\n", "/* is; ( */", " \n\n"])
-def test_what_stands_before_a_statement_is_no_part_of_it(
+def test_what_stands_before_a_statement_is_not_part_of_it(
     monkeypatch: pytest.MonkeyPatch, block: int, between: str
 ) -> None:
     monkeypatch.setattr(scan, "_BLOCK", block)
@@ -51,7 +51,7 @@ def test_a_statement_is_given_before_the_next_ones_are_read(monkeypatch: pytest.
     assert len(taken) + sum(1 for _ in found) == 1000
 
 
-def test_a_backslash_that_is_no_escape_is_told_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backslash_that_is_not_an_escape_is_reported_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_BLOCK", 64)
     stream = Stream(b"INSERT INTO `t` VALUES ('\\d');\n" + b"INSERT INTO `t` VALUES (1),(2);\n" * 1000)
     with pytest.raises(ConfigError, match="a backslash that is no escape"):

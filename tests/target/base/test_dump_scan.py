@@ -81,7 +81,7 @@ def test_what_is_not_an_insert_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["'C:\\temp'", '"50\\%"', "1, 'whole', 'a''b\\x'"])
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
-def test_a_backslash_that_is_no_escape_shows_a_dump_without_escapes(text: str, block: int) -> None:
+def test_a_backslash_that_is_not_an_escape_shows_a_dump_without_escapes(text: str, block: int) -> None:
     # NO_BACKSLASH_ESCAPES, dumpling --escape-backslash=false: read with escapes 'C:\temp' would have a tab
     whole, scan._BLOCK = scan._BLOCK, block
     try:

@@ -161,7 +161,7 @@ def test_the_error_value_of_an_enum_is_taken_only_where_it_may_be(folder: Path) 
     assert rows_of(made(folder))[1].sql == ("INSERT INTO `shop`.`a` VALUES\n(1,'x'),(2,'')",)
 
 
-def test_bytes_that_are_no_text_stay_what_they_are(folder: Path) -> None:
+def test_bytes_that_are_not_text_stay_what_they_are(folder: Path) -> None:
     (folder / "shop.a.000000000.sql").write_bytes(b"INSERT INTO `a` VALUES (1,_binary '\xe9\xff');\n")
     assert rows_of(made(folder))[1].sql[0].encode("utf-8", "surrogateescape").endswith(b"(1,_binary '\xe9\xff')")
 

@@ -203,7 +203,7 @@ def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(server: M
     execute(server, "DROP DATABASE d")
 
 
-def test_what_a_statement_writes_is_told_by_its_beginning() -> None:
+def test_what_a_statement_writes_is_known_by_its_beginning() -> None:
     assert table_of_statement("INSERT INTO `a`.`b` (`x`) VALUES (1)") == ("a", "b")
     assert table_of_statement("REPLACE INTO `a``b`.`c d` (`x`) VALUES (1)") == ("a`b", "c d")
     assert table_of_statement("DELETE FROM `a`.`b` WHERE `x` = 'UPDATE `c`.`d` '") == ("a", "b")

@@ -78,7 +78,9 @@ def test_the_list_is_the_drainers() -> None:  # tidb-binlog 5.10
 
 
 @pytest.mark.parametrize("code", HAD_IT)
-def test_a_ddl_that_the_target_had_already_is_passed_over_and_told(server: MariaDb, target: Target, code: int) -> None:
+def test_a_ddl_that_the_target_had_already_is_passed_over_and_reported(
+    server: MariaDb, target: Target, code: int
+) -> None:
     # tidb-binlog 5.10; DESIGN 3.11: logged, counted
     before, sql, names = HAD_IT[code]
     execute(server, before)

@@ -167,7 +167,9 @@ def test_a_partition_that_was_to_go_goes(server: MariaDb, target: Target, meanwh
 
 
 @pytest.mark.servers("mariadb")  # MySQL has no partitions in MyISAM
-def test_a_partition_does_not_pass_for_gone_because_something_else_was_mended(server: MariaDb, target: Target) -> None:
+def test_a_partition_does_not_pass_for_gone_because_something_else_was_repaired(
+    server: MariaDb, target: Target
+) -> None:
     # The table was MyISAM when the DDL began: what differed then is right now, and the partition is still there.
     sql, names = DROP_PARTITION
     left = replace(forms(target, names), moves_rows=True)

@@ -125,7 +125,7 @@ def test_what_would_lose_rows_or_values_is_fatal(session: Session, create: str, 
     assert differences(session, create)[0] == ("fatal", first)
 
 
-def test_an_equal_target_has_no_differences_and_a_missing_one_is_told(session: Session) -> None:  # S4-26
+def test_an_equal_target_has_no_differences_and_a_missing_one_is_reported(session: Session) -> None:  # S4-26
     source = expected_form(SOURCE, dialect_of(session))
     assert compare_structures(source, None) == [StructureDifference("the table is missing", "fatal")]
     assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [

@@ -195,7 +195,7 @@ def test_a_damaged_older_try_does_not_block_a_whole_newer_one(tmp_path: Path) ->
     assert [entry["event"] for entry in logs] == ["relay_file_set_aside"] * 2 + ["relay_try_not_whole"]
 
 
-def test_a_folder_that_cannot_be_read_is_told_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_read_is_reported_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S3-08, S3-13: a share that went away
     log, window = relay(tmp_path), two_segments()
     write(log, window)
@@ -213,7 +213,9 @@ def test_a_folder_that_cannot_be_read_is_told_as_ours(tmp_path: Path, monkeypatc
     assert [entry["event"] for entry in logs] == ["relay_files_not_deleted"]
 
 
-def test_the_first_error_of_a_writer_is_the_one_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_error_of_a_writer_is_the_one_that_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = relay(tmp_path)
 
     def stop() -> None:
@@ -227,7 +229,7 @@ def test_the_first_error_of_a_writer_is_the_one_that_is_told(tmp_path: Path, mon
         log.write_ahead(two_segments().manifest(), two_segments(), stop)
 
 
-def test_no_file_at_all_is_told_with_the_range(tmp_path: Path) -> None:
+def test_no_file_at_all_is_reported_with_the_range(tmp_path: Path) -> None:
     # S3-13
     with pytest.raises(LostRange, match="no relay file") as caught:
         read(relay(tmp_path), sized(10, 20, 5))
@@ -300,7 +302,7 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     # S3-08
     log, window = relay(tmp_path), sized(10, 20, *[100_000] * 4)
     with full_disk(200_000), pytest.raises(Transient, match="cannot be written: File too large"):

@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_stops_before_the_target(server: MariaDb, replicatio
     assert list_files(relay.storage.folder) == []
 
 
-def test_a_file_that_is_gone_is_told_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
+def test_a_file_that_is_gone_is_reported_before_anything_is_written(server: MariaDb, replication: Replication) -> None:
     # S3-13
     target, relay = of(replication)
     execute(server, "INSERT INTO app.log VALUES ('old')")

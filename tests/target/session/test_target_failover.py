@@ -90,7 +90,7 @@ def test_a_copy_that_lacks_nothing_that_was_confirmed_is_gone_on_with(server: Ma
     assert lines(server) == WHOLE
 
 
-def test_a_copy_from_before_the_run_is_no_other_process(server: MariaDb, target: Target) -> None:
+def test_a_copy_from_before_the_run_is_not_another_process(server: MariaDb, target: Target) -> None:
     # Permanent would keep the next run from starting by itself.
     apply(target, Window(0, 100))
     copy = take_copy(server, *EVERY)
