@@ -22,7 +22,13 @@ from binlake.mysqlbinlog.model import SourceTransaction
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.long]
 
-XIDS = (Xid(1, b"x", b""), Xid(1, b"x", b"branch"), Xid(7, b"x", b"branch"), Xid(1, b"\x00\xff'", b""), Xid(1, b"y", b""))
+XIDS = (
+    Xid(1, b"x", b""),
+    Xid(1, b"x", b"branch"),
+    Xid(7, b"x", b"branch"),
+    Xid(1, b"\x00\xff'", b""),
+    Xid(1, b"y", b""),
+)
 
 
 @pytest.fixture(scope="module", params=["mariadb", pytest.param("mysql", marks=pytest.mark.soak)])
