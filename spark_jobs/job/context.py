@@ -63,9 +63,14 @@ class StageContext:
     def for_piece(self, number: int) -> StageContext:
         """The context in which piece `number` of a window lands, from 0: the first ones are small, each twice the last.
 
-        So the stages behind land begin early, and the cost of a piece is small beside that of its rows.
+        So the stages behind land begin early, and the cost of a piece is small beside that of its rows. Where Spark's
+        workers take all windows, a small one is dear.
         """
-        return replace(self, piece_bytes=min(self.piece_bytes, FIRST_PIECE_BYTES << number))
+        return (
+            self
+            if not self.driver_bytes
+            else replace(self, piece_bytes=min(self.piece_bytes, FIRST_PIECE_BYTES << number))
+        )
 
     @cached_property
     def driver_bytes(self) -> int:

@@ -210,9 +210,9 @@ def test_a_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
 
 @pytest.mark.parametrize(
     ("params", "error"),
-    [({"mode": "repair", "from": LO, "to": HI}, "given twice"),
-     ({"mode": "rollback", "from": LO}, "given twice"),
-     ({"mode": "rollback", "to": HI}, "given twice"),
+    [({"mode": "repair", "from": LO, "to": HI}, "set twice"),
+     ({"mode": "rollback", "from": LO}, "set twice"),
+     ({"mode": "rollback", "to": HI}, "set twice"),
      ({"mode": "rebuild"}, "rebuild takes no `commit_ts`"),
      ({"mode": "replay", "into": "copy"}, "replay takes no `commit_ts`")],
 )  # fmt: skip

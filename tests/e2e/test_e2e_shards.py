@@ -148,7 +148,7 @@ def test_a_column_for_the_source_keeps_equal_ids_apart(
         assert len(expected) == 8
         assert found == expected
         # The lake's keys are the shards' own.
-        assert "another key at the target" in shards.validated[-1]["tables"]["store.sale"]
+        assert "the key of its rows is different at the target" in shards.validated[-1]["tables"]["store.sale"]
 
 
 def test_shards_with_rows_of_long_ago_are_one_table(

@@ -48,7 +48,7 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
     """A table that a RENAME takes out of the filter stays where the next one of its name is to be."""
-    patch.setattr(judging.Judge, "_drops", lambda *_: False)
+    patch.setattr(judging.Judge, "_is_dropped_when_renamed_out", lambda *_: False)
 
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def test_the_target_is_all_shards_whatever_their_ddl(mariadb: MariaDb, seed: int
 
 def test_the_model_finds_a_statement_that_adds_what_is_there(mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> None:
     # The source's own text where it adds a column that the target has from another shard.
-    monkeypatch.setattr(optimistic, "_delta", lambda *_: ())
+    monkeypatch.setattr(optimistic, "_layout_change", lambda *_: ())
     with pytest.raises((Wrong, BinlakeError), match=r"Duplicate column|definition"):
         run_all(mariadb)
 

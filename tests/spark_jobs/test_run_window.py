@@ -6,6 +6,7 @@ import argparse
 import importlib
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -255,6 +256,8 @@ def test_the_first_pieces_are_small_each_twice_the_last(monkeypatch: pytest.Monk
     replication = Replication.model_validate(settings)
     ctx = StageContext(replication, "run", lambda: pytest.fail("no Spark is needed"), piece_bytes=PIECE_BYTES)
     assert [ctx.for_piece(number).most_bytes >> 20 for number in range(6)] == [8, 16, 32, 64, 64, 64]
+    for_spark = replication.model_copy(update={"window": replication.window.model_copy(update={"driver_bytes": 0})})
+    assert replace(ctx, replication=for_spark).for_piece(0).most_bytes == PIECE_BYTES
     landed: list[int] = []
     stages = Stages(7)
 
