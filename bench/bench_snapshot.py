@@ -33,7 +33,7 @@ from target_floor import Floor, check_rows, measure_floor
 from binlake.config import Replication
 from deploy.local.mariadb import MariaDb
 from deploy.local.source import FeederSource
-from spark_jobs.job.context import PIECE_BYTES, StageContext
+from spark_jobs.job.context import StageContext
 from spark_jobs.job.runner import run_window
 
 ROWS = 400_000
@@ -141,7 +141,7 @@ def _measure_windows(cluster: FeederSource, target: MariaDb, rows: int) -> Cost:
             "mirror": {"enabled": False},
         }
     )
-    context = StageContext(replication, "bench", _no_spark, piece_bytes=PIECE_BYTES)
+    context = StageContext(replication, "bench", _no_spark, in_pieces=True)
     own = time.process_time()
     with _measured({"target": target, "pump": cluster.parts[1]}) as cost:
         while (context.windows.landed_ts() or 0) < until:

@@ -202,7 +202,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
     from binlake.config import Replication
     from spark_jobs.job import runner
-    from spark_jobs.job.context import PIECE_BYTES, StageContext
+    from spark_jobs.job.context import StageContext
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     replication = Replication.model_validate(job.replication)
@@ -223,7 +223,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
         return sessions[0]
 
     def context() -> StageContext:
-        return StageContext(replication, "bench", session, piece_bytes=PIECE_BYTES)
+        return StageContext(replication, "bench", session, in_pieces=True)
 
     return runner.run_window, context, lambda: context().windows.greatest_hi("finalize") or 0
 

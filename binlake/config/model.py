@@ -141,9 +141,9 @@ class Window(Section):
         None,
         ge=0,
         description="limit of the bytes of binlogs in a window (at least one transaction): land ends the window there,"
-        " the rest belongs to the next one; 0 = no limit except max-seconds; absent = where one task runs all stages"
-        " (layout `fused`, `binlake window run`): 8388608, and twice as much for each window that follows, up to"
-        " 67108864; else no limit",
+        " the rest belongs to the next one; absent = 67108864 where one task runs all stages, window after window"
+        " (layout `fused`, `binlake window run`), no limit where a run processes one window (`stages`);"
+        " 0 = no limit except max-seconds",
     )
     driver_bytes: int = Field(
         64 << 20,

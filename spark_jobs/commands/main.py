@@ -17,7 +17,7 @@ from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME, FEED
 from spark_jobs.commands.recover import recover
 from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
-from spark_jobs.job.context import PIECE_BYTES, Bounds, StageContext, StageResult
+from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.opening import session_factory
 from spark_jobs.job.results import outcome_of, outcome_of_error, write_outcome
 from spark_jobs.job.runner import run_stage, run_window
@@ -57,9 +57,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
     make_spark = session_factory(f"binlake-{replication.name}", args)
-    ctx = StageContext(
-        replication, run_id, make_spark, args.stop_ts, piece_bytes=PIECE_BYTES if stage == "window" else 0
-    )
+    ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window")
     if stage == "recover":
         return recover(replication, lambda own: replace(ctx, replication=own))
     if stage == "window":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -24,21 +24,19 @@ __all__ = ["Bounds", "StageContext", "StageResult"]
 
 PIECE_BYTES = 64 << 20
 """Bytes of binlogs of a window that another follows at once: what the driver handles in some hundred MiB of memory."""
-FIRST_PIECE_BYTES = 8 << 20
-"""Those of the first one: until it has landed and is derived, nothing else is at work."""
 
 
 @dataclass(frozen=True)
 class StageContext:
     """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
-    windows. `piece_bytes`: where land cuts a window short, since the caller continues after it; 0: it does not.
-    `handover`: rows for the next stage of this process."""
+    windows. `in_pieces`: the caller continues after a window that land cuts short. `handover`: rows for the next
+    stage of this process."""
 
     replication: Replication
     run_id: str
     make_spark: Callable[[], SparkSession]
     stop_ts: int | None = None
-    piece_bytes: int = 0
+    in_pieces: bool = False
     handover: Handover = field(default_factory=Handover, compare=False, repr=False)
 
     @cached_property
@@ -58,19 +56,7 @@ class StageContext:
     def most_bytes(self) -> int:
         """Bytes of binlogs at which land ends a window; 0 = it does not."""
         configured = self.replication.window.max_bytes
-        return configured if configured is not None else self.piece_bytes
-
-    def for_piece(self, number: int) -> StageContext:
-        """The context in which piece `number` of a window lands, from 0: the first ones are small, each twice the last.
-
-        So the stages behind land begin early, and the cost of a piece is small beside that of its rows. Where Spark's
-        workers take all windows, a small one is dear.
-        """
-        return (
-            self
-            if not self.driver_bytes
-            else replace(self, piece_bytes=min(self.piece_bytes, FIRST_PIECE_BYTES << number))
-        )
+        return configured if configured is not None else PIECE_BYTES if self.in_pieces else 0
 
     @cached_property
     def driver_bytes(self) -> int:

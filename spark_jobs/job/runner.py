@@ -109,7 +109,6 @@ class _Landing:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="land")
         self._lock = threading.Lock()
         self._pieces: dict[int, Future[_Landed]] = {}
-        self._started = 0
 
     def __enter__(self) -> _Landing:
         return self
@@ -121,9 +120,7 @@ class _Landing:
         """Land the piece that begins at `lo`, if that has not been started."""
         with self._lock:
             if lo not in self._pieces:
-                ctx = self._ctx.for_piece(self._started)
-                self._started += 1
-                self._pieces = {lo: self._pool.submit(_land, ctx, Bounds(lo, self._hi))}
+                self._pieces = {lo: self._pool.submit(_land, self._ctx, Bounds(lo, self._hi))}
             return self._pieces[lo]
 
     def start_after(self, landed: _Landed) -> Future[_Landed] | None:

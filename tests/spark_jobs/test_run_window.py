@@ -6,7 +6,6 @@ import argparse
 import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,9 +29,7 @@ Act = Callable[[str, Bounds], None]
 def context(*feeds: str, sql: bool = True) -> StageContext:
     stages = stages_for(sql=sql, mirror=False, feeds=feeds)
     replication = SimpleNamespace(stages=lambda: stages)
-    found = SimpleNamespace(replication=replication, handover=Handover())
-    found.for_piece = lambda _: found
-    return cast("StageContext", found)
+    return cast("StageContext", SimpleNamespace(replication=replication, handover=Handover()))
 
 
 class Stages:
@@ -231,45 +228,17 @@ def test_a_feed_that_needs_spark_ends_the_process_that_has_none(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("configured", "piece_bytes", "most"),
-    [(None, PIECE_BYTES, PIECE_BYTES), (None, 0, 0), (0, PIECE_BYTES, 0), (900, PIECE_BYTES, 900), (900, 0, 900)],
+    ("configured", "in_pieces", "most"),
+    [(None, True, PIECE_BYTES), (None, False, 0), (0, True, 0), (900, True, 900), (900, False, 900)],
 )
 def test_land_ends_a_window_at_its_bytes_where_the_next_follows_at_once_or_the_configuration_says_so(
-    configured: int | None, piece_bytes: int, most: int
+    configured: int | None, in_pieces: bool, most: int
 ) -> None:
     window = {} if configured is None else {"max-bytes": configured}
     settings = {"name": "orders", "source": {"pd-urls": ["http://p:1"]}, "lake": {"path": "/l"}, "window": window}
     replication = Replication.model_validate(settings)
-    ctx = StageContext(replication, "run", lambda: pytest.fail("no Spark is needed"), piece_bytes=piece_bytes)
+    ctx = StageContext(replication, "run", lambda: pytest.fail("no Spark is needed"), in_pieces=in_pieces)
     assert ctx.most_bytes == most
-    assert ctx.for_piece(9).most_bytes == most
-
-
-def test_the_first_pieces_are_small_each_twice_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    # While the first one lands and is derived nothing else is at work.
-    settings = {
-        "name": "orders",
-        "source": {"pd-urls": ["http://p:1"]},
-        "lake": {"path": "/l"},
-        "target": {"db-type": "mysql"},
-    }
-    replication = Replication.model_validate(settings)
-    ctx = StageContext(replication, "run", lambda: pytest.fail("no Spark is needed"), piece_bytes=PIECE_BYTES)
-    assert [ctx.for_piece(number).most_bytes >> 20 for number in range(6)] == [8, 16, 32, 64, 64, 64]
-    for_spark = replication.model_copy(update={"window": replication.window.model_copy(update={"driver_bytes": 0})})
-    assert replace(ctx, replication=for_spark).for_piece(0).most_bytes == PIECE_BYTES
-    landed: list[int] = []
-    stages = Stages(7)
-
-    def land(name: str, own: StageContext, bounds: Bounds | None = None, **more: Any) -> StageResult:
-        if name == "land":
-            landed.append(own.most_bytes >> 20)
-        return stages(name, own, bounds, **more)
-
-    monkeypatch.setattr(runner, "run_stage", land)
-    monkeypatch.setattr(runner.Ahead, "start", lambda *_: None)
-    runner.run_window(ctx)
-    assert landed == [8, 16, 32, 64, 64]
 
 
 def test_that_spark_is_needed_is_not_a_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
