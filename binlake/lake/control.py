@@ -63,7 +63,7 @@ class ControlTable:
         """As `rows`, in columns. Files and groups of rows that `where` excludes by their statistics are not read."""
         names = list(columns) if columns else self.schema.names
         stored = self._stored()
-        return self._empty(names) if stored is None else stored.read(names, where)
+        return self.schema.empty_table().select(names) if stored is None else stored.read(names, where)
 
     def greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
         """The greatest value of a BIGINT `column` in rows that match `where`, from the newest files backwards."""
@@ -126,9 +126,6 @@ class ControlTable:
         """All rows at the newest version; None for an absent table."""
         table = self._open()
         return None if table is None else rows_of(self.path, table, self.schema)
-
-    def _empty(self, names: Sequence[str]) -> pa.Table:
-        return pa.schema([self.schema.field(name) for name in names]).empty_table()
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)

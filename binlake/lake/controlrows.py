@@ -66,9 +66,12 @@ def rows_of(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
     """The rows of `table`, which is at `path`, at the version it was opened at, as `schema` has them."""
     key = (path, schema)
     with _lock:
-        cached = _cached.pop(key, None)
-        if cached is None or cached.table is not table or cached.version != table.version():
-            cached = _read(table, schema, {} if cached is None else cached.files)
+        cached = _cached.get(key)
+    if cached is None or cached.table is not table or cached.version != table.version():
+        # Not under the lock: stages that run side by side would wait for each other's files.
+        cached = _read(table, schema, {} if cached is None else cached.files)
+    with _lock:
+        _cached.pop(key, None)
         _cached[key] = cached
         if len(_cached) > _MOST_TABLES:
             del _cached[next(iter(_cached))]

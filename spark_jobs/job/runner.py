@@ -183,12 +183,12 @@ class _Sinks:
         self, chain: Sequence[Stage], bounds: Bounds, next_bounds: Callable[[], Bounds] | None
     ) -> list[StageResult]:
         names, feed = [stage.name for stage in chain], chain[0].feed
+        before_apply = None
         if chain[0].sink == "sql":
             self._ahead.wait()
-            start = partial(self._start_ahead, bounds, next_bounds) if next_bounds is not None else None
-            return Gathered(_run_stages(self._ctx, names, bounds, feed, start)).results()
+            before_apply = partial(self._start_ahead, bounds, next_bounds) if next_bounds is not None else None
         if not feed:
-            return run_sink(self._ctx, names, bounds)
+            return run_sink(self._ctx, names, bounds, before_apply=before_apply)
         results: list[StageResult] = []
         try:
             for result in _run_stages(self._ctx, names, bounds, feed):
@@ -217,9 +217,19 @@ def _failed(stage: str, bounds: Bounds, feed: str, error: Exception) -> StageRes
     return StageResult(stage, state, bounds.lo, bounds.hi, detail=detail)
 
 
-def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds, *, feed: str = "") -> list[StageResult]:
-    """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size)."""
-    return Gathered(_run_stages(ctx, stages, bounds, feed)).results()
+def run_sink(
+    ctx: StageContext,
+    stages: Sequence[str],
+    bounds: Bounds,
+    *,
+    feed: str = "",
+    before_apply: Callable[[Bounds], None] | None = None,
+) -> list[StageResult]:
+    """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size).
+
+    `before_apply` is called with each window that finalize is about to apply.
+    """
+    return Gathered(_run_stages(ctx, stages, bounds, feed, before_apply)).results()
 
 
 def _run_stages(
