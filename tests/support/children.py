@@ -19,6 +19,13 @@ from unittest import mock
 
 from binlake.errors import BinlakeError
 
+ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""The environment in which NumPy, deltalake and Arrow start no thread when they are imported: it may be forked then."""
+
 _SERVER = multiprocessing.get_context("forkserver")
 _MODULES = ["support.windows", "support.reparation"]
 _children: dict[int, BaseProcess] = {}
@@ -34,7 +41,7 @@ def start_child(work: Callable[..., object], *arguments: object) -> int:
         # What is changed is changed in this process alone, which is a fork itself.
         return _fork(work, *arguments)
     _SERVER.set_forkserver_preload(_MODULES)
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)):
+    with mock.patch.dict(os.environ, {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(sys.path)}):
         forkserver.ensure_running()
     child = _SERVER.Process(target=_call, args=(work, *arguments))
     child.start()

@@ -1,11 +1,12 @@
 """A process that does the same work again and again, each time in a child that is killed at a step asked for.
 
-The process imports everything and forks for each line that it reads, before any thread of a native library has started
-in it. It answers each line with the exit code, minus the signal that ended the child.
+The process imports everything and forks for each line that it reads; it has one thread, so that no child begins with a
+lock that nobody will release. It answers each line with the exit code, minus the signal that ended the child.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from support.children import ONE_THREAD
+
+_TOO_LONG_S = 300
 _TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -21,7 +25,7 @@ class Killer:
 
     def __init__(self, module: str, *arguments: object) -> None:
         command = [sys.executable, "-m", f"support.{module}", *map(str, arguments)]
-        env = {**os.environ, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
+        env = {**os.environ, **ONE_THREAD, "PYTHONPATH": f"{_TESTS}{os.pathsep}{_TESTS.parent}"}
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def __enter__(self) -> Killer:
@@ -52,11 +56,15 @@ class Killer:
 
 def serve(work: Callable[[str, int], None]) -> None:
     """Do `work(step, number)` in a child for each line `STEP NUMBER`, until the input ends."""
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"a process that forks has {len(threads)} threads"
     print("ready", flush=True)
     for line in sys.stdin:
         step, number = line.rstrip("\n").rsplit(" ", 1)
         pid = os.fork()
         if pid == 0:
+            # A child that waits for something says where, before the test's time is over.
+            faulthandler.dump_traceback_later(_TOO_LONG_S, exit=True)
             try:
                 work(step, int(number))
             except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
