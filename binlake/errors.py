@@ -19,7 +19,7 @@ class BinlakeError(Exception):
     """
 
     kind: ClassVar[str] = "Transient"
-    """Who may retry, in the word of the three: an error of none of them is worth another try."""
+    """Which of the three the error is; an error of none of them is worth another try."""
 
     def __init__(self, message: str, *, hint: str = "", where: Mapping[str, object] | None = None) -> None:
         self.message = message

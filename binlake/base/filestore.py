@@ -46,7 +46,7 @@ class Store(Protocol):
         """Write the file, in place of one that is there; the same call again changes nothing."""
 
     def put_from(self, path: str, content: IO[bytes]) -> None:
-        """As `put`, the content from where it stands to its end, in pieces."""
+        """As `put`, the content from its current position to its end, in pieces."""
 
     def get(self, path: str) -> bytes | None:
         """The content; None where there is no such file."""
@@ -55,7 +55,7 @@ class Store(Protocol):
         """The file, to be read from its begin; whoever opens it closes it. Raises Permanent where there is none."""
 
     def delete(self, path: str) -> None:
-        """Take the file away; one that is not there is no error."""
+        """Delete the file; it may be missing already."""
 
     def list(self, folder: str) -> list[str]:
         """The paths of all files below `folder` ("" = all), sorted; [] where there is no such folder."""
@@ -160,7 +160,7 @@ class ObjectStore:
     def put_from(self, path: str, content: IO[bytes]) -> None:
         """As Store.put_from."""
         # A stream has no other end than being closed, which shows what it has got. So what interrupts the main thread
-        # (Ctrl-C, the end of a task) waits: half a file would stand in the place of a whole one. And what cannot be
+        # (Ctrl-C, the end of a task) waits: half a file would take the place of a whole one. And what cannot be
         # read is found before; where it cannot be read later only, nothing is left in its place.
         with self._errors(path):
             begin = content.tell()

@@ -1,4 +1,4 @@
-"""Programs of Binlake load packages without what these load in vain, which is half of what a program's start costs.
+"""Programs of Binlake load packages without imports that they never use: half of what a program's start costs.
 
 Arrow looks for pandas when it is given its first list, once, and remembers (0.4 s of CPU and 40 MB). structlog loads
 rich for pictures of exceptions, which no program of ours shows (`binlake/base/logs.py`). httpx loads click, and with it
@@ -22,7 +22,7 @@ _IN_VAIN = {"pyarrow": "pandas", "structlog": "rich", "httpx": "click"}
 
 
 def import_lightly() -> None:
-    """Have each package that this process imports from now on take what it loads in vain for absent."""
+    """Make unused imports of each package that this process imports from now on look absent."""
     for package, vain in _IN_VAIN.items():
         if package not in sys.modules and vain not in sys.modules:
             sys.meta_path.insert(0, _PackageFinder(package))

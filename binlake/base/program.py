@@ -9,7 +9,7 @@ from binlake.base.lightimport import import_lightly
 
 
 def main() -> None:
-    """What `python -m MODULE ARGUMENTS` does, in a process that loads nothing in vain."""
+    """What `python -m MODULE ARGUMENTS` does, in a process without the unused imports."""
     import_lightly()
     # Behind it: this loads structlog.
     from binlake.base.logs import write_events_to

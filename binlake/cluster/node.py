@@ -10,7 +10,7 @@ from typing import Any
 from binlake.errors import WireError
 
 STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
-# Go's encoder writes these so that JSON can stand in HTML and JavaScript.
+# Go's encoder writes these so that JSON can be embedded in HTML and JavaScript.
 _GO_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 

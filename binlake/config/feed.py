@@ -66,7 +66,7 @@ class Csv(Section):
 
     delimiter: str = Field(",", min_length=1, max_length=3, description="between two values")
     quote: str = Field('"', max_length=1, description="around texts, doubled in them; empty = a backslash escapes")
-    null: str = Field("\\N", description="what stands for NULL, without quotes")
+    null: str = Field("\\N", description="the text that means NULL, without quotes")
     include_commit_ts: bool = Field(False, description="a column with the commit_ts")
     output_old_value: bool = Field(False, description="an update is two lines, D and I, and a column says so")
     binary_encoding_method: Literal["base64", "hex"] = Field("base64", description="form of BINARY and BLOB")

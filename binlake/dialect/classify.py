@@ -133,7 +133,7 @@ def _after_exists(tokens: Sequence[Token], at: int) -> int:
 
 
 def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
-    """(`db`.`table` or `table` at index `at`, index after it); None when no name stands there."""
+    """(`db`.`table` or `table` at index `at`, index after it); None when there is no name."""
     if at >= len(tokens) or tokens[at].kind not in (TokenKind.NAME, TokenKind.WORD):
         return None, at
     if at + 2 < len(tokens) and tokens[at + 1].is_mark("."):

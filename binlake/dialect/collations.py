@@ -24,7 +24,7 @@ DEFAULT_COLLATIONS = {
 
 
 def target_collation(name: str, dialect: Dialect) -> str:
-    """The collation of the target that stands for TiDB's `name`, lower case."""
+    """The target's collation for TiDB's `name`, lower case."""
     name = name.lower()
     if dialect == "mariadb" and name in MARIADB_COLLATIONS:
         return MARIADB_COLLATIONS[name]
@@ -34,6 +34,6 @@ def target_collation(name: str, dialect: Dialect) -> str:
 
 
 def target_charset(name: str, dialect: Dialect) -> str:
-    """The character set of the target that stands for TiDB's `name`, lower case."""
+    """The target's character set for TiDB's `name`, lower case."""
     name = name.lower()
     return "utf8mb3" if name == "utf8" and dialect != "tidb" else name

@@ -1,4 +1,4 @@
-"""The names of tables and databases in DDL text: where they stand, and the text with the target's names instead.
+"""The names of tables and databases in DDL text: their positions, and the text with the target's names instead.
 
 Names are read from the grammar, never searched in the text: a string, a column or an index of the same name stays.
 A name that is put in is always qualified. A list (DROP, RENAME) keeps only what is the statement's own (R-28).
@@ -135,7 +135,7 @@ def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
 
 def _renamed(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
     put = spaced_tokens(quote_name(name[0]) if span.role == "database" else qualified(*name))
-    # `.` and what follows it stand close; the first keeps the space that was there.
+    # `.` and what follows it have no space before them; the first keeps the space that was there.
     return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]
 
 

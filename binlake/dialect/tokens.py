@@ -163,7 +163,7 @@ def find_closing(tokens: Sequence[Token], start: int) -> int:
 
 
 def past_exists(tokens: Sequence[Token], at: int) -> int:
-    """The first index from `at` on that is no word of IF [NOT] EXISTS."""
+    """The first index from `at` on that is not a word of IF [NOT] EXISTS."""
     while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
         at += 1
     return at

@@ -31,7 +31,7 @@ _HEX[np.frombuffer(b"abcdef", np.uint8)] = np.arange(10, 16)
 
 
 def bytes_of_hex(texts: Array) -> Array:
-    """Texts of upper-case hex digits as the bytes they stand for; NULL stays NULL."""
+    """Texts of upper-case hex digits as the bytes they mean; NULL stays NULL."""
     texts = pc.cast(texts, pa.binary())
     offsets, data = parts_of(texts)
     values = _HEX[data]

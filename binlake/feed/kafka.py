@@ -196,7 +196,7 @@ class Publisher:
                 self._require_delivered()
 
     def _on_delivered(self, error: KafkaError | None, message: Delivered) -> None:
-        # Messages that we purge ourselves are no failures.
+        # Messages that we purge ourselves are not failures.
         if error is not None and error.code() not in _PURGED:
             self._failures.append(self._error_about(error, message.topic() or "", message.key(), message.value()))
 

@@ -1,6 +1,6 @@
 """TiCDC's Open Protocol: keys and values are JSON behind their length, a key also behind the protocol's version.
 
-One event a message; TiCDC packs several into one, and a consumer reads both alike. The members of an object stand in
+One event a message; TiCDC packs several into one, and a consumer reads both alike. The members of an object are in
 the order of their names, as Go writes them.
 """
 
@@ -99,7 +99,7 @@ def _column_parts(table: TableDef, column: ColumnInfo, handle: bool, texts: Arra
 def _value(column: ColumnInfo, texts: Array) -> list[Part]:
     match column.tp:
         case t.YEAR:
-            # "0000" is no number of JSON.
+            # "0000" is not a JSON number.
             return number_parts(pc.cast(texts, pa.int64()))
         case t.ENUM | t.SET:
             return number_parts(member_numbers(column, texts))

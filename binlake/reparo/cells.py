@@ -23,7 +23,7 @@ from binlake.rows.schema import mysqltypes as t
 from binlake.wire import pb_binlog_pb2 as pb
 
 _VALUE, _CHANGED = b"\x22", 0x2A
-"""Tags of the fields with a value, which stand last in a `Column`."""
+"""Tags of the fields with a value, which are last in a `Column`."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _column(lanes: Lanes, rows: slice, head: pb.Column, *, update: bool) -> Grou
 
 
 def _cells(lanes: Lanes, at: Ints, ends: Ints) -> Cells | None:
-    """Behind their lengths, which stand at `at`; None where one is not whole, or empty."""
+    """Behind their lengths, which are at `at`; None where one is not whole, or empty."""
     sizes = lanes.uvarints(at)
     stop = sizes.next + sizes.values.view(np.int64)
     whole = sizes.good & (sizes.values > 0) & (sizes.values < 1 << 31) & (stop <= ends)

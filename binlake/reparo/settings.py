@@ -102,7 +102,7 @@ class ReparoSettings(Section):
 
     @property
     def cluster_id(self) -> int:
-        """The number under which the checkpoint stands: of this name alone."""
+        """The number that names the checkpoint: of this name alone."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big") % MAX_CLUSTER + 1
 
     def choice(self) -> TableFilter:

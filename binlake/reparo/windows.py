@@ -2,7 +2,7 @@
 
 Rule: where a window is cut follows from the files, the start and `most` rows alone, and one that the target holds open
 ends where it was opened to end: so a run that was killed finds the windows that it had. Files of Binlake have a DDL at
-the commit_ts from which rows have its definition: further DDL and rows of that very commit_ts may stand behind it, and
+the commit_ts from which rows have its definition: further DDL and rows of that very commit_ts may follow it, and
 belong to its window.
 """
 

@@ -45,7 +45,7 @@ def _string(text: bytes) -> bytes:
 class HeaderDecoder:
     """Decodes the blocks of one connection, in order.
 
-    `changes` moves on whenever the table did: while it stands still, equal blocks mean equal fields. `list_bytes`: of
+    `changes` moves on whenever the table did: while it is unchanged, equal blocks mean equal fields. `list_bytes`: of
     the last list, unpacked. Raises ConnectionFault (COMPRESSION_ERROR) for a damaged block; a list longer than
     `max_list_bytes` is read to its end (the table must stay in step) and given as None.
     """

@@ -80,7 +80,7 @@ class Routes:
     def extracted(self, db: str, table: str, source: str = "") -> tuple[Extracted, ...]:
         """The further columns of `db`.`table`: of the table, the database, the source, in this order.
 
-        `source`: the feeder's source that has it; empty, as for a TiDB: the replication's name stands for it.
+        `source`: the feeder's source that has it; empty, as for a TiDB: the replication's name is used.
         """
         rule = self._rule(db, table)
         if rule is None:

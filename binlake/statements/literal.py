@@ -72,7 +72,7 @@ def match_literal(text: str | None, kind: LiteralKind) -> str:
 
 
 def widen_float(text: str) -> str:
-    """A double literal equal to the 32-bit float that `text` stands for."""
+    """A double literal equal to the 32-bit float that `text` means."""
     return _real_literal(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
 
 

@@ -125,7 +125,7 @@ class WindowPlans:
     def _version(self, number: int) -> int:
         if number == len(self.segments.starts):
             return self.versions[1]
-        # A DDL that rows ran ahead of may stand before one of a lesser version.
+        # A DDL that rows ran ahead of may come before one of a lesser version.
         return max([self.versions[0], *(cut.schema_version for cut in self.cuts[:number])])
 
 

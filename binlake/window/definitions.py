@@ -48,7 +48,7 @@ class Base(Protocol):
 @dataclass(frozen=True)
 class LandedDdl:
     """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), `refused` (no target can run
-    it: `reason`), or an operator's `sql`: `replaced`, `injected`. The last one is no DDL of the source: it runs before
+    it: `reason`), or an operator's `sql`: `replaced`, `injected`. The last one is not of the source: it runs before
     what `commit_ts` has.
 
     `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `since` is

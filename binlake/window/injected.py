@@ -22,7 +22,7 @@ def add_injections(
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
     rows: list[LandedDdl] = []
     for ddl in planned:
-        # A DDL that cuts the window may do so before its commit_ts; one that does not is no bound for what follows.
+        # A DDL that cuts the window may do so before its commit_ts; one that does not does not bound what follows.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
             rows.append(_row_before(rows, planned, due.pop(0), version))
         made = sum(each.decision == "injected" for each in rows)

@@ -109,7 +109,7 @@ def lineage_detail(make: Callable[[], Mapping[str, Sequence[LineageTable]]]) -> 
     try:
         sides = {side: [table.to_dict() for table in tables] for side, tables in make().items() if tables}
     except Exception:
-        # The rows are written: a missing picture is no reason to apply them again.
+        # The rows are written: do not apply them again because a picture is missing.
         log.exception("lineage_not_reported")
         return {}
     return {LINEAGE: sides} if sides else {}

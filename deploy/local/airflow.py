@@ -72,7 +72,7 @@ class Airflow:
     def start(self) -> Airflow:
         """Create the database if need be, start all parts, return when all are healthy. Raises ProcessError."""
         self.home.mkdir(parents=True, exist_ok=True)
-        # The file of passwords is Airflow's own: who is in it already gets no generated one.
+        # The file of passwords is Airflow's own: users that are in it already get no generated one.
         (self.home / "passwords.json").write_text(json.dumps({_USER: self.password}), encoding="utf-8")
         self._migrate()
         for part in self.parts:

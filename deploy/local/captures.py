@@ -176,7 +176,7 @@ def _new_collation(capture: Capture) -> bool:
 
 
 def _invalid_text(capture: Capture) -> InvalidText:
-    """As an operator sets it for a source with texts that are no UTF-8: the capture counted them."""
+    """As an operator sets it for a source with texts that are not UTF-8: the capture counted them."""
     return "latin1" if capture.meta.get("text_not_utf8") else "refuse"
 
 

@@ -2,7 +2,7 @@
 
 The comparison needs no pause: it reads the checkpoint row and every table in one snapshot of the target. In atomic
 mode a segment, its ledger row and the checkpoint appear at once (DESIGN 3.8), so a snapshot whose consistent checkpoint
-stands at a recorded commit_ts must be exactly that state.
+is at a recorded commit_ts must be exactly that state.
 """
 
 from __future__ import annotations

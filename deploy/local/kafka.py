@@ -124,7 +124,7 @@ class KafkaCluster:
 
 
 class _Joined(Kafka):
-    """A broker that is no controller, of the cluster of `first`."""
+    """A broker that is not a controller, of the cluster of `first`."""
 
     def __init__(self, first: Kafka, node: int, more: dict[str, str]) -> None:
         self._first, self._node = first, node

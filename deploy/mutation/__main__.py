@@ -53,7 +53,7 @@ def _tried(module: Module, seconds: float) -> bool:
 
 
 def _report(module: Module) -> tuple[int, int]:
-    """Print how the module stands: (survivors without a reason, mutants not tried)."""
+    """Print the module's result: (survivors without a reason, mutants not tried)."""
     found = {mutant.key: mutant for mutant in mutants(module.text, module.path)}
     killed_by, reasons = Results.read(module, digest(module.text)).killed_by, module.explained
     survivors = [found[key] for key, by in killed_by.items() if not by and key not in reasons]

@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
-    """Hypothesis stops at the first example that fails: how small it can be is no question here.
+    """Hypothesis stops at the first example that fails: the smallest one is not needed here.
 
     It tries the same examples in every run: a mutant that only luck kills would survive the next one.
     """
@@ -152,7 +152,7 @@ class _Run:
 
 
 def _run(item: pytest.Item, session: pytest.Session) -> None:
-    """One test; of what it needed only the session's own stays: its collector stands for the next test."""
+    """One test; only session fixtures stay set up behind it: its collector stands in for the next test."""
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=session)
 
 

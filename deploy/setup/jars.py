@@ -24,7 +24,7 @@ _TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Jar:
-    """One artifact of Maven, with the SHA-256 of its file; `kind` and `classifier` where it is no plain jar."""
+    """One artifact of Maven, with the SHA-256 of its file; `kind` and `classifier`: of other files than jars."""
 
     group: str
     artifact: str

@@ -16,7 +16,7 @@ from pump_service.pump.service import PumpService
 class BatchWrite:
     """The binlogs of one call; `done(answer)` when each has its outcome, maybe on the log's thread.
 
-    Raises DecodeError for a message that is no WriteBinlogsReq.
+    Raises DecodeError for a message that is not a WriteBinlogsReq.
     """
 
     def __init__(self, service: PumpService, message: bytes, done: Callable[[bytes], None]) -> None:
@@ -35,7 +35,7 @@ class BatchWrite:
         return sum(map(len, self._request.payloads[self._next :]))
 
     def submit(self) -> bool:
-        """Hand over what is left; False: from some binlog on there is no room."""
+        """Hand over what is left; False if there was no room from some binlog on."""
         request = self._request
         while self._next < len(request.payloads):
             number = self._next

@@ -24,7 +24,7 @@ class FakeWriter:
         self._seen = 0
 
     def tick(self) -> None:
-        """Write a fake if the watermark stands still; a failure is shown by Info, not raised."""
+        """Write a fake if the watermark has not moved; a failure is shown by Info, not raised."""
         watermark = self._storage.watermark
         if watermark > self._seen:
             self._seen = watermark

@@ -1,7 +1,7 @@
 """The follower of the value log: indexes what is durable, sorts it, and only then shows the watermark.
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
-so a reader who sees W finds every transaction up to W there. The head pointer covers only what is on the disk, checked
+so a reader that sees W finds every transaction up to W there. The head pointer covers only what is on the disk, checked
 once a second, and the sorter's state is saved with it: after a power failure, too, everything behind the head is
 indexed again.
 

@@ -1,6 +1,6 @@
 """Reads one range of a table into files of `binlog`: complete transactions of inserts, as a pump would have given them.
 
-The files are no part of the table until the window that holds them is sealed. One function, called wherever the files
+The files are not part of the table until the window that holds them is sealed. One function, called wherever the files
 can be written.
 """
 

@@ -87,7 +87,7 @@ class SnapshotSource:
         where = {"server": f"{self.sql.host}:{self.sql.port}", "commit_ts": self.ts}
         if code == ER.UNKNOWN_SYSTEM_VARIABLE:
             return SourceRefused(
-                "the server of [source.sql] has no tidb_snapshot: it is no TiDB",
+                "the server of [source.sql] has no tidb_snapshot: it is not a TiDB",
                 where=where,
                 hint="name a TiDB server of the source cluster; a MySQL or MariaDB source is loaded by its feeder",
             )

@@ -130,7 +130,7 @@ def _derive_window(
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     ctx.handover.put_compacted(sealed)
-    # Named for who waits for a table; not kept in the lake.
+    # For those that wait for a table; not written to the lake.
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
 

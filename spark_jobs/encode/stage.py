@@ -2,7 +2,7 @@
 
 A pure function of `mutation`, `ddl` and the feed's section: a rerun writes the same rows to the same place. A feed goes
 on where its own last window ended, whatever the other sinks do; one that is far behind takes landed windows some at a
-time. Who encodes (the driver, or Spark's tasks for a large window) changes no message.
+time. Messages are the same whether the driver encodes them or, for a large window, Spark's tasks.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _tables(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[dict[str,
 
 
 def _events(ctx: StageContext, feed: Feed, window: SinkWindow) -> list[pa.Table]:
-    """The messages of the window that are no row change."""
+    """The messages of the window that are not row changes."""
     own, takes, hi = format_of(feed.options), feed.tables.matches, window.bounds.hi
     topics = (feed.topics.topic(*name) for name in target_tables(ctx, hi).names() if takes(*name))
     return [encode_ddls(own, feed.topics, takes, window.ddls), encode_watermarks(own, topics, hi)]

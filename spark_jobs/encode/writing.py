@@ -30,7 +30,7 @@ COLUMNS = (
 )  # fmt: skip
 """What of `mutation` messages are made of."""
 GROUP_BYTES = 4 << 20
-"""Bytes of a group of rows of a file: who reads a part of a window reads few others with it."""
+"""Bytes of a group of rows of a file: a reader of a part of a window reads few others with it."""
 TRANSACTION = (Mutation.COMMIT_TS, Mutation.START_TS)
 ORDER = (*TRANSACTION, Mutation.SEQ)
 

@@ -53,7 +53,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     record_due_tables(
         target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds)
     )
-    # A mark: who looks at the lake sees that the target may hold the window open, from here to the end or a failure.
+    # A mark in the lake: from here to the end, or a failure, the target may hold the window open.
     ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
     seconds = time.monotonic() - began
@@ -74,7 +74,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     )
     record_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
     if state == "done":
-        # For who draws lineage; not kept in the lake.
+        # For lineage; not written to the lake.
         detail |= _lineage(ctx, statements.window, target).told(applied.tables)
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
 
@@ -92,7 +92,7 @@ def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
 
 @contextmanager
 def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
-    """What cannot be read of `tables`, by a file that is missing or damaged, is told as LostRange."""
+    """What cannot be read of `tables`, by a file that is missing or damaged, is raised as LostRange."""
     try:
         yield
     except (OSError, DeltaError, ArrowException) as error:

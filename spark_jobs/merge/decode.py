@@ -34,7 +34,7 @@ REASONS = ("table_filter", "event_filter", "loopback", "gone")
 transactions that our own side wrote, rows of tables dropped meanwhile."""
 LATIN1, ONCE = "latin1:", "taken-once:"
 """How the name of a count begins that is of texts read as latin1, or of transactions whose second writes are not
-certain; behind it stands the source's `db.table`."""
+certain; it is followed by the source's `db.table`."""
 BY_TABLE = (LATIN1, ONCE)
 
 

@@ -107,7 +107,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     )
     if applied.unfit:
         log.warning("values_stored_as_text_after_type_change", window=window.window, values=applied.unfit)
-    # Named for who waits for a table, and for who draws lineage; not kept in the lake.
+    # For those that wait for a table, and for lineage; not written to the lake.
     detail |= {"changed": changed, **(lineage.told(changed) if lineage is not None else {})}
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 

@@ -107,7 +107,7 @@ def _publish_files(paths: LakePaths, manifest: EncodeManifest, files: FilePublis
 def publish_window(paths: LakePaths, manifest: EncodeManifest, out: Sink, ids: SchemaIds) -> Sent:
     """The messages that were sent; those that the sink had already are passed over.
 
-    With the last of them the feed is at the window's end: who reads positions knows that all up to it is there (R-31).
+    With the last of them the feed is at the window's end: readers of positions know that all up to it is there (R-31).
     """
     sent, parts = Sent(), read_sealed(paths, manifest, out.position)
     pieces = (piece for part in parts for piece in split_changes(part, TRANSACTION_ROWS))

@@ -216,7 +216,7 @@ class LakeStatements:
 
     @cached_property
     def _bytes(self) -> dict[int, int]:
-        """Bytes of text by segment: a pass over it, for who must know before it is applied."""
+        """Bytes of text by segment: a pass over it, for those that need it before the apply."""
         sizes: dict[int, int] = {}
         where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
         for part in self._data.to_batches(

@@ -35,7 +35,7 @@ class Detector(Protocol):
 class Causality:
     """Keys that occur in one change form a group; a change whose keys are in two groups waits for all of them.
 
-    `groups`: key -> the key that stands for its group.
+    `groups`: key -> the key that represents its group.
     """
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class SqlHistory:
         self._link = None
 
     def _jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
-        # The driver of MySQL, and with it ciphers, is loaded by who asks: every pump and window imports this module.
+        # The driver of MySQL, and with it ciphers, is loaded by the caller: every pump and window imports this module.
         from pymysql import err
 
         try:

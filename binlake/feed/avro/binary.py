@@ -56,7 +56,7 @@ def shortest_bits(values: Array) -> Array:
     rows = np.repeat(np.arange(len(values)), np.diff(offsets))
     last = np.zeros(len(data), bool)
     last[offsets[1:][np.diff(offsets) > 0] - 1] = True
-    # Whether a byte other than zero stands at or before each byte of its row.
+    # Whether there is a byte other than zero at or before each byte of its row.
     nonzero_seen = np.cumsum(data != 0)
     before = np.concatenate([[0], nonzero_seen])[offsets[:-1]]
     needed = (nonzero_seen > before[rows]) | last

@@ -49,7 +49,7 @@ def value_parts(column: ColumnInfo, texts: Array) -> list[Part]:
 
 
 def _since_epoch(texts: Array, kind: pa.DataType, unit: str) -> Array:
-    """Days, or the `unit` of seconds, since 1970; NULL for what is no date."""
+    """Days, or the `unit` of seconds, since 1970; NULL for what is not a date."""
     try:
         return pc.cast(texts, kind).view(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
     except pa.ArrowInvalid:
@@ -76,5 +76,5 @@ def _format_zoned(texts: Array) -> Array:
 def _bits(column: ColumnInfo, texts: Array) -> list[Part]:
     if column.flen == 1:
         return number_parts(map_distinct(texts, lambda text: "true" if int(text, 16) else "false", pa.string()))
-    # The bytes stand the other way round: Connect's bits are little-endian.
+    # The bytes are in reverse order: Connect's bits are little-endian.
     return string_parts(map_distinct(texts, lambda text: b64encode(bytes.fromhex(text)[::-1]), pa.binary()))

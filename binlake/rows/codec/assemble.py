@@ -1,6 +1,6 @@
 """Columns of one definition put together as rows: the maps and the keys of a batch.
 
-The texts of a row stand side by side in the batch: they are joined column by column, and brought into the order of the
+The texts of a row are side by side in the batch: they are joined column by column, and brought into the order of the
 rows, a row at a time, where more than one definition or kind has rows in it.
 """
 
@@ -124,7 +124,7 @@ def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
 
 
 def _order(rows: Ints) -> Ints | None:
-    """Where each of `rows` stands, in ascending order; None if they are in it."""
+    """The index of each of `rows` in ascending order; None if they are in it already."""
     return None if (np.diff(rows) > 0).all() else np.argsort(rows, kind="stable")
 
 
@@ -164,7 +164,7 @@ def _numbers(part: Maps, known: dict[str, int]) -> Ints:
 
 
 def _values(texts: pa.Array, sizes: Ints) -> pa.Array:
-    """The texts that stand end to end in `texts`, cut by `sizes`; NULL where that is -1."""
+    """The texts that are end to end in `texts`, cut by `sizes`; NULL where that is -1."""
     null = sizes < 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(np.maximum(sizes, 0), out=offsets[1:])

@@ -82,7 +82,7 @@ class Lanes:
         return self.data[self.starts[number] : self.ends[number]].tobytes()
 
     def between(self, first: int, last: int) -> Lanes:
-        """The rows `first` to `last` - 1, none of which stands before the one before it."""
+        """The rows `first` to `last` - 1, none of which begins before the one before it."""
         starts, ends = self.starts[first:last], self.ends[first:last]
         low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
         if high - low > _MOST_SPREAD:

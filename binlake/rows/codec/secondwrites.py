@@ -1,7 +1,7 @@
 """Second writes of row changes, which TiDB logs while partitions of a table without a key are rearranged.
 
 Rule (`binlake.rows.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): behind each change of a row that lies
-in a rearranged partition stands what it did to the other set of partitions: the same insert, update or delete; an
+a rearranged partition holds what it did to the other set of partitions: the same insert, update or delete; an
 insert and a delete for an update that moves the row there, and the other way round. Two equal changes may as well be
 two rows. So the changes of a transaction are read at every step at which it may have written. What all the steps that
 can have logged them agree on is taken; what they do not agree on is refused, or each pair taken once.

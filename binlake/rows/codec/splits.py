@@ -85,7 +85,7 @@ class Splits(NamedTuple):
 
 
 def parted(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
-    """Each of few `codes` from -1 on, with where it stands, in ascending order."""
+    """Each of few `codes` from -1 on with its positions, in ascending order."""
     found = np.flatnonzero(np.bincount(codes + 1)) - 1
     if len(found) == 1:
         yield int(found[0]), slice(None)

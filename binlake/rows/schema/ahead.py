@@ -36,7 +36,7 @@ _CLAUSES = frozenset(
     {Action.ADD_COLUMN, Action.ADD_INDEX, Action.ADD_PRIMARY_KEY, Action.MODIFY_COLUMN, Action.RENAME_INDEX,
      Action.SET_DEFAULT, Action.INDEX_VISIBILITY, Action.TABLE_COMMENT, Action.TABLE_CHARSET}
 )  # fmt: skip
-"""What may stand in one ALTER with others, besides those that drop: its step does not tell whether it does."""
+"""What may be in one ALTER with others, besides those that drop: its step does not say whether it is."""
 
 
 def effective_from(job: DdlJob, commit_ts: int) -> int:

@@ -93,7 +93,7 @@ def _replace(tables: SchemaTables, job: DdlJob) -> None:
 def _dated(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mapping[str, Any]:
     """`info` with the day of the job where TiDB keeps CURRENT_DATE as the origin default of a new column.
 
-    TiDB fills such rows anew at each read, with the reader's day; one that stands still is that of the DDL, in UTC.
+    TiDB fills such rows anew at each read, with the reader's day; one that stays the same is that of the DDL, in UTC.
     """
     open_days = [c["id"] for c in info.get("cols") or () if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
     if not open_days:

@@ -18,7 +18,7 @@ from binlake.rows.schema.reorganized import Reorganized
 Json = Mapping[str, Any]
 
 CREATE_KEY = "source_create"
-"""The key of a TableInfo under which a MySQL or MariaDB source's own CREATE TABLE stands."""
+"""The key of a TableInfo that holds a MySQL or MariaDB source's own CREATE TABLE."""
 SOURCE_KEY = "source_name"
 """The key of a TableInfo under which a feeder says which of its sources has the table; TiDB has no such key."""
 

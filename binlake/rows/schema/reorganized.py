@@ -81,7 +81,7 @@ def reorganized_by(job: DdlJob, commit_ts: int, old: Json | None) -> Reorganized
     """What `job` with its binlog at `commit_ts` (0: not known) leaves to be known of a table that was `old`."""
     known = job.took_effect and job.type == Action.REORGANIZE_PARTITION
     new = (job.table_info or {}).get("partition") if job.took_effect else None
-    # Elsewhere a job stands at its FinishedTS, which is behind its last step.
+    # Elsewhere a job is at its FinishedTS, which is behind its last step.
     until = commit_ts if commit_ts < job.finished_ts else job.ready_ts
     return Reorganized(job.schema_version, job.ready_ts, until, known, (old or {}).get("partition"), new)
 

@@ -127,7 +127,7 @@ class WindowSchemas:
 
     def schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
         """`schema_at` of many: the states of the window, and which of them each commit_ts has."""
-        # Who loads a configuration loads this package, and most of them, pumps and DAG files among them, read no rows.
+        # Loading a configuration loads this package; most programs that do (pumps, DAG files) read no rows.
         import numpy as np
 
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")

@@ -31,7 +31,7 @@ _ODD_ESCAPE = re.compile(
     rb"""\\[^0nrZ'"\\]""",
     re.S,
 )
-"""A string with a backslash that is no known escape: in such a file backslashes are ordinary characters."""
+"""A string with a backslash that does not begin a known escape: in such a file backslashes are ordinary characters."""
 _LEADING = re.compile(rb"(?:\s+|/\*.*?\*/|--[ \t\r\n][^\n]*\n)*", re.S)
 _INSERT = re.compile(
     rb"(?:INSERT|REPLACE)\s+(?:IGNORE\s+)?INTO\s+(?:(?:`(?:[^`]|``)+`|[\w$]+)\s*\.\s*)?(?:`(?:[^`]|``)+`|[\w$]+)",
@@ -123,7 +123,7 @@ def _cut_statements(file: Path, stream: BinaryIO) -> Iterator[tuple[bytes, int]]
 def _require_escapes(file: Path, buffer: bytes, at: int) -> None:
     odd = _ODD_ESCAPE.match(buffer, at)
     if odd is not None:
-        raise _refused_error(file, "has a backslash that is no escape", buffer[odd.end() - 2 : odd.end()])
+        raise _refused_error(file, "has a backslash that begins no known escape", buffer[odd.end() - 2 : odd.end()])
 
 
 def _refused_error(file: Path, why: str, text: bytes) -> ConfigError:

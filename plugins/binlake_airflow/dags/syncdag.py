@@ -72,7 +72,7 @@ def _group_name(sink: str | None) -> str:
 
 
 def _tooltip(file: ReplicationFile, sink: str | None) -> str:
-    """What a feed sends where, for who points at its group."""
+    """What a feed sends where, shown as the tooltip of its group."""
     feed = feed_of_sink(sink)
     if not feed:
         return ""

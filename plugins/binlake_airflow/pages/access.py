@@ -39,7 +39,7 @@ def may_edit(user: BaseUser, dag_id: str) -> bool:
 
 
 def require_same_origin(request: Request) -> None:
-    """Refuse what a page of another site made the user's browser send: the cookie alone does not show who asks.
+    """Refuse what a page of another site made the user's browser send: the cookie alone does not prove its origin.
 
     A token in a header does: no browser adds one by itself. Raises HTTPException.
     """

@@ -1,7 +1,7 @@
 """Figures of a window as Airflow's own metrics (StatsD, OTLP, Datadog: whatever `[metrics]` says), by replication.
 
 Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
-them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
+them is in Unix seconds of commit time, whose age grows even when nothing runs any more:
 `.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
 `.set_aside` (tables of the target that are);
 `.shard_lock_seconds`; `.validation_errors`, `.validation_pending` (rows). Of each stage the
@@ -148,7 +148,7 @@ def _emit_validation(name: str, result: Result, tags: dict[str, Any]) -> None:
 
 
 def _emit_feed(replication: str, result: Result) -> None:
-    """A feed that stands has a position too, whose age grows."""
+    """A feed that is stuck has a position too, whose age grows."""
     detail = result["detail"]
     name, tags = f"binlake.{replication}.feed.{detail['feed']}", _tags_of_feed(replication, result)
     _emit_feed_state(replication, result)
