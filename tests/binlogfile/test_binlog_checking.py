@@ -92,7 +92,7 @@ def test_whole_records_that_are_others_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_a_commit_may_stand_in_two_files(tmp_path: Path) -> None:
+def test_a_commit_may_be_in_two_files(tmp_path: Path) -> None:
     """Rows of the commit_ts of a DDL come behind it, and a file may end between them."""
     store, files = LocalStore(tmp_path), []
     for name, stamps in zip(NAMES[:2], ([10, 12, 12], [12, 12, 20]), strict=True):

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return write_replication(tmp_path, "orders", target=None)
 
 
-def test_the_feeds_of_the_folder_stand_behind_those_of_the_file(file: Path) -> None:
+def test_the_feeds_of_the_folder_follow_those_of_the_file(file: Path) -> None:
     before = load_replication(file)
     file.write_text(file.read_text() + SECTION)
     for name in ("z", "b"):

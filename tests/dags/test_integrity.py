@@ -208,7 +208,7 @@ def test_dates_are_backfilled_beside_the_windows_never_among_them(folder: Path) 
     assert never is None
 
 
-def test_what_stands_beside_the_windows_is_not_created_paused(folder: Path) -> None:
+def test_side_dags_are_not_created_paused(folder: Path) -> None:
     # A run that is triggered while its DAG is paused waits for ever; only the windows begin when somebody says so.
     dags = build_dags(write_replication(folder, "orders", airflow='schedule = "every 10s"'))
     asked = {name: dag.is_paused_upon_creation for name, dag in dags.items()}

@@ -130,7 +130,7 @@ def test_a_backfill_gets_its_range_from_the_form(run: Runner, conf: dict[str, An
     assert done.note.startswith(f"{conf['mode']} ({LO} = 2026-11-20T00:00:00.000Z, {LOWERED} = ")
 
 
-def test_one_transaction_stands_for_its_range(run: Runner) -> None:  # U-12
+def test_a_backfill_of_one_transaction_is_one_of_its_range(run: Runner) -> None:  # U-12
     done = run({"backfill": [printed(answer("backfill", LO, HI)["results"])]}, {"commit_ts": HI}, ".backfill")
     assert options(done)["--from"] == str(int(HI) - 1)
     assert done.xcom("backfill", "range") == f"{int(HI) - 1}-{HI}"

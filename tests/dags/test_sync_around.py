@@ -36,7 +36,7 @@ def nobody() -> str:
 
 
 @pytest.mark.parametrize("layout", ["stages", "fused"])
-def test_recover_stands_in_for_the_window_when_pd_is_gone(run: Runner, layout: str) -> None:  # S3-10 S3-11
+def test_recover_takes_the_place_of_the_window_when_pd_is_gone(run: Runner, layout: str) -> None:  # S3-10 S3-11
     first = "plan" if layout == "stages" else "window"
     done = run({first: [GONE], "recover": [recovered()]}, source=nobody(), airflow=f'layout = "{layout}"\n{PATIENT}')
     assert done.state == "success"

@@ -80,7 +80,7 @@ def test_a_retry_ends_what_its_first_try_left_and_goes_on_in_its_session(
     assert second in ended
 
 
-def test_a_blocked_plan_is_green_names_who_and_skips_the_rest(run: Runner) -> None:
+def test_a_blocked_plan_is_green_names_the_pump_and_skips_the_rest(run: Runner) -> None:
     # S0-56, R-35
     blocked = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})
     done = run({"plan": [blocked]})

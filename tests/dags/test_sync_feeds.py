@@ -112,7 +112,7 @@ def events(run_id: str) -> list[tuple[str, str, list[str]]]:
     return [(name, extra["commit_ts"], extra.get("topics", [])) for name, extra in found]
 
 
-def test_upkeep_waits_for_who_works_on_any_table_that_it_tidies(folder: Path) -> None:
+def test_upkeep_waits_for_every_job_on_a_table_that_it_tidies(folder: Path) -> None:
     from binlake_airflow.dags.factory import build_dags
 
     upkeep = build_dags(write_replication(folder, "orders", feeds=FEEDS))["orders.maintain"].get_task("maintain")

@@ -67,7 +67,7 @@ def test_ports_are_published_on_loopback_only(services: dict[str, Any]) -> None:
     assert [port for port in published if not port.startswith("127.0.0.1:")] == []
 
 
-def test_who_waits_waits_for_somebody_who_is_there(services: dict[str, Any]) -> None:
+def test_each_service_waits_for_services_that_exist(services: dict[str, Any]) -> None:
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
             profiles = services[other].get("profiles", [])

@@ -249,7 +249,7 @@ def test_values_of_a_primary_key_are_not_converted_beside_it() -> None:
         mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", sides[1], sides[0], session=NEW_YORK)
 
 
-def test_a_day_that_is_filled_anew_at_each_read_stands_still() -> None:
+def test_a_day_that_is_filled_anew_at_each_read_does_not_change() -> None:
     # TiDB keeps the word CURRENT_DATE as the origin default
     from binlake import tso
 

@@ -147,7 +147,7 @@ def test_rows_whose_messages_would_not_fit_into_a_column_are_encoded_in_parts(mo
         messages(own, *changes)
 
 
-def test_a_ddl_stands_before_rows_that_ran_ahead_of_it() -> None:
+def test_a_ddl_comes_before_rows_that_ran_ahead_of_it() -> None:
     sides = Definitions((), (KEYED, KEYLESS)), Definitions((), (KEYED, KEYLESS))
     ddl = LandedDdl(20, 15, 12, 1, 7, 5, "test", "keyed", "q", "ALTER", "apply", "", *sides)
     skipped = replace(ddl, decision="skip")

@@ -111,7 +111,7 @@ def test_moments_are_shown_in_the_feeds_zone() -> None:
         (Action.ADD_COLUMN, "ALTER TABLE `t` ADD COLUMN `c` INT ; ", "use `a``b`; ALTER TABLE `t` ADD COLUMN `c` INT;"),
     ],
 )
-def test_a_ddl_stands_where_its_rows_begin(action: Action, sql: str, text: str) -> None:
+def test_a_ddl_is_where_its_rows_begin(action: Action, sql: str, text: str) -> None:
     event = OWN.ddl_event(
         cast(Any, SimpleNamespace(db="a`b", sql=sql, query="", action=action, commit_ts=12, since=10))
     )

@@ -102,7 +102,7 @@ def _hold(paths: LakePaths, held: object, done: object) -> None:
         done.wait(500)  # type: ignore[attr-defined]
 
 
-def test_a_second_writer_waits_and_learns_who_holds_the_lake(paths: LakePaths) -> None:
+def test_a_second_writer_waits_and_names_the_holder_of_the_lake(paths: LakePaths) -> None:
     context = multiprocessing.get_context("spawn")
     held, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(paths, held, done))

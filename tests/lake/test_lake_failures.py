@@ -97,7 +97,7 @@ def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
     assert not (tmp_path / "lake").is_dir()
 
 
-def test_failures_are_no_passages_of_a_window(ctx: StageContext) -> None:
+def test_failures_do_not_count_as_passages_of_a_window(ctx: StageContext) -> None:
     # Neither a position, nor a landing, nor the end of a time of being blocked.
     record_failure(ctx.windows, "land", KeyError("k"), run_id="r", window=(1, 9))
     assert (ctx.windows.landed_ts(), ctx.windows.last_event(("plan", "land"))) == (None, None)

@@ -237,7 +237,7 @@ def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: M
     assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
 
 
-def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_replacement(
+def test_a_window_stuck_at_a_refused_ddl_is_released_and_continues_with_the_replacement(
     mariadb: MariaDb, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, where nothing of the DDL is there
@@ -276,7 +276,7 @@ def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_
     assert binlake_ddl("show", "--replication", config) == 3
 
 
-def test_what_stands_at_one_commit_ts_is_distinguished_and_what_ran_is_not_to_run_again(
+def test_ddl_of_one_commit_ts_are_distinguished_and_those_that_ran_do_not_run_again(
     target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # U-15, DESIGN 3.11: the injection ran, the DDL of the same commit_ts was refused

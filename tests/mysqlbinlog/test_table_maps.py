@@ -68,7 +68,7 @@ def test_changes_of_an_unlogged_alter_are_noticed(source: MariaDb, unlogged: str
 
 
 @pytest.mark.parametrize("keys", ["UNIQUE (b), UNIQUE (a)", "UNIQUE (a, n), KEY (n)", "UNIQUE (b)"])
-def test_a_unique_key_may_stand_for_the_primary_key_that_a_table_lacks(source: MariaDb, keys: str) -> None:
+def test_a_unique_key_may_replace_the_primary_key_that_a_table_lacks(source: MariaDb, keys: str) -> None:
     columns = "a INT NOT NULL DEFAULT 1, n INT NOT NULL DEFAULT 2, b INT"
     execute(source, "DROP TABLE IF EXISTS maps.t", f"CREATE TABLE maps.t ({columns}, {keys})")
     check_table_map(definition_of(source, "maps", "t"), _logged(source, "t", "FULL"))

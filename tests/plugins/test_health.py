@@ -60,7 +60,7 @@ def test_all_well_is_running(log: WindowLog) -> None:
     assert (view["state"], view["problems"], view["applying"]) == ("running", [], None)
 
 
-def test_a_paused_dag_is_not_running_and_who_waits_there_is_named(log: WindowLog) -> None:
+def test_a_paused_dag_is_not_running_and_its_waiting_runs_are_named(log: WindowLog) -> None:
     assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window starts")
     assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
     side = DagFacts("backfill", paused=True, active=("mine",))

@@ -33,7 +33,7 @@ def runs(known_dag: str) -> str:
     return known_dag
 
 
-def test_the_last_run_that_ended_and_who_waits(runs: str) -> None:
+def test_the_last_run_that_ended_and_those_that_wait(runs: str) -> None:
     (facts,) = read_dag_facts(runs).values()
     ended = int((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
     assert facts == DagFacts("sync", True, facts.due_ms, LastRun("r1", "failed", ended), ("r2",))

@@ -69,7 +69,7 @@ def test_timestamps_are_exact_text_in_json(server: httpx.Client, windows: Window
     assert {row["hi"]["commit_ts"] for row in run["stages"]} == {str(HI)}
 
 
-def test_the_page_of_a_replication_names_who_blocks(
+def test_the_page_of_a_replication_names_the_blocking_pump(
     server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     # S0-56

@@ -83,7 +83,7 @@ def test_an_upload_that_makes_no_progress_is_ended() -> None:
         assert peer.until(frames.DATA, 3)[3].endswith(b"next")
 
 
-def test_callers_whose_deadlines_pass_together_are_no_rapid_reset() -> None:
+def test_callers_whose_deadlines_pass_together_are_not_a_rapid_reset() -> None:
     with serving(Limits(resets_per_s=100)) as (server, address), raw(address) as peer:
         ids = range(1, 801, 2)
         for stream_id in ids:

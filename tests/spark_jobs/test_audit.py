@@ -77,7 +77,9 @@ def test_a_keyless_row_is_its_own_key(audit: Audit) -> None:
     assert [(c.op, c.after) for c in log] == [("insert", {"what": "x1"})] * 5
 
 
-def test_a_transaction_is_found_by_commit_and_by_start_with_who_took_it(mirrored: Mirrored, audit: Audit) -> None:
+def test_a_transaction_is_found_by_commit_and_by_start_with_the_sinks_that_took_it(
+    mirrored: Mirrored, audit: Audit
+) -> None:
     moved = audit.row_history("shop", "item", ["4000"])[0]
     found = audit.transaction(moved.commit_ts)
     assert found is not None

@@ -71,7 +71,7 @@ def test_canal_json_in_one_topic(tmp_path: Path, kafka: Kafka, schema_registry: 
     assert sent.fed.ctx.windows.greatest_hi("publish", feed_sink(FEED)) == cuts[-1]
 
 
-def test_ddl_stand_before_the_rows_that_they_shape(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
+def test_ddl_come_before_the_rows_that_they_shape(tmp_path: Path, kafka: Kafka, schema_registry: Apicurio) -> None:
     sent = Sent(tmp_path, kafka, schema_registry, "canal-json", rules=["shop.item", "shop.temp"])
     messages = [json.loads(read.value or b"") for read in sent.partitions()[0]]
     ddls = [(one["type"], one["table"]) for one in messages if one["isDdl"]]

@@ -35,7 +35,7 @@ def test_the_key_of_a_table_is_a_record_of_its_primary_key() -> None:
     }
 
 
-def test_the_text_is_compact_and_its_keys_stand_as_ticdc_writes_them() -> None:
+def test_the_text_is_compact_and_its_keys_are_in_the_order_of_ticdc() -> None:
     assert value_schema(article_table(), PAGE) == (
         '{"type":"record","name":"test","namespace":"default.test","fields":['
         '{"name":"id","type":{"type":"int","connect.parameters":{"tidb_type":"INT"}}},'
@@ -172,7 +172,7 @@ DEFAULTS = [
 
 
 @pytest.mark.parametrize(("kind", "default"), DEFAULTS)
-def test_a_default_stands_beside_the_first_branch_of_its_union(kind: Json, default: object) -> None:
+def test_a_default_is_of_the_first_branch_of_its_union(kind: Json, default: object) -> None:
     field = block(kind)
     assert field.get("default", "absent") == default
     if isinstance(field["type"], list):

@@ -79,7 +79,7 @@ def test_a_tombstone_is_a_deletion_whose_commit_ts_is_in_its_header() -> None:
         (KEY, body(2, ROW) + b"x", "longer than schema 2 allows"),
     ],
 )
-def test_bytes_that_are_no_avro_message_are_refused_with_their_place(
+def test_bytes_that_are_not_an_avro_message_are_refused_with_their_place(
     key: bytes | None, value: bytes, message: str
 ) -> None:
     with pytest.raises(WireError, match=rf"{message}.*at=t\[1\]@9"):

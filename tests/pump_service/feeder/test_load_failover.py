@@ -164,7 +164,7 @@ def test_all_sessions_of_a_load_are_at_one_server(
 _IDENTITY = {"mariadb": "SELECT CAST(@@server_id AS CHAR)", "mysql": "SELECT @@server_uuid"}
 
 
-def test_two_servers_at_one_address_are_no_snapshot(
+def test_two_servers_at_one_address_give_no_snapshot(
     topology: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy that leads to the replica now and then."""

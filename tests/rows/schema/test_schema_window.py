@@ -114,7 +114,9 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
         (Action.DROP_TABLE, {}, 200),
     ],
 )
-def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: dict[str, object], since: int) -> None:
+def test_a_ddl_is_placed_at_the_first_ts_at_which_rows_may_have_seen_it(
+    action: Action, more: dict[str, object], since: int
+) -> None:
     found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
     assert effective_from(found, 200) == since
     assert [one.since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
@@ -122,7 +124,7 @@ def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: di
 
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
-def test_what_logs_changes_twice_stands_at_its_first_step_where_no_key_tells_them(action: Action) -> None:
+def test_a_ddl_that_logs_changes_twice_is_at_its_first_step_without_a_key(action: Action) -> None:
     found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, snapshot_ver=140)
     assert effective_from(found, 200) == 110
     # One that was taken back did so as well; one that never took a step did not.

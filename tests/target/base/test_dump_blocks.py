@@ -20,9 +20,7 @@ def rests(text: str) -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 @pytest.mark.parametrize("between", ["", "\n", "-- so; (it\n", "/* is; ( */", " \n\n"])
-def test_what_stands_before_a_statement_is_not_part_of_it(
-    monkeypatch: pytest.MonkeyPatch, block: int, between: str
-) -> None:
+def test_what_precedes_a_statement_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch, block: int, between: str) -> None:
     monkeypatch.setattr(scan, "_BLOCK", block)
     one, other = "INSERT INTO `t` VALUES (1)", "INSERT INTO `t` VALUES ('(;'),(2)"
     found = rests(f"{between}{one};{between}SET a=1;{between}{other};{between}")

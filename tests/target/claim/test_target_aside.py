@@ -149,9 +149,7 @@ def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(server: MariaDb
     assert aside(policy) == {T: (199, "policy")}
 
 
-def test_what_stands_for_a_ddl_that_cannot_be_said_is_refused_and_sets_its_table_aside(
-    server: MariaDb, policy: Target
-) -> None:
+def test_a_replacement_of_a_ddl_that_fails_is_refused_and_sets_its_table_aside(server: MariaDb, policy: Target) -> None:
     nothing = Definitions((), ())
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
     stands = make_refusing_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)

@@ -27,7 +27,7 @@ def test_a_lease_is_seen_while_its_holder_may_live(target: Target, server: Maria
     session.close()
 
 
-def test_a_holder_of_this_host_that_is_no_more_holds_nothing(target: Target, server: MariaDb) -> None:
+def test_a_holder_of_this_host_whose_process_ended_holds_nothing(target: Target, server: MariaDb) -> None:
     session = Session(target)
     create_tables(session, target.checkpoint_schema)
     fence = take_fence(session, target, NAME)

@@ -177,7 +177,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("specs", "names"), PLACES)
-def test_a_column_that_is_converted_stands_where_the_source_has_it(
+def test_a_converted_column_has_the_position_it_has_at_the_source(
     session: Session, specs: str, names: tuple[str, ...]
 ) -> None:
     # the other specs of the ALTER add, drop, rename and move the columns beside it

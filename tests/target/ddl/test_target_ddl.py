@@ -104,7 +104,7 @@ def test_a_kill_between_intent_execution_and_done_is_continued(server: MariaDb, 
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(
+def test_the_checkpoint_is_at_the_ddl_before_the_rows_that_follow_it(
     server: MariaDb, target: Target, ahead: bool
 ) -> None:
     # R-04 steps 1 and 4; where rows ran ahead of the DDL it stays before them (DESIGN 3.8)
