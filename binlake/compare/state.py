@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pymysql.connections import Connection
-from pymysql.cursors import SSCursor
 
 from binlake.base.dialects import Dialect
 from binlake.compare.capture import Json, StateAt
@@ -51,7 +51,7 @@ class Comparison:
 
 def compare_state(
     state: StateAt,
-    connection: Connection[SSCursor],
+    connection: Connection[Any],
     *,
     dialect: Dialect = "mariadb",
     ignored: Sequence[str] = ("tidb_binlog",),

@@ -10,6 +10,7 @@ from pymysql.connections import Connection
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
+from binlake.base.sqllink import SqlLink
 from binlake.compare.structure import (
     ColumnStructure,
     KeyStructure,
@@ -35,10 +36,10 @@ FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s O
 
 def connect(
     host: str, port: int, user: str, password: str = "", *, unix_socket: str | None = None, timeout_s: float = 10.0
-) -> Connection[SSCursor]:
+) -> Connection[Any]:
     """A connection that gives every value as the server's text (bytes for binary types). Raises TargetUnavailable."""
     try:
-        return pymysql.connect(
+        return SqlLink(
             host=host,
             port=port,
             user=user,
@@ -64,7 +65,7 @@ class TargetView:
     `dialect`: mariadb, mysql or tidb; `ignored`: databases that are not the source's.
     """
 
-    def __init__(self, connection: Connection[SSCursor], dialect: str, ignored: Sequence[str]) -> None:
+    def __init__(self, connection: Connection[Any], dialect: str, ignored: Sequence[str]) -> None:
         self._connection = connection
         self._dialect = dialect
         self._ignored = {*SYSTEM_DATABASES, *ignored}

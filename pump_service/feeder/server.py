@@ -10,6 +10,7 @@ import pymysql
 from pymysql.constants import CR, ER
 from pymysql.cursors import DictCursor
 
+from binlake.base.sqllink import SqlLink
 from binlake.errors import SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.gtid import parse_gtid_set
 from binlake.mysqlbinlog.model import Flavor, Position
@@ -37,7 +38,7 @@ def connect(server: Server, address: Address | None = None, **arguments: Any) ->
     own = connect_arguments(server, address)
     where = {"server": f"{own['host']}:{own['port']}"}
     try:
-        return pymysql.connect(**{**own, "autocommit": True, **arguments})
+        return SqlLink(**{**own, "autocommit": True, **arguments})
     except pymysql.err.Error as error:
         text = error.args[1] if len(error.args) > 1 else error
         if error.args and error.args[0] in _CREDENTIALS:

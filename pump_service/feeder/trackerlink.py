@@ -14,6 +14,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
+from binlake.base.sqllink import SqlLink
 from binlake.errors import SchemaError, SourceUnavailable
 from binlake.mysqlbinlog.definitions.descriptions import visible_column
 from pump_service.feeder.server import ask_by_name
@@ -68,7 +69,7 @@ class TrackerLink:
     def _ensure_connected(self) -> Connection[Any]:
         if self._connection is None:
             try:
-                self._connection = pymysql.connect(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
+                self._connection = SqlLink(**{"charset": "utf8mb4", **self._arguments, "autocommit": True})
             except pymysql.err.Error as error:
                 raise SourceUnavailable(
                     f"the tracker cannot be reached: {error}", hint="look at the tracker in feeder.toml"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pymysql
 from pymysql import err
 from pymysql.constants import ER
 
+from binlake.base.sqllink import SqlLink
 from binlake.config.model import Replication, SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.tablerows.link import Link, ask
@@ -76,7 +76,7 @@ class SnapshotSource:
     def _connect(self) -> Link:
         sql = self.sql
         plain = self.tls is None and sql.host in _LOOPBACK
-        return pymysql.connect(
+        return SqlLink(
             host=sql.host, port=sql.port, user=sql.user, password=sql.password, charset="utf8mb4", autocommit=True,
             connect_timeout=10, read_timeout=_READ_TIMEOUT_S, ssl_disabled=plain or None,
             ssl=self.tls.http_context() if self.tls else None,

@@ -83,9 +83,9 @@ class SqlHistory:
 
     def _connect(self) -> pymysql.Connection[Any]:
         if self._link is None:
-            import pymysql
+            from binlake.base.sqllink import SqlLink
 
-            self._link = pymysql.connect(
+            self._link = SqlLink(
                 host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,
                 charset="utf8mb4", autocommit=True, connect_timeout=max(1, round(self._timeout_s)),
                 read_timeout=self._timeout_s, ssl=self._tls.http_context() if self._tls else None,

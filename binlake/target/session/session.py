@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import pymysql
 import structlog
 from pymysql import err
 from pymysql.constants import CLIENT
 
+from binlake.base.sqllink import SqlLink
 from binlake.config.model import Target
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
 from binlake.target.session.failures import code_of, translate_error
@@ -177,7 +177,7 @@ class Session:
 
     def _connect(self, target: Target) -> pymysql.Connection[Any]:
         try:
-            return _Link(
+            return SqlLink(
                 host=target.host,
                 port=target.port,
                 user=target.user,
@@ -205,20 +205,6 @@ class Session:
             if code_of(error) not in _UNKNOWN_SETTING:
                 raise
             log.debug("setting_not_there", statement=statement)
-
-
-class _Link(pymysql.Connection):
-    """TLS where the server offers it, as in pymysql, but with one context per process.
-
-    pymysql creates one per connection, which reads all certificates of the system: 22 ms of CPU (measured).
-    """
-
-    _context: ClassVar[ssl.SSLContext | None] = None
-
-    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        if _Link._context is None:
-            _Link._context = super()._create_ssl_ctx(sslp)  # type: ignore[misc]
-        return _Link._context
 
 
 def _as_mysql(error: err.MySQLError | OSError) -> err.MySQLError:

@@ -12,12 +12,12 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 from support.windows import Window, apply
 
+from binlake.base.sqllink import SqlLink
 from binlake.config.model import Target
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.rows.schema import mysqltypes as t
 from binlake.target import Session, expect_tables
 from binlake.target.session.failures import translate_error
-from binlake.target.session.session import _Link
 
 pytestmark = pytest.mark.mariadb
 
@@ -26,7 +26,7 @@ def test_connections_share_one_context_for_tls(target: Target, monkeypatch: pyte
     # Each would read all certificates of the system: 22 ms of CPU
     made: list[int] = []
     make = ssl.create_default_context
-    monkeypatch.setattr(_Link, "_context", None)
+    monkeypatch.setattr(SqlLink, "_context", None)
     monkeypatch.setattr(ssl, "create_default_context", lambda **places: made.append(1) or make(**places))
     for _ in range(3):
         session = Session(target)
