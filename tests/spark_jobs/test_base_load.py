@@ -124,7 +124,7 @@ def test_more_ranges_than_there_is_room_for_are_refused() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "says"),
     [
-        (1193, SourceRefused, "it is no TiDB"),
+        (1193, SourceRefused, "it is not a TiDB"),
         (8055, LostRange, "tidb_gc_life_time"),
         (9006, LostRange, "tidb_gc_life_time"),
         (1142, SourceRefused, "needs SELECT"),
@@ -137,7 +137,7 @@ def test_what_the_server_refuses_is_reported_by_name(
     def refuse(*_: object, **__: object) -> None:
         raise err.OperationalError(code, "no")
 
-    monkeypatch.setattr("pymysql.connect", refuse)
+    monkeypatch.setattr("spark_jobs.bootstrap.source.SqlLink", refuse)
     raw = {"name": "a", "lake": {"path": "/l"}, "source": {"sql": {"host": "h"}}}
     with pytest.raises(kind, match=says), SnapshotSource.of(Replication.model_validate(raw), 7).session():
         raise AssertionError("there is no session")

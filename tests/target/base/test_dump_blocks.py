@@ -52,7 +52,7 @@ def test_a_statement_is_given_before_the_next_ones_are_read(monkeypatch: pytest.
 def test_a_backslash_that_is_not_an_escape_is_reported_where_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_BLOCK", 64)
     stream = Stream(b"INSERT INTO `t` VALUES ('\\d');\n" + b"INSERT INTO `t` VALUES (1),(2);\n" * 1000)
-    with pytest.raises(ConfigError, match="a backslash that is no escape"):
+    with pytest.raises(ConfigError, match="a backslash that begins no known escape"):
         next(read_inserts(FILE, stream, "t"))
     assert stream.taken <= 4 * 64
 
