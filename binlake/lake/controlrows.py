@@ -9,17 +9,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as fs
 from deltalake import DeltaTable
 
-from binlake.lake.dataset import open_dataset
+from binlake.lake.dataset import open_dataset, open_files
 
 SMALL_BYTES = 64 << 10
 """A file of at most this size is kept in memory: some hundred events."""
 _MOST_TABLES = 64
 """Tables that are cached, those asked for last: a process may see many lakes."""
+_PARTITION = "partition."
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,8 @@ class ControlRows:
 
     def read_small(self, columns: Sequence[str], where: ds.Expression | None) -> pa.Table:
         """As `read`, of the small files alone."""
-        return ds.dataset(self.small).to_table(columns=list(columns), filter=where)
+        rows = self.small if where is None else self.small.filter(where)
+        return rows.select(list(columns))
 
     def newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
         """Large files that `where` does not exclude with their greatest `column`, greatest first."""
@@ -51,7 +57,8 @@ class ControlRows:
             return
         most: dict[str, int | None] = {}
         if f"max.{column}" in self.adds.column_names:
-            most = dict(zip(self.adds["path"].to_pylist(), self.adds[f"max.{column}"].to_pylist(), strict=True))
+            paths = map(unquote, self.adds["path"].to_pylist())
+            most = dict(zip(paths, self.adds[f"max.{column}"].to_pylist(), strict=True))
         fragments = [(most.get(fragment.path), fragment) for fragment in self.large.get_fragments(filter=where)]
         # A file without statistics could hold anything: it goes first.
         known = [(2**63 - 1 if value is None else value, fragment) for value, fragment in fragments]
@@ -81,15 +88,40 @@ def rows_of(path: str, table: DeltaTable, schema: pa.Schema) -> ControlRows:
 def _read(table: DeltaTable, schema: pa.Schema, before: dict[str, pa.Table]) -> ControlRows:
     """`before`: rows of small files that were read for another version."""
     version, adds = table.version(), pa.table(table.get_add_actions(flatten=True))
-    sizes = dict(zip(adds["path"].to_pylist(), adds["size_bytes"].to_pylist(), strict=True))
-    data = open_dataset(table)
-    files, large = {}, []
-    for fragment in data.get_fragments():
-        if sizes.get(fragment.path, SMALL_BYTES + 1) > SMALL_BYTES:
-            large.append(fragment)
-        else:
-            rows = before.get(fragment.path)
-            files[fragment.path] = fragment.to_table(schema) if rows is None else rows
+    files, large = _read_files(table, adds, schema, before), None
+    if len(files) < adds.num_rows:
+        # It takes half a millisecond a file, so it is not for tables that only have small ones.
+        data = open_dataset(table)
+        fragments = [fragment for fragment in data.get_fragments() if fragment.path not in files]
+        large = ds.FileSystemDataset(fragments, data.schema, data.format, data.filesystem)
     small = pa.concat_tables([schema.empty_table(), *files.values()]).combine_chunks()
-    own = ds.FileSystemDataset(large, data.schema, data.format, data.filesystem) if large else None
-    return ControlRows(table, version, small, own, adds, files)
+    return ControlRows(table, version, small, large, adds, files)
+
+
+def _read_files(
+    table: DeltaTable, adds: pa.Table, schema: pa.Schema, before: dict[str, pa.Table]
+) -> dict[str, pa.Table]:
+    """The rows of each small file by its path; `before`, as of `_read`."""
+    if table.protocol().reader_features:
+        # It refuses what changes the meaning of a file, such as deletion vectors.
+        open_dataset(table)
+    filesystem = open_files(table)
+    partitions = [name for name in adds.column_names if name.startswith(_PARTITION)]
+    read = {}
+    for add in adds.filter(ds.field("size_bytes") <= SMALL_BYTES).select(["path", *partitions]).to_pylist():
+        # The log has the paths as parts of a URL.
+        path = unquote(add["path"])
+        if path in before:
+            read[path] = before[path]
+        else:
+            values = [_equals(name.removeprefix(_PARTITION), add[name]) for name in partitions]
+            read[path] = _read_file(filesystem, path, reduce(and_, values) if values else None, schema)
+    return read
+
+
+def _read_file(filesystem: fs.FileSystem, path: str, partition: ds.Expression | None, schema: pa.Schema) -> pa.Table:
+    return ds.ParquetFileFormat().make_fragment(path, filesystem, partition).to_table(schema)
+
+
+def _equals(column: str, value: object) -> ds.Expression:
+    return ds.field(column).is_null() if value is None else ds.field(column) == value

@@ -17,11 +17,17 @@ from deltalake import DeltaTable
 def open_dataset(table: DeltaTable, repeated: Iterable[str] = ()) -> ds.Dataset:
     """The files of `table` at the version it was opened at; texts of `repeated` columns come as dictionaries."""
     options = ds.ParquetReadOptions(dictionary_columns=set(repeated))
+    return table.to_pyarrow_dataset(filesystem=_local_files(table), parquet_read_options=options)
+
+
+def open_files(table: DeltaTable) -> fs.FileSystem:
+    """The folder of `table`, for paths of its files."""
+    local = _local_files(table)
+    return open_dataset(table).filesystem if local is None else local
+
+
+def _local_files(table: DeltaTable) -> fs.FileSystem | None:
     place = table.table_uri
     if place.startswith("file://"):
         place = fs.FileSystem.from_uri(place)[1]
-    if "://" in place:
-        return table.to_pyarrow_dataset(parquet_read_options=options)
-    return table.to_pyarrow_dataset(
-        filesystem=fs.SubTreeFileSystem(place, fs.LocalFileSystem()), parquet_read_options=options
-    )
+    return None if "://" in place else fs.SubTreeFileSystem(place, fs.LocalFileSystem())

@@ -6,7 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.fs as fs
 import pytest
 from deltalake import DeltaTable
 from support.examples import examples
@@ -64,24 +66,13 @@ def test_every_question_is_answered_from_all_files(
 
 def test_a_small_file_is_read_once_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, read = a_table(tmp_path), []
-    open_dataset = controlrows.open_dataset
+    read_file = controlrows._read_file
 
-    def counting(opened: DeltaTable) -> Any:
-        class Data:
-            def get_fragments(self) -> Any:
-                return [Fragment(one) for one in open_dataset(opened).get_fragments()]
+    def count(filesystem: fs.FileSystem, path: str, *more: Any) -> pa.Table:
+        read.append(path)
+        return read_file(filesystem, path, *more)
 
-        return Data()
-
-    class Fragment:
-        def __init__(self, fragment: ds.Fragment) -> None:
-            self.path, self._fragment = fragment.path, fragment
-
-        def to_table(self, schema: Any) -> Any:
-            read.append(self.path)
-            return self._fragment.to_table(schema)
-
-    monkeypatch.setattr(controlrows, "open_dataset", counting)
+    monkeypatch.setattr(controlrows, "_read_file", count)
     for number in range(20):
         table.append([{"n": number, "kind": "a"}])
         for reader in (table, a_table(tmp_path)):
@@ -107,3 +98,23 @@ def test_a_lake_that_is_made_anew_in_its_place_shows_its_own_rows(tmp_path: Path
         assert [row["n"] for row in table.rows()] == [number]
         (tmp_path / "t").rename(tmp_path / f"old-{number}")
         assert table.rows() == []
+
+
+ODD = LakeTable(
+    "odd",
+    "partitions",
+    (Column("n", "BIGINT", "a number"), Column("kind", "STRING", "its kind")),
+    ("kind",),
+    "delta-rs",
+)
+
+
+def test_partitions_are_read_whatever_their_names(tmp_path: Path) -> None:
+    table = ControlTable(str(tmp_path / "odd"), ODD)
+    kinds = ["a", "x/y", "a b", "50%", "é", "k=v", "", None]
+    for number, kind in enumerate(kinds):
+        table.append([{"n": number, "kind": kind}])
+    # Delta has no empty partition: that is NULL.
+    assert {row["n"]: row["kind"] for row in table.rows()} == dict(enumerate([*kinds[:-2], None, None]))
+    assert [row["n"] for row in table.rows(["n"], ds.field("kind") == "x/y")] == [1]
+    assert [row["n"] for row in table.newest(["n", "kind"], "n", 2)] == [7, 6]
