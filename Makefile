@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo demo-mysql test test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
+.PHONY: help setup setup-tests demo demo-mysql test all-tests test-quick mutate soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-feed bench-files bench-feeder bench-snapshot bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -39,9 +39,12 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and their logs, into one MariaDB, compared; KEEP=1
 	@$(PYTHON) -m deploy.local.demo_mysql $(if $(KEEP),--keep)
 
-# What only the tests need is fetched and unpacked beside the type checker, which has one of two cores.
+# The type checker keeps one of two cores busy for a minute: what only the tests need is fetched and unpacked beside it,
+# and the tests begin without waiting for it.
 test: setup  ## Install, lint, and all tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line setup-tests lint
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint all-tests
+
+all-tests: setup-tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
 
 test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
