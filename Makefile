@@ -42,7 +42,7 @@ demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and 
 # The type checker keeps one of two cores busy for a minute: what only the tests need is fetched and unpacked beside it,
 # and the tests begin without waiting for it.
 test: setup  ## Install, lint, and all tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint all-tests
+	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)

@@ -44,6 +44,7 @@ from target_floor import check_rows, measure_floor
 from window_process import Job, Run
 
 from binlake import tso
+from binlake.base.jvm import delta_jars
 from binlake.cluster.placement import PdClient
 from binlake.cluster.pumpclient import PumpReader
 from deploy.local.mariadb import MariaDb
@@ -52,7 +53,7 @@ from deploy.local.source import Source
 from deploy.local.spark_connect import SparkConnect
 from pump_service.replay.status_server import StatusServer
 from pump_service.workload.command import VERSION
-from spark_jobs.job.session import CONF, jar_paths
+from spark_jobs.job.session import CONF
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = ("plain", "connect", "submit")
@@ -218,7 +219,7 @@ def _launcher(way: str) -> list[str]:
     assert submit is not None, "spark-submit is not in the virtual environment"
     settings = CONF | {"spark.driver.memory": SPARK_MEMORY}
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    return [submit, "--master", "local[2]", "--jars", ",".join(jar_paths()), *conf]
+    return [submit, "--master", "local[2]", "--jars", ",".join(delta_jars()), *conf]
 
 
 def _sizes(folder: Path) -> dict[str, int]:

@@ -11,12 +11,17 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from binlake.base.jvm import archive_options, delta_jars
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
-from spark_jobs.job.session import CONF, jar_paths
+from spark_jobs.job.session import CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_S = 300.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -91,8 +96,8 @@ def server_command(
         "spark.driver.bindAddress": HOST,
         "spark.driver.host": HOST,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"{_JAVA} {java} -Dderby.system.home={folder}",
-        "spark.jars": ",".join(jar_paths()),
+        "spark.driver.extraJavaOptions": f"{_JAVA} {archive_options()} {java} -Dderby.system.home={folder}",
+        "spark.jars": ",".join(delta_jars()),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
     }
@@ -117,15 +122,20 @@ def warm_up(url: str, scratch: Path) -> None:
     # A server that was stopped meanwhile would be asked again for minutes.
     spark.client.set_retry_policies([])
     try:
-        rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
-        mapped = rows.mapInArrow(_echo_batches, rows.schema)
-        for _ in range(2):
-            mapped.write.format("delta").mode("overwrite").save(table)
-        again = spark.read.format("delta").load(table)
-        again.groupBy("part").count().join(again, "part").orderBy("id").collect()
+        run_sample_queries(spark, table)
     finally:
         spark.stop()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def run_sample_queries(spark: SparkSession, table: str) -> None:
+    """What a window uses, on the Delta table at the path `table`, which is created."""
+    rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
+    mapped = rows.mapInArrow(_echo_batches, rows.schema)
+    for _ in range(2):
+        mapped.write.format("delta").mode("overwrite").save(table)
+    again = spark.read.format("delta").load(table)
+    again.groupBy("part").count().join(again, "part").orderBy("id").collect()
 
 
 def _echo_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,20 +17,25 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 def check() -> str:
     """Path and version of the Java that Spark will take. Raises SetupError."""
-    program = _program()
-    if program is None:
+    java = program()
+    if java is None:
         raise SetupError(f"Java is not installed: {_HINT}")
-    # It writes its version to stderr.
-    said = subprocess.run([str(program), "-version"], capture_output=True, text=True, check=False).stderr
-    found = _VERSION.search(said)
-    if found is None:
-        raise SetupError(f"{program} does not report its version: {said.strip()[:200]}")
-    if int(found[1]) < OLDEST:
-        raise SetupError(f"{program} is Java {found[1]}, Spark needs {OLDEST} or newer: {_HINT}")
-    return f"{program} (version {found[1]})"
+    shown = version_text(java)
+    version = _VERSION.search(shown)
+    if version is None:
+        raise SetupError(f"{java} does not report its version: {shown.strip()[:200]}")
+    if int(version[1]) < OLDEST:
+        raise SetupError(f"{java} is Java {version[1]}, Spark needs {OLDEST} or newer: {_HINT}")
+    return f"{java} (version {version[1]})"
 
 
-def _program() -> Path | None:
+def version_text(java: Path) -> str:
+    """What `java -version` writes, to stderr."""
+    return subprocess.run([str(java), "-version"], capture_output=True, text=True, check=False).stderr
+
+
+def program() -> Path | None:
+    """The Java that Spark will take; None where there is none. Raises SetupError for a wrong JAVA_HOME."""
     # Spark looks at JAVA_HOME first.
     home = os.environ.get("JAVA_HOME")
     if home:

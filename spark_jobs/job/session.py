@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from binlake.errors import ConfigError
-
-# The project's own jar folder: Spark's resolver would fetch 33 artifacts and trips over half-filled caches.
-JARS_ENV = "BINLAKE_JARS"
-DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
+from binlake.base.jvm import archive_options, delta_jars
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -38,23 +33,15 @@ CONF = {
 }
 
 
-def jar_paths() -> list[str]:
-    """The Delta jars of `BINLAKE_JARS` or the project's `.local/jars`. Raises ConfigError."""
-    folder = Path(os.environ.get(JARS_ENV, DEFAULT_JARS))
-    jars = sorted(str(jar) for jar in folder.glob("*.jar"))
-    if not jars:
-        raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
-    return jars
-
-
 def classic_session(app: str, master: str | None = None, conf: dict[str, str] | None = None) -> SparkSession:
     """A session in this process. `master` None leaves it to spark-submit; `conf` wins over the defaults."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(app)
     if master is not None:
-        builder = builder.master(master).config("spark.jars", ",".join(jar_paths()))
+        builder = builder.master(master).config("spark.jars", ",".join(delta_jars()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.driver.extraJavaOptions", archive_options())
         if master.startswith("local"):
             # Elsewhere the workers' machines may get this package only with the job, when that process runs already.
             builder = builder.config("spark.python.daemon.module", "spark_jobs.job.pyworkers")

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from binlake.base.jvm import delta_jars
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
-from binlake_airflow.operators.sparkaddress import application_file, delta_jars
+from binlake_airflow.operators.sparkaddress import application_file
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 

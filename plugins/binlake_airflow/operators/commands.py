@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from binlake.base.jvm import short_lived_options
 from binlake.config import Replication, load_replication
 from binlake.config.folder import find_replications
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
@@ -22,7 +23,6 @@ from binlake_airflow.operators import child
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
-    LOCAL_DRIVER,
     connect_url,
     driver_env,
     spark_master,
@@ -427,7 +427,7 @@ def _required_param(params: Mapping[str, Any], name: str) -> Any:
 
 def _driver_arguments(master: str) -> dict[str, str]:
     """PySpark starts the driver's JVM itself: settings needed before that are passed in its own variable."""
-    words = ["--driver-java-options", f'"{LOCAL_DRIVER}"'] if master.startswith("local") else []
+    words = ["--driver-java-options", f'"{short_lived_options()}"'] if master.startswith("local") else []
     memory = os.environ.get(DRIVER_MEMORY_ENV)
     words += ["--driver-memory", memory] if memory else []
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}

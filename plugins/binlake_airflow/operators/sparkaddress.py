@@ -1,4 +1,4 @@
-"""Where a task finds Spark: the master or the Connect server of an Airflow connection, jars, the environment."""
+"""Where a task finds Spark: the master or the Connect server of an Airflow connection, and the environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from binlake.errors import ConfigError
 from binlake_airflow.jobs import MODULE
 
-JARS_ENV = "BINLAKE_JARS"
 DRIVER_MEMORY_ENV = "BINLAKE_DRIVER_MEMORY"
-_DEFAULT_JARS = Path(__file__).resolve().parents[3] / ".local" / "jars"
-# A driver lives for one stage: without the optimising compiler it costs half the CPU (stack facts, "Spark and Delta").
-LOCAL_DRIVER = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def spark_master(conn_id: str) -> str:
@@ -39,15 +35,6 @@ def application_file() -> str:
     if spec is None or spec.origin is None:
         raise ConfigError(f"module {MODULE} is not installed", hint="install binlake where the tasks run")
     return spec.origin
-
-
-def delta_jars() -> list[str]:
-    """The Delta jars of `BINLAKE_JARS` or the project's `.local/jars`. Raises ConfigError."""
-    folder = Path(os.environ.get(JARS_ENV) or _DEFAULT_JARS)
-    jars = sorted(str(jar) for jar in folder.glob("*.jar"))
-    if not jars:
-        raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
-    return jars
 
 
 def get_connection(conn_id: str, what: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException
 
+from binlake.base.jvm import delta_jars, short_lived_options
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import (
@@ -30,10 +31,8 @@ from binlake_airflow.jobs import (
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
-    LOCAL_DRIVER,
     application_file,
     connect_url,
-    delta_jars,
     driver_env,
     spark_master,
 )
@@ -239,7 +238,7 @@ class SubmitStageOperator(StageOperator):
         """The provider's hook with all that must be known before the driver starts; the job sets the rest itself."""
         master = spark_master(self.spark_conn_id)
         local = master.startswith("local")
-        conf = {"spark.driver.extraJavaOptions": LOCAL_DRIVER, "spark.ui.enabled": "false"} if local else {}
+        conf = {"spark.driver.extraJavaOptions": short_lived_options(), "spark.ui.enabled": "false"} if local else {}
         return SparkSubmitHook(
             conn_id=self.spark_conn_id,
             name=f"binlake-{self.replication}-{job.stage}",

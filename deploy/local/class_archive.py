@@ -1,0 +1,37 @@
+"""Writes the archive of the classes that Spark loads: `python -m deploy.local.class_archive FILE`.
+
+A JVM writes it at its end, of what it has loaded: this one runs what a window uses.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from binlake.base.jvm import SHORT_LIVED
+from deploy.local.spark_connect import run_sample_queries
+from spark_jobs.job.session import classic_session
+
+
+def main(archive: Path) -> None:
+    """Return when the JVM has written `archive` and ended."""
+    # A class that it cannot archive is a line of its log.
+    java = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    with tempfile.TemporaryDirectory(prefix="binlake-classes-") as scratch:
+        conf = {"spark.driver.extraJavaOptions": java, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
+        spark = classic_session("classes", "local[2]", conf)
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        run_sample_queries(spark, f"{scratch}/table")
+        spark.stop()
+        gateway.shutdown()
+        # PySpark's JVM ends with its input.
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

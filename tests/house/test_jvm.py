@@ -1,0 +1,77 @@
+"""A JVM of Spark starts with the archive of its classes where there is one, and as before where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from binlake.base import jvm
+from binlake.errors import ConfigError
+from deploy.setup import classes, common
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+def test_without_an_archive_a_jvm_starts_as_ever() -> None:
+    assert jvm.archive_options() == ""
+    assert jvm.short_lived_options() == jvm.SHORT_LIVED
+
+
+def test_the_archive_beside_the_jars_is_taken(folder: Path) -> None:
+    (folder / "delta.jar").touch()
+    (folder / jvm.ARCHIVE).touch()
+    assert jvm.archive_options().split()[0] == f"-XX:SharedArchiveFile={folder}/classes.jsa"
+    assert jvm.short_lived_options() == f"{jvm.SHORT_LIVED} {jvm.archive_options()}"
+    assert jvm.delta_jars() == [f"{folder}/delta.jar"]
+
+
+def test_a_folder_without_jars_is_an_error_that_names_it(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=str(folder)):
+        jvm.delta_jars()
+
+
+def test_a_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / jvm.ARCHIVE).touch()
+    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path / "a b"))
+    assert jvm.archive_options() == ""
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each archive that the installer has written; none is a JVM's."""
+    made: list[str] = []
+
+    def write(command: list[str], *_: object) -> str:
+        made.append(command[-1])
+        Path(command[-1]).write_text("classes")
+        return ""
+
+    monkeypatch.setattr(common, "LOCAL", tmp_path / "local")
+    monkeypatch.setattr(classes, "ARCHIVE", tmp_path / "classes.jsa")
+    monkeypatch.setattr(classes, "_STAMP", tmp_path / "classes.txt")
+    monkeypatch.setattr(classes, "run", write)
+    monkeypatch.setattr(classes.packages, "sync", lambda: "")
+    monkeypatch.setattr(classes.jars, "install", lambda: tmp_path)
+    return made
+
+
+def test_the_archive_is_written_once_for_a_jvm_and_its_packages(
+    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [classes.install(), classes.install()] == [str(tmp_path / "classes.jsa")] * 2
+    assert made == [str(tmp_path / "classes.new")]
+    monkeypatch.setattr(classes.java, "version_text", lambda _: "another JVM")
+    classes.install()
+    classes.install()
+    assert len(made) == 2
+    (tmp_path / "classes.jsa").unlink()
+    classes.install()
+    assert len(made) == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["classes.jsa", "classes.txt", "local"]
