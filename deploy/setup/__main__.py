@@ -16,7 +16,6 @@ from deploy.setup import (
     axe,
     bytecode,
     chromium,
-    classes,
     compose,
     etcd,
     h2tools,
@@ -41,7 +40,6 @@ _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
 _BYTECODE: Part = ("bytecode", bytecode.compile_once)
-_CLASSES: Part = ("classes", classes.install)
 _MYSQL: Part = ("mysql", lambda: " ".join(mysql.install()))
 _H2TOOLS: tuple[Part, ...] = (
     ("nghttp2", lambda: str(h2tools.install_nghttp2())),
@@ -64,7 +62,6 @@ def main(arguments: list[str]) -> int:
         else (
             (*_CHAINS[0], _BYTECODE),
             *_CHAINS[1:],
-            (_CLASSES,),
             (_ETCD,),
             (_KAFKA,),
             (_APICURIO,),

@@ -1,5 +1,6 @@
 """Archives the classes that Spark loads, for this machine's JVM: one that starts with the archive takes half the CPU.
 
+`python3.11 -m deploy.setup.classes`; no part of the set-up of demo and tests, which start too few JVMs to gain from it.
 It is beside the Delta jars (`binlake/base/jvm.py`), and made again when the JVM, the packages or the jars are others.
 """
 

@@ -226,7 +226,6 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
         "java",
         "packages",
         "bytecode",
-        "classes",
         "jars",
         "etcd",
         "kafka",
@@ -240,7 +239,6 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_BYTECODE", parts["bytecode"])
-    monkeypatch.setattr(setup, "_CLASSES", parts["classes"])
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
     monkeypatch.setattr(setup, "_KAFKA", parts["kafka"])
     monkeypatch.setattr(setup, "_APICURIO", parts["apicurio"])

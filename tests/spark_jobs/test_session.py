@@ -1,19 +1,39 @@
-"""A session's JVM: what it is started with."""
+"""A session's JVM starts with the archive of Spark's classes, as `python -m deploy.setup.classes` writes it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from deploy.setup import classes
+from binlake.base import jvm
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+_SHOW_MAPPED = """
+from pathlib import Path
+from spark_jobs.job.session import classic_session
+spark = classic_session("archived", "local[1]")
+pid = spark._jvm.java.lang.ProcessHandle.current().pid()
+print(Path(f"/proc/{pid}/maps").read_text())
+spark.stop()
+"""
 
 
-def test_the_jvm_maps_the_archive_of_its_classes(spark: SparkSession) -> None:
+def test_the_jvm_maps_the_archive_of_its_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What does not fit (other jars, another JVM) is ignored in silence, and each start takes twice the CPU.
-    pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
-    assert classes.ARCHIVE.is_file(), "run `make setup-tests`"
-    assert str(classes.ARCHIVE) in Path(f"/proc/{pid}/maps").read_text()
+    for jar in jvm.delta_jars():
+        (tmp_path / Path(jar).name).symlink_to(jar)
+    monkeypatch.setenv(jvm.JARS_ENV, str(tmp_path))
+    archive = tmp_path / jvm.ARCHIVE
+    # The JVM that writes an archive must not use one.
+    subprocess.run([sys.executable, "-m", "deploy.local.class_archive", str(archive)], env=_env(), check=True)
+    shown = subprocess.run([sys.executable, "-c", _SHOW_MAPPED], env=_env(), check=True, capture_output=True, text=True)
+    assert str(archive) in shown.stdout
+
+
+def _env() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
