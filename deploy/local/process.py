@@ -21,6 +21,15 @@ from binlake.base.processes import start_of
 GRACE_S = 10.0
 _KILL_S = 60.0  # a write to a slow disk cannot be broken off
 _POLL_S = 0.05
+ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+"""The environment in which NumPy, deltalake and Arrow start no thread when they are imported: such a process may fork.
+
+A fork of a process with several threads begins with every lock that another thread held at that moment.
+"""
 
 
 class ProcessError(Exception):

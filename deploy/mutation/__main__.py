@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from deploy.local.process import ONE_THREAD
 from deploy.mutation.operators import Mutant, digest, mutants
 from deploy.mutation.results import ROOT, Module, Results, modules
 
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="stop behind so many, go on at the next call"
     )
-    parser.add_argument("--report", action="store_true", help="only tell what earlier runs found")
+    parser.add_argument("--report", action="store_true", help="only print the results of earlier runs")
     parser.add_argument("--root", type=Path, default=ROOT, help="of another checkout")
     asked = parser.parse_args(arguments)
     until = time.monotonic() + asked.seconds
@@ -47,7 +48,8 @@ def _tried(module: Module, seconds: float) -> bool:
         return True
     without = [f"--deselect={test}" for test in module.without]
     options = [*_OPTIONS, *without, f"--mutate={module.path}", f"--mutate-seconds={seconds}"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Each mutant is tried in a fork.
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", *options, *module.tests]
     return seconds <= 0 or not subprocess.run(command, cwd=module.root, env=environment, check=False).returncode
 

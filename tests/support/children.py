@@ -18,13 +18,7 @@ from multiprocessing.process import BaseProcess
 from unittest import mock
 
 from binlake.errors import BinlakeError
-
-ONE_THREAD = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "_RJEM_MALLOC_CONF": "background_thread:false",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
-"""The environment in which NumPy, deltalake and Arrow start no thread when they are imported: it may be forked then."""
+from deploy.local.process import ONE_THREAD
 
 _SERVER = multiprocessing.get_context("forkserver")
 _MODULES = ["support.windows", "support.reparation"]

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from support.children import ONE_THREAD
+from deploy.local.process import ONE_THREAD
 
 _TOO_LONG_S = 300
 _TESTS = Path(__file__).resolve().parents[1]
