@@ -9,9 +9,9 @@ PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
-# On two cores: much of the time servers start or leases and deadlines are waited for; four leave some of them idle.
+# On two cores: each further process loads all tests and has servers of its own, ten seconds of CPU or more.
 # A file's tests stay together, and so do files that share what is dear (tests/support/sharing.py); the dearest come first.
-BESIDE := -n 5 --dist loadfile --no-loadscope-reorder
+BESIDE := -n 4 --dist loadfile --no-loadscope-reorder
 QUICKLY := -n 4 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
@@ -45,7 +45,7 @@ test: setup  ## Install, lint, and all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
-	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(BESIDE) --draw-one-of 2 $(PYTEST_ARGS)
 
 test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
 	@$(PYTHON) -m pytest $(QUICKLY) --quick $(PYTEST_ARGS)
@@ -55,7 +55,7 @@ mutate: setup  ## Change the modules that decide, one step at a time: each chang
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
-		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests $(PYTEST_ARGS)
+		$(PYTHON) -m pytest -m "soak or hypothesis" -s --session-timeout=86400 tests $(PYTEST_ARGS)
 
 simulate: setup-tests  ## A run of the pump cluster's simulator again, with its trace (SEED=, SCENARIO="failed syncs", SEEDS=100 for more)
 	@PYTHONPATH=.:tests $(PYTHON) -m simulator "$${SEED:-1}" --seeds "$${SEEDS:-1}" --scenario "$${SCENARIO:-}"

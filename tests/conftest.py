@@ -16,7 +16,7 @@ import pytest
 import structlog
 from support import selection
 from support.bytecode import keep_bytecode
-from support.examples import draw_few, examples
+from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
 
 from deploy.local.process import Child
@@ -40,6 +40,7 @@ _SHORT_LIVED_JVM = (
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _QUICK_CPU_S = 10.0
 """Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes half of one."""
+_QUICK_SHARE = 5
 _END_S = 120.0
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
@@ -48,8 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A run that is told to end takes its servers down first, as at Ctrl-C; every JVM is one that lives for minutes."""
     keep_bytecode()
     _write_plain_tracebacks()
-    if config.option.quick:
-        draw_few()
+    draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
@@ -81,6 +81,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="only tests that need no server (make test-quick)")
+    parser.addoption("--draw-one-of", type=int, default=1, metavar="N", help="draw one of N examples (make test: 2)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

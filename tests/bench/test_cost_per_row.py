@@ -35,7 +35,8 @@ def test_a_step_costs_what_was_recorded(steps: dict[str, Step], name: str) -> No
 
 def test_a_step_that_does_its_work_three_times_is_noticed(steps: dict[str, Step]) -> None:
     # Twice the work is half a limit above it, which a figure recorded on a busy machine may hide.
-    step = max(steps.values(), key=lambda one: read_recorded()[one.name])
+    by_cost = sorted(steps.values(), key=lambda one: read_recorded()[one.name])
+    step = by_cost[len(by_cost) // 2]
 
     def thrice(run: Callable[[], object]) -> Callable[[], object]:
         return lambda: (run(), run(), run())

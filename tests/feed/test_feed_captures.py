@@ -315,8 +315,11 @@ COUNTS = {"anomaly": (36, 44), "bank": (87, 87), "ddl": (35, 37), "ddl_late": (3
           "sysbench_like": (4, 4), "txn": (12, 22), "types_all": (7, 8), "zones_unique": (1, 1)}  # fmt: skip
 """By capture: how many tables at how many moments are compared with Avro, which needs a key, and with Canal-JSON."""
 # It has the rows of `bank`, ten times over.
-# The two with most rows come by one of the two protocols each.
-LONG = {"avro": ("sysbench_like", "txn"), "canal": ("sysbench_like", "bank")}
+# Those with most rows and most DDL come by one of the two protocols each.
+LONG = {
+    "avro": ("sysbench_like", "txn", "ddl_late", "shard_mixed"),
+    "canal": ("sysbench_like", "bank", "ddl", "keys_oldcoll"),
+}
 
 
 def names_for(protocol: str) -> list[Any]:

@@ -27,7 +27,6 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 CASES = {
     "keys": ("base", "random_0", "random_2", "end"),
     "partition_gen": ("round_0", "round_1", "round_3", "end"),
-    "shard_mixed": ("same_schema", "half_altered_0", "altered_3", "end"),
     "types_all": ("min_max", "random_rows", "deleted", "end"),
     "ddl": ("database", "renamed", "like", "addc_end"),
 }
@@ -38,6 +37,7 @@ LONGER = {
     "ddl_late": ("database", "renamed", "like", "trunc1"),
     "keys_oldcoll": ("base", "random_0", "random_2", "end"),
     "shard": ("same_schema", "half_altered_2", "truncated_one", "end"),
+    "shard_mixed": ("same_schema", "half_altered_0", "altered_3", "end"),
     "txn": ("base", "burst", "large_txn", "end"),
 }
 

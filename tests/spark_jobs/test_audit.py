@@ -160,7 +160,7 @@ def test_spark_sql_answers_the_same(mirrored: Mirrored, audit: Audit, spark: Spa
     taken = spark.sql(f"SELECT stage FROM binlake_passage WHERE lo < {moved.commit_ts} AND hi >= {moved.commit_ts} "
                       "ORDER BY at").collect()  # fmt: skip
     assert [row.stage for row in taken] == ["land", "merge", "mirror"]
-    for ts in (mirrored.history.states[20][0], moved.commit_ts, mirrored.windows[-1].hi):
+    for ts in (mirrored.history.states[20][0], mirrored.windows[-1].hi):
         found = spark.sql(table_sql(mirrored.ctx.paths, "shop", "item", ts)).collect()
         wanted = audit.table_as_of("shop", "item", ts).rows
         assert sorted(_texts(row.asDict()) for row in found) == sorted(_texts(row) for row in wanted)

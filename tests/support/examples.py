@@ -1,18 +1,17 @@
-"""How many examples Hypothesis draws: all that a test asks for, in a quick run a share (`make test-quick`)."""
+"""How many examples are drawn: all that a test asks for, half of them in `make test`, a fifth in `make test-quick`."""
 
 from __future__ import annotations
 
-_QUICK_SHARE = 5
 _LEAST = 5
-_quick = False
+_share = 1
 
 
-def draw_few() -> None:
-    """From now on; before test modules are imported."""
-    global _quick
-    _quick = True
+def draw_share(share: int) -> None:
+    """From now on one of `share` examples; before test modules are imported."""
+    global _share
+    _share = share
 
 
 def examples(asked: int) -> int:
-    """`asked`, or the share of it that a quick run has time for."""
-    return max(_LEAST, asked // _QUICK_SHARE) if _quick else asked
+    """The share of `asked` that this run has time for; a few are always drawn."""
+    return max(min(_LEAST, asked), asked // _share)

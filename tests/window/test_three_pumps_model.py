@@ -207,7 +207,11 @@ def lost(world: World) -> bool:
         pytest.param([PUMP_3, PUMP_1, PUMP_2], id="a pump joins while two are idle"),
         pytest.param([PUMP_3, transaction(0), PUMP_2], id="9 is written to pump 1 meanwhile"),
         pytest.param([PUMP_3, transaction(0), transaction(1)], id="9 and 10 are written meanwhile"),
-        pytest.param([PUMP_3, PUMP_3_FAKES, [fetch, fake(0)], PUMP_2], id="pump 3 writes fakes of its own"),
+        pytest.param(
+            [PUMP_3, PUMP_3_FAKES, [fetch, fake(0)], PUMP_2],
+            id="pump 3 writes fakes of its own",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_no_interleaving_loses_8(others: list[list[Step]]) -> None:  # S0-58
