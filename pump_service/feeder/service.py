@@ -238,7 +238,8 @@ class Feeder:
         name = worker.source.name
         progress = self._loads.get(name)
         record = progress.to_json() if progress is not None else read_load_record(journal, name)
-        trouble = {"trouble": self._troubles[name]} if name in self._troubles and not worker.trouble else {}
+        reason = worker.trouble or self._troubles.get(name) or (progress.trouble if progress is not None else "")
+        trouble = {"trouble": reason} if reason else {}
         if not record:
             return trouble
         return {"load": record, "state": "loading" if worker.state == "starting" else worker.state, **trouble}

@@ -85,7 +85,8 @@ class CatchUp:
     """Reads the log of `source`, whose `tables` were read in `snapshots`.
 
     `link`: opens a session (`opening`) to compare keys with. `maybe_moved`: tables of the last snapshot whose names may
-    have moved before their rows were read; the log up to `end` shows whether they did.
+    have moved before their rows were read; the log up to `end` shows whether they did. `report`: called with the reason
+    why there is no connection to the log, "" once there is one again.
     """
 
     def __init__(
@@ -100,10 +101,11 @@ class CatchUp:
         stopped: threading.Event,
         maybe_moved: Collection[Name] = (),
         end: Position | None = None,
+        report: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._source, self._server_id, self._flavor = source, server_id, flavor
         self._snapshots, self._catalog, self._stopped = snapshots, catalog, stopped
-        self._link = link
+        self._link, self._report = link, report
         self._boundaries = [
             _SnapshotBoundary(flavor, position)
             for position in (*(snapshot.position for snapshot in snapshots), *([end] if end else ()))
@@ -125,6 +127,7 @@ class CatchUp:
                     if self._stopped.is_set():
                         raise Stopped
                     batch = source_log.read(self._source.max_transactions, self._source.max_bytes, _IDLE_S)
+                    self._report(source_log.trouble)
                     yield from self._read_batch(batch, link)
         except (SourceUnavailable, Transient):
             raise

@@ -165,6 +165,7 @@ class Loader:
             catch_up = CatchUp(
                 self.source, self.server_id, flavor, load.snapshots, load.tables, self.catalog,
                 lambda: open_session(OneServer(self.source).connect, flavor), self.stopped, maybe_moved, end,
+                progress.report_trouble,
             )  # fmt: skip
             for number, outgoing in catch_up.read():
                 changes[number] += self.publisher.prewrite(uncommitted, outgoing)

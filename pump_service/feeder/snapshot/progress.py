@@ -26,7 +26,7 @@ class TableProgress:
 class Progress:
     """Progress of one load; thread-safe. `state`: `reading`, `catching up` (with the log, if read in several
     snapshots), `committing` or `done`: then it lies in (`from_ts`, `commit_ts`]. `began`: Unix seconds of the first
-    attempt.
+    attempt. `trouble`: why the log cannot be read just now; "" while it can.
     """
 
     tables: dict[Name, TableProgress]
@@ -34,6 +34,7 @@ class Progress:
     state: str = "reading"
     commit_ts: int = 0
     began: float = field(default_factory=time.time)
+    trouble: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -65,6 +66,10 @@ class Progress:
         """Mark a table as read."""
         with self._lock:
             self.tables[name].done = True
+
+    def report_trouble(self, reason: str) -> None:
+        """Set `trouble`."""
+        self.trouble = reason
 
     def to_json(self) -> dict[str, Any]:
         """For the status port: the load as a whole, and each table."""
