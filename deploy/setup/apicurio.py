@@ -30,7 +30,8 @@ def install(root: Path = ROOT) -> Path:
     with only_one("apicurio"):
         if not (root / "app" / _RUNNER).exists():
             with staged(root / "app") as tree:
-                shutil.unpack_archive(archive, tree, filter="data")
+                # Debian's Python 3.11.2 has no `filter` yet; what is in it is known by its checksum.
+                shutil.unpack_archive(archive, tree)
         return root / "app" / _RUNNER
 
 
