@@ -146,7 +146,7 @@ class Feeder:
         catalog = Catalog(names, trackers, journal.jobs()[::-1])
         parts = Parts(journal, publisher, catalog, self._stopped, catalog.version)
         for source in settings.source:
-            self.workers.append(Worker(source, parts, self._make_begin(source, parts, catalog), self._on_end))
+            self.workers.append(self._make_worker(source, parts, catalog))
         for worker in self.workers:
             worker.start()
 
@@ -159,6 +159,10 @@ class Feeder:
                 known = flavor_of(link).value
             journal.set_facts({fact: known})
         return Flavor(known)
+
+    def _make_worker(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Worker:
+        begin = self._make_begin(source, parts, catalog)
+        return Worker(source, parts, begin, self._on_end, functools.partial(self._load_trouble, source.name))
 
     def _make_begin(self, source: SourceFile, parts: Parts, catalog: Catalog) -> Callable[[], Log]:
         def begin() -> Log:
@@ -234,15 +238,18 @@ class Feeder:
         }
 
     def _describe_load(self, worker: Worker, journal: Journal) -> dict[str, Any]:
-        """`load`: progress or result of a source's full load, and what blocks it; empty without a load."""
+        """`load`: progress or result of a source's full load; empty without a load."""
         name = worker.source.name
         progress = self._loads.get(name)
         record = progress.to_json() if progress is not None else read_load_record(journal, name)
-        reason = worker.trouble or self._troubles.get(name) or (progress.trouble if progress is not None else "")
-        trouble = {"trouble": reason} if reason else {}
         if not record:
-            return trouble
-        return {"load": record, "state": "loading" if worker.state == "starting" else worker.state, **trouble}
+            return {}
+        return {"load": record, "state": "loading" if worker.state == "starting" else worker.state}
+
+    def _load_trouble(self, name: str) -> str:
+        """What a load, or the start at the log, waits for; "" = nothing."""
+        progress = self._loads.get(name)
+        return self._troubles.get(name, "") or (progress.trouble if progress is not None else "")
 
     def _watch_load(self, name: str, progress: Progress) -> None:
         self._loads[name] = progress

@@ -92,15 +92,22 @@ class Counts:
 
 class Worker:
     """One source. `begin`: returns the log at the source's position, after a first load if needed; `ended`: called
-    once, from the worker's thread, with the reason it ended: None = it was asked to stop."""
+    once, from the worker's thread, with the reason it ended: None = it was asked to stop; `begin_trouble`: what `begin`
+    waits for, "" = nothing."""
 
     def __init__(
-        self, source: SourceFile, parts: Parts, begin: Callable[[], Log], ended: Callable[[BaseException | None], None]
+        self,
+        source: SourceFile,
+        parts: Parts,
+        begin: Callable[[], Log],
+        ended: Callable[[BaseException | None], None],
+        begin_trouble: Callable[[], str] = lambda: "",
     ) -> None:
         self.source = source
         self._parts = parts
         self._begin = begin
         self._ended = ended
+        self._begin_trouble = begin_trouble
         self._log: Log | None = None
         self._ready: queue.Queue[list[SourceTransaction] | BaseException] = queue.Queue(_AHEAD)
         self._is_over = threading.Event()
@@ -129,7 +136,8 @@ class Worker:
     def trouble(self) -> str:
         """Why nothing moves, for people; "" = no problem."""
         blocked = self._parts.publisher.blocked.get(self.source.name, "")
-        return self.failure or blocked or self.tracker_trouble or (self._log.trouble if self._log else "")
+        own = self._begin_trouble() if self._log is None else self._log.trouble
+        return self.failure or blocked or self.tracker_trouble or own
 
     @property
     def connections(self) -> int:
