@@ -17,17 +17,19 @@ from binlake.errors import ConfigError
 from binlake.mysqlbinlog.dumpfolder import damaged_file_error
 
 _BLOCK = 1 << 20
-_STRINGS = rb"""'[^'\\]*+(?:(?:\\[0nrZ'"\\]|'')[^'\\]*+)*+'|"[^"\\]*+(?:(?:\\[0nrZ'"\\]|"")[^"\\]*+)*+\""""
-_PIECE = rb"""[^'"`;()/-]++|-(?!-)|/(?!\*)|`(?:[^`]++|``)*+`|""" + _STRINGS
-_PLAIN = re.compile(rb"(?:\)|" + _PIECE + rb")++", re.S)
+# `(?>X*)`, not `X*+`: Python up to 3.11.4 matches too little where a repeated group may backtrack (gh-106052).
+_STRINGS = rb"""'[^'\\]*+(?>(?:(?:\\[0nrZ'"\\]|'')[^'\\]*+)*)'|"[^"\\]*+(?>(?:(?:\\[0nrZ'"\\]|"")[^"\\]*+)*)\""""
+_PIECE = rb"""[^'"`;()/-]++|-(?!-)|/(?!\*)|`(?>(?:[^`]++|``)*)`|""" + _STRINGS
+_PLAIN = re.compile(rb"(?>(?:\)|" + _PIECE + rb")+)", re.S)
 """What neither ends a statement nor begins a row. A string that continues in the next block does not match."""
 _NOTE = rb"/\*.*?\*/|--(?=[ \t\r\n])[^\n]*\n|--(?![ \t\r\n])"
 _COMMENT = re.compile(_NOTE, re.S)
 _INSIDE = _PIECE + rb"|" + _NOTE
-_ROW = re.compile(rb"\((?:%b|\((?:%b|\((?:%b)*+\))*+\))*+\)" % (_INSIDE, _INSIDE, _INSIDE), re.S)
+_ROW = re.compile(rb"\((?>(?:%b|\((?>(?:%b|\((?>(?:%b)*)\))*)\))*)\)" % (_INSIDE, _INSIDE, _INSIDE), re.S)
 """A row, or a list of columns: what is between parentheses, with those of functions inside (CONVERT of mydumper)."""
 _ODD_ESCAPE = re.compile(
-    rb"(?:[();]|" + _PIECE + rb"|" + _NOTE + rb""")*+(?:'(?:[^'\\]|\\[0nrZ'"\\]|'')*+|"(?:[^"\\]|\\[0nrZ'"\\]|"")*+)"""
+    rb"(?>(?:[();]|" + _PIECE + rb"|" + _NOTE + rb""")*)"""
+    rb"""(?:'(?>(?:[^'\\]|\\[0nrZ'"\\]|'')*)|"(?>(?:[^"\\]|\\[0nrZ'"\\]|"")*))"""
     rb"""\\[^0nrZ'"\\]""",
     re.S,
 )
