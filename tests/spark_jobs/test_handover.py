@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from binlake.lake.tables import CHANGE, MUTATION
 from binlake.target import Position
+from binlake.window.derived import CompactManifest, Merged
 from spark_jobs.job.handover import Handover
 from spark_jobs.job.results import Bounds
 
@@ -42,6 +43,7 @@ def test_nothing_is_kept_above_the_bound_or_for_nobody() -> None:
 def test_rows_that_are_put_again_take_the_place_of_the_old_ones_even_where_they_are_too_many() -> None:
     handover = Handover(most_bytes=ROWS.nbytes)
     handover.put(CHANGE, FIRST, ROWS)
+    assert handover.bytes == ROWS.nbytes
     handover.put(CHANGE, FIRST, pa.concat_tables([ROWS, ROWS]))
     assert handover.take(CHANGE, FIRST) is None
 
@@ -53,6 +55,16 @@ def test_windows_that_are_over_are_dropped_and_later_ones_stay() -> None:
     handover.drop(10)
     assert handover.take(CHANGE, FIRST) is None
     assert handover.take(CHANGE, SECOND) is ROWS
+
+
+def test_what_compact_sealed_last_is_there_until_its_window_is_over() -> None:
+    handover = Handover()
+    first, second = (CompactManifest("r", "sql", *one, False, 1, Merged(1, 1, True, ())) for one in ((0, 10), (10, 20)))
+    for manifest in (replace(first, rows=2), first, second):
+        handover.put_compacted(manifest)
+    assert (handover.compacted(FIRST), handover.compacted(SECOND)) == (first, second)
+    handover.drop(10)
+    assert (handover.compacted(FIRST), handover.compacted(SECOND)) == (None, second)
 
 
 def test_what_was_derived_ahead_counts_for_its_window_and_position_alone() -> None:
