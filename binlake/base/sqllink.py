@@ -10,6 +10,9 @@ from typing import Any, ClassVar
 
 import pymysql
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Hosts to which no TLS is needed: nobody can listen."""
+
 
 class SqlLink(pymysql.Connection):
     """A `pymysql.Connection` and its arguments; a context that is passed as `ssl` is used as it is."""

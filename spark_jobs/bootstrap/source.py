@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pymysql import err
 from pymysql.constants import ER
 
-from binlake.base.sqllink import SqlLink
+from binlake.base.sqllink import LOOPBACK, SqlLink
 from binlake.config.model import Replication, SourceSql
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceRefused, SourceUnavailable
 from binlake.mysqlbinlog.tablerows.link import Link, ask
@@ -22,7 +22,6 @@ _SETTINGS = (
 )
 _GC_TOO_EARLY = (8055, 9006)
 """TiDB: the snapshot is older than the GC safe point, when a session is to see it, and when one that does reads on."""
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _NO_ACCESS = frozenset(
     {
         ER.ACCESS_DENIED_ERROR,
@@ -75,7 +74,7 @@ class SnapshotSource:
 
     def _connect(self) -> Link:
         sql = self.sql
-        plain = self.tls is None and sql.host in _LOOPBACK
+        plain = self.tls is None and sql.host in LOOPBACK
         return SqlLink(
             host=sql.host, port=sql.port, user=sql.user, password=sql.password, charset="utf8mb4", autocommit=True,
             connect_timeout=10, read_timeout=_READ_TIMEOUT_S, ssl_disabled=plain or None,

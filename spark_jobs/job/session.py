@@ -41,8 +41,9 @@ def classic_session(app: str, master: str | None = None, conf: dict[str, str] | 
     if master is not None:
         builder = builder.master(master).config("spark.jars", ",".join(delta_jars()))
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-        # Before the user's own options, not instead of them.
-        builder = builder.config("spark.driver.defaultJavaOptions", archive_options())
+        if archive := archive_options():
+            # Before the user's own options, not instead of them.
+            builder = builder.config("spark.driver.defaultJavaOptions", archive)
         if master.startswith("local"):
             # Elsewhere the workers' machines may get this package only with the job, when that process runs already.
             builder = builder.config("spark.python.daemon.module", "spark_jobs.job.pyworkers")

@@ -43,6 +43,10 @@ def test_a_path_that_would_be_two_options_is_left_out(tmp_path: Path, monkeypatc
     assert jvm.archive_options() == ""
 
 
+def test_the_installer_writes_the_archive_where_a_jvm_looks_for_it() -> None:
+    assert classes.ARCHIVE == jvm.DEFAULT_JARS / jvm.ARCHIVE
+
+
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each archive that the installer has written; none is a JVM's."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import pymysql
 
+from binlake.base.sqllink import LOOPBACK
 from binlake.errors import BinlakeError
 from binlake.mysqlbinlog.model import Flavor, Position
 from pump_service.feeder.checks.finding import Finding, judge
-from pump_service.feeder.server import LOOPBACK, Address, Link, ask, connect, flavor_of, variables
+from pump_service.feeder.server import Address, Link, ask, connect, flavor_of, variables
 from pump_service.feeder.settings import SourceFile
 from pump_service.feeder.startposition import find_start, read_identity
 
