@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 _WAIT_S = 60.0
 
@@ -20,24 +21,39 @@ class Read:
 
 
 def read_topic(brokers: str, topic: str) -> list[Read]:
-    """All committed messages of `topic`, each partition in its order; [] when it does not exist."""
+    """All committed messages of `topic`, each partition in its order; [] when it does not exist.
+
+    A commit is acknowledged before its marks are in the partitions: until then their committed messages end earlier, so
+    this reads up to where each partition ended at its begin, whoever had written that.
+    """
     settings = {"bootstrap.servers": brokers, "group.id": "test", "isolation.level": "read_committed"}
     with Consumer(settings | {"enable.partition.eof": True}) as consumer:
         there = consumer.list_topics(timeout=_WAIT_S).topics
-        left = set(there[topic].partitions) if topic in there else set()
+        places = [TopicPartition(topic, number) for number in there[topic].partitions] if topic in there else []
+        left = _ends(brokers, places)
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
         found: list[Read] = []
         while left:
             message = consumer.poll(_WAIT_S)
-            assert message is not None, "Kafka does not answer"
+            assert message is not None, f"Kafka does not answer, or a transaction is open: {topic} {left}"
             number, problem = message.partition() or 0, message.error()
             if problem is None:
                 headers = tuple((name, _as_bytes(value)) for name, value in dict(message.headers() or ()).items())
                 found.append(Read(number, message.key() or b"", message.value(), headers))
-            else:
-                assert problem.code() == KafkaError._PARTITION_EOF, problem
-                left.discard(number)
+                continue
+            assert problem.code() == KafkaError._PARTITION_EOF, problem
+            if (message.offset() or 0) >= left.get(number, 0):
+                left.pop(number, None)
         return sorted(found, key=lambda read: read.partition)
+
+
+def _ends(brokers: str, places: list[TopicPartition]) -> dict[int, int]:
+    """Where each partition ends, with what transactions have not committed yet."""
+    admin = AdminClient({"bootstrap.servers": brokers})
+    asked = admin.list_offsets(
+        {place: OffsetSpec.latest() for place in places}, isolation_level=IsolationLevel.READ_UNCOMMITTED
+    )
+    return {place.partition: answer.result(_WAIT_S).offset for place, answer in asked.items()}
 
 
 def _as_bytes(value: str | bytes | None) -> bytes:
