@@ -45,7 +45,7 @@ test: setup  ## Install, lint, and all tests
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
-	@$(PYTHON) -m pytest $(BESIDE) --draw-one-of 2 $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(BESIDE) --draw-one-of 4 $(PYTEST_ARGS)
 
 test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
 	@$(PYTHON) -m pytest $(QUICKLY) --quick $(PYTEST_ARGS)

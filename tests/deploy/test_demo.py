@@ -84,6 +84,7 @@ def test_the_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) 
     assert _left(folder) == []
 
 
+@pytest.mark.soak
 def test_ctrl_c_while_it_starts_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with _demo(folder) as demo:

@@ -48,6 +48,7 @@ def many_bytes(workload: Workload) -> None:
         txn.insert("d", "wide", id=number + 1, what=draw.randbytes(7_500).hex()).commit()
 
 
+@pytest.mark.soak
 def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_finds_the_same(
     source: LiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def dag(
     return build_dag(folder / "live.toml")
 
 
+@pytest.mark.soak
 def test_every_stage_is_a_task_and_a_stopped_pump_is_named(
     dag: Any, source: LiveSource, context: Make, mariadb: MariaDb
 ) -> None:  # S0-55 S0-56 C-02 R-46

@@ -289,7 +289,9 @@ def test_transactions_of_the_ignore_list_leave_no_row_and_are_reported(
     assert ("skip" in {p.stage for p in found.passages}, other.remark) == (True, "")
 
 
-@pytest.mark.parametrize(("driver_bytes", "rows_written"), [(64 << 20, 20), (300, 9), (0, 9)])
+@pytest.mark.parametrize(
+    ("driver_bytes", "rows_written"), [(64 << 20, 20), (300, 9), pytest.param(0, 9, marks=pytest.mark.soak)]
+)
 def test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it(
     source: LiveSource, context: Callable[..., StageContext], driver_bytes: int, rows_written: int
 ) -> None:  # S0-02 R-48

@@ -148,6 +148,7 @@ def bootstrap_peak_mib(folder: Path, count: int) -> int:
     return int(ran.stdout)
 
 
+@pytest.mark.soak
 @pytest.mark.long
 def test_a_long_history_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61, U-04
     # The libraries take what the machine gives them, 80 more for many jobs; these, held at once, would be 50 beyond it.

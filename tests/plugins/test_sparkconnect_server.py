@@ -108,6 +108,7 @@ def _waiting_behind(client: subprocess.Popen[str], submit: Callable[[], Future[A
     return waiting
 
 
+@pytest.mark.soak
 def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str) -> None:
     # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
     from pyspark.sql import SparkSession
@@ -129,6 +130,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     spark.stop()
 
 
+@pytest.mark.soak
 def test_a_session_that_is_gone_or_never_was_is_not_an_error(server: str) -> None:
     said: list[str] = []
     url = add_session(server, session_id("orders", "merge", 0))
@@ -163,6 +165,7 @@ def test_a_server_that_hangs_is_an_error_that_is_tried_again() -> None:
         assert _said_soon(client).startswith("transient: the Spark Connect server does not answer [")
 
 
+@pytest.mark.soak
 def test_a_server_that_dies_under_a_query_is_an_error_soon(
     running: tuple[str, subprocess.Popen[bytes]],
 ) -> None:

@@ -108,9 +108,9 @@ def setting(name: str, default: float) -> float:
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["range"])
-def test_nothing_is_lost_in_half_a_minute_of_faults(tmp_path: Path, strategy: str) -> None:
+def test_nothing_is_lost_in_a_few_seconds_of_faults(tmp_path: Path, strategy: str) -> None:
     # A load that leaves a busy machine its room: the faults are as many.
-    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 30), strategy, rate=100)
+    run(tmp_path, int(setting("SEED", 20261121)), setting("SECONDS", 10), strategy, rate=100)
 
 
 @pytest.mark.soak

@@ -172,21 +172,24 @@ def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, str(float(value) if name == "price" else value)) for name, value in row.items())
 
 
-def test_every_table_tells_what_it_holds(mirrored: Mirrored, spark: SparkSession) -> None:
+def test_every_table_tells_what_it_holds(mirrored: Mirrored) -> None:
     for table in (*SPARK_TABLES, *CONTROL_TABLES):
         place = mirrored.ctx.paths.table(table.name)
         if not DeltaTable.is_deltatable(place):
             continue
-        shown = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE TABLE delta.`{place}`").collect()}
-        assert {c.name: c.comment for c in table.columns}.items() <= shown.items()
-        detail = spark.sql(f"DESCRIBE DETAIL delta.`{place}`").collect()[0]
-        assert detail.description == table.comment
-        assert detail.properties["delta.deletedFileRetentionDuration"] == f"interval {table.kept_days} days"
+        assert {c.name: c.comment for c in table.columns}.items() <= _comments(place).items()
+        told = DeltaTable(place).metadata()
+        assert told.description == table.comment
+        assert told.configuration["delta.deletedFileRetentionDuration"] == f"interval {table.kept_days} days"
     mirror = mirrored.ctx.paths.mirror("shop", "item")
-    comments = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE TABLE delta.`{mirror}`").collect()}
-    assert comments["_commit_ts"] == "commit_ts of the last change of the row"
-    detail = spark.sql(f"DESCRIBE DETAIL delta.`{mirror}`").collect()[0]
-    assert detail.properties["delta.deletedFileRetentionDuration"] == "interval 400 days"
+    assert _comments(mirror)["_commit_ts"] == "commit_ts of the last change of the row"
+    kept = DeltaTable(mirror).metadata().configuration
+    assert kept["delta.deletedFileRetentionDuration"] == "interval 400 days"
+
+
+def _comments(place: str) -> dict[str, Any]:
+    """Of the table's columns, as its log has them: Spark's DESCRIBE shows the same."""
+    return {field.name: field.metadata.get("comment") for field in DeltaTable(place).schema().fields}
 
 
 def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
@@ -233,6 +236,7 @@ def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -
     return [plain(list(audit.table_as_of(*name, ts).rows)) for ts, tables in states for name in names if name in tables]
 
 
+@pytest.mark.soak
 def test_upkeep_days_later_takes_nothing_from_an_audit(
     mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

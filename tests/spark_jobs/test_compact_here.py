@@ -59,9 +59,9 @@ def _changes(ctx: StageContext) -> list[str]:
     ("target", "config"),
     [
         ({"mode": "atomic"}, {}),
-        ({"mode": "parallel", "impossible-changes": "last"}, {}),
+        pytest.param({"mode": "parallel", "impossible-changes": "last"}, {}, marks=pytest.mark.soak),
         ({"mode": "auto"}, {"routes": ROUTES}),
-        ({"mode": "ordered"}, {}),
+        pytest.param({"mode": "ordered"}, {}, marks=pytest.mark.soak),
     ],
 )
 def test_the_driver_and_the_workers_write_the_same_changes(

@@ -69,7 +69,7 @@ def manifest_of(ctx: StageContext, name: str) -> EncodeManifest:
 
 # S2-02, S2-48
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_driver_and_tasks_make_the_same_messages(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

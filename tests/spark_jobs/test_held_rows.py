@@ -47,6 +47,7 @@ def take_a_key_that_is_held(w: Workload) -> None:
 AHEAD = [(1, "a"), (2, "b"), (3, "before"), (11, "c"), (12, "goes on")]
 
 
+@pytest.mark.soak
 def test_held_rows_come_with_the_ddl_whoever_reads_them(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows).repartition(3)
 
 
-@pytest.mark.parametrize("routed", [False, True])
+@pytest.mark.parametrize("routed", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_net_changes_by_workers_equal_the_reference_on_drawn_rows(
     spark: SparkSession, drawn: Drawn, routed: bool
 ) -> None:

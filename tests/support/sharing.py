@@ -28,11 +28,10 @@ TOGETHER = {
     # Of the whole set only these ask Spark; the others start no JVM (tests/e2e/conftest.py).
     "tests/e2e/test_e2e_captures.py": "spark",
     "tests/e2e/test_e2e_landing.py::test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it": "spark",
-    "tests/e2e/test_e2e_window.py::test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone": "spark",
     "tests/e2e/": "e2e",
 }
 # Programs of their own do the work; in the way of its room, each would make that the last to end.
-ALONE = ("tests/e2e/test_e2e_airflow.py", "tests/e2e/test_e2e_cluster.py", "tests/plugins/test_sparkconnect_server.py")
+ALONE = ("tests/e2e/test_e2e_airflow.py",)
 
 
 def scope_of(nodeid: str) -> str:

@@ -30,7 +30,7 @@ from pump_service.pump.storage import Storage
 pytestmark = pytest.mark.process
 
 CHILD = Path(__file__).with_name("pump_child.py")
-KILLS = int(os.environ.get("BINLAKE_CRASH_KILLS", "10"))
+KILLS = int(os.environ.get("BINLAKE_CRASH_KILLS", "6"))
 SEED = int(os.environ.get("BINLAKE_CRASH_SEED", "20261121"))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pump_cluster import CLUSTER_ID
 from pump_helpers import commit, prewrite, until
+from support.examples import examples
 
 from binlake.errors import WireError
 from binlake.rpc import Channel, Limits, RpcError, Status
@@ -25,6 +26,8 @@ from pump_service.pump.storage import Storage
 pytestmark = pytest.mark.long
 
 PULL = "/binlog.Pump/PullBinlogs"
+TURNS = examples(20)
+"""Each with two pullers more: the work grows by its square."""
 NARROW = Limits(stream_window=70_000, connection_window=70_000)
 
 
@@ -111,11 +114,11 @@ def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest
     monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)
     pump.write(500)
     clients = [Client(pump, 0), Client(pump, 0, gzip=True), Client(pump, 1501), Client(pump, 0, in_blocks=True)]
-    for turn in range(12):
+    for turn in range(TURNS):
         written = pump.write(150, 2000 if turn % 3 else 20)
         clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0, in_blocks=turn % 3 == 0))
         clients.append(Client(pump, written + 100 * turn + 1, in_blocks=turn % 2 == 0))  # ahead of what is there
-    last = pump.write(2000)
+    last = pump.write(1000)
     for client in clients:
         client.last = last
     end = pump.write(20)

@@ -128,7 +128,9 @@ def test_pulls_from_the_far_future_do_not_keep_others_out(pump: AttackedPump) ->
     assert cost.mib < 64
 
 
-@pytest.mark.parametrize("asked", [[], [ASKED]], ids=["singly", "in blocks"])
+@pytest.mark.parametrize(
+    "asked", [pytest.param([], id="singly", marks=pytest.mark.soak), pytest.param([ASKED], id="in blocks")]
+)
 def test_pullers_without_a_window_hold_little(pump: AttackedPump, asked: list[tuple[str, str]]) -> None:
     pump.store(20 << 20)
     name = f"200 pullers {'in blocks ' if asked else ''}without a window, 20 MiB stored"
@@ -145,6 +147,7 @@ def test_pullers_without_a_window_hold_little(pump: AttackedPump, asked: list[tu
     assert cost.mib < 160
 
 
+@pytest.mark.soak
 def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: AttackedPump) -> None:
     pump.store(20 << 20)
     ids = range(1, 401, 2)
@@ -160,6 +163,7 @@ def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: Attacked
     assert cost.mib < 160
 
 
+@pytest.mark.soak
 def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: Path) -> None:
     mib = 64
     size = mib << 20
@@ -174,6 +178,7 @@ def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: P
     assert cost.cpu_s < 6
 
 
+@pytest.mark.soak
 def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump) -> None:
     count = 10_050
     host, _, port = pump.address.rpartition(":")
@@ -270,6 +275,7 @@ def test_watches_of_health_are_bounded_and_those_of_another_address_have_room(pu
     assert cost.mib < 32
 
 
+@pytest.mark.soak
 def test_pullers_of_one_address_at_the_tail_do_not_keep_others_out(tmp_path: Path) -> None:
     with attacked_pump(tmp_path) as pump, pump.raw() as peer, pump.costs("1,200 pullers of an address") as cost:
         peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 2401, 2)))

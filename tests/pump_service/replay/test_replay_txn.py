@@ -53,6 +53,7 @@ def pulled(pump: PumpServer, cluster_id: int, until_ts: int) -> Truth:
     return found
 
 
+@pytest.mark.soak
 def test_odd_transactions_of_a_real_tidb_come_out_of_three_pumps_once_and_right(tmp_path: Path) -> None:
     kinds = Counter(outcome["kind"] for outcome in TXN.outcomes())
     assert kinds == {"orphan": 6, "orphan_rollback": 4, "held": 1, "resolved_by_reader": 1, "dup_p": 2, "dup_c": 1}
