@@ -31,7 +31,7 @@ from binlake.target.session.session import Session
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-PARTS, SEEDS, FOUND_WITHIN = 4, 32, 100
+PARTS, SEEDS, FOUND_WITHIN = 4, 16, 100
 
 
 def brought_down(model: Model, seeds: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ from modelshards import failures_of
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-PARTS, SEEDS = 2, 20
+PARTS, SEEDS = 2, 10
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -1,4 +1,4 @@
-"""How many examples are drawn: all that a test asks for, a quarter of them in `make test`, a fifth in `make test-quick`."""
+"""How many examples are drawn: all that a test asks for, in `make test` a quarter, in `make test-quick` a fifth."""
 
 from __future__ import annotations
 
