@@ -55,7 +55,7 @@ mutate: setup  ## Change the modules that decide, one step at a time: each chang
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
-		$(PYTHON) -m pytest -m "soak or hypothesis" -s --session-timeout=86400 tests $(PYTEST_ARGS)
+		$(PYTHON) -m pytest -m "soak or hypothesis or drawn" -s --session-timeout=86400 tests $(PYTEST_ARGS)
 
 simulate: setup-tests  ## A run of the pump cluster's simulator again, with its trace (SEED=, SCENARIO="failed syncs", SEEDS=100 for more)
 	@PYTHONPATH=.:tests $(PYTHON) -m simulator "$${SEED:-1}" --seeds "$${SEEDS:-1}" --scenario "$${SCENARIO:-}"

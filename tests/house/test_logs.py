@@ -44,6 +44,7 @@ except ZeroDivisionError:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("start", "first"),
     [([], "run(['checkpoint', 'show', '--replication', '/none.toml'])"), (["-m", "binlake.base.program"], "")],

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pytest
 from deltalake import DeltaTable
-from support.examples import examples
+from support.examples import seeds
 
 from binlake.lake import control, controlrows
 from binlake.lake.control import ControlTable
@@ -35,7 +35,7 @@ def newest(rows: list[dict[str, Any]], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("small_bytes", [0, 700, 64 << 10], ids=["all large", "some of each", "all small"])
-@pytest.mark.parametrize("seed", range(examples(5)))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_question_is_answered_from_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int, seed: int
 ) -> None:

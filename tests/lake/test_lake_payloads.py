@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.examples import seeds
 
 from binlake.lake import payloads
 from binlake.lake.payloads import PayloadRange
@@ -45,7 +46,7 @@ def files_of(draw: Random, folder: Path, rows: list[dict[str, Any]]) -> list[str
     return files
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_each_transaction_is_read_once_and_whole(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # DESIGN 2: large payloads in chunks

@@ -7,6 +7,7 @@ import json
 from random import Random
 
 import pytest
+from support.examples import seeds
 
 from binlake.mysqlbinlog.tablerows.ranges import Range, Ranges
 
@@ -29,7 +30,7 @@ def read_by_key(stored: list[tuple[str, str, int]]) -> dict[int, int]:
     return by_key
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_every_key_is_read_once_however_often_reading_restarts(seed: int) -> None:  # S4-24
     draw = Random(seed)
     ranges, read = Ranges(), dict.fromkeys(range(1, KEYS + 1), -1)

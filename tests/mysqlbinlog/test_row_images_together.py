@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from support.examples import examples
+from support.examples import seeds
 from support.tabledefs import Json, col, table
 
 from binlake.errors import WireError
@@ -159,7 +159,7 @@ def _both(
     return together, encode_transactions(batch, lambda _: definition, 1)
 
 
-@pytest.mark.parametrize("seed", range(examples(60)))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)
@@ -171,7 +171,7 @@ def test_same_bytes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert together == one_by_one
 
 
-@pytest.mark.parametrize("seed", range(examples(30)))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_same_error(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     dice = random.Random(seed)
     definition, seen, types = _world(dice)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from support.examples import seeds
 
 from binlake.binlogfile.reading import Ddl, FilePosition, Item, Transaction
 from binlake.errors import CheckpointConflict, Permanent
@@ -88,7 +89,7 @@ def drawn_items(draw: Random) -> list[Item]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_a_killed_run_finds_the_windows_that_it_had(seed: int) -> None:
     draw = Random(seed)
     items, most = drawn_items(draw), draw.randint(1, 8)

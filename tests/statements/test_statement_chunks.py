@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.examples import seeds
 from support.netchanges import changes
 
 from binlake.base.rowhash import row_hashes
@@ -41,14 +42,14 @@ def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
     return [dict(zip(names, place, strict=True)) | found[place] for place in sorted(found)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_sizes_are_those_of_counting_row_by_row(seed: int) -> None:
     draw = Random(seed)
     rows = changes(draw, draw.choice([1, 2, 300]))
     assert chunks.sum_sizes(measure_sizes(add_chunk_keys(rows))) == counted_by_row(rows)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_chunks_are_the_same_however_the_rows_are_shared(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # R-18 R-62

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import seeds
 
 from binlake.statements import images_from_maps
 
@@ -43,7 +44,7 @@ def looked_up(images: pa.Array, names: tuple[str, ...]) -> dict[str, list[str | 
     return {name: pc.map_lookup(images, name, "first").to_pylist() for name in names}
 
 
-@pytest.mark.parametrize("seed", range(400))
+@pytest.mark.parametrize("seed", seeds(400))
 def test_columns_are_those_of_a_lookup(seed: int) -> None:
     images = drawn(Random(seed))
     wanted = (*NAMES, "of none")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.examples import seeds
 from support.tabledefs import col, table
 
 from binlake.rows.codec import MUTATION_SCHEMA
@@ -84,7 +85,7 @@ def placed(row: dict[str, Any], holds: list[Hold]) -> list[dict[str, Any]]:
     return [row]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_each_row_counts_where_its_hold_says(seed: int) -> None:
     draw = Random(seed)
     rows, holds = drawn_rows(draw), drawn_holds(draw)

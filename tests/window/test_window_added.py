@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.examples import seeds
 
 from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.window.added import add_columns
@@ -50,7 +51,7 @@ def added_to(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", seeds(200))
 def test_images_have_the_columns_of_their_place_besides(seed: int) -> None:
     batch = drawn_batch(Random(seed))
     found = add_columns(batch, ADDED)

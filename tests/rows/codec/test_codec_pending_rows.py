@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from codec_tables import as_payload, each, ints
+from support.examples import seeds
 from support.tidb_json import Tables, article_table
 
 from binlake.rows.codec import MutationBatch, MutationBuilder
@@ -26,7 +27,7 @@ def drawn_rows(draw: Random, count: int) -> list[bytes]:
     return [draw.randbytes(draw.choice([0, 1, 30])) for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_rows_come_back_in_the_order_of_their_group(seed: int) -> None:
     draw, kept = Random(seed), PendingRows()
     expected: dict[int, list[bytes]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from support.examples import seeds
 from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
@@ -94,7 +95,7 @@ def wanted(change: Change, read: dict[int, set[str]]) -> Change | None:
     return table_id, "insert" if was is None else "delete" if now is None else "update", was, now
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_changes_of_rows_in_range_keep_their_order(seed: int) -> None:  # S4-24
     draw = Random(seed)
     changes = drawn_changes(draw)
@@ -106,7 +107,7 @@ def test_changes_of_rows_in_range_keep_their_order(seed: int) -> None:  # S4-24
     assert all(mutation.sequence for mutation in pb.PrewriteValue.FromString(filtered).mutations)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_both_keys_of_each_change_are_read(seed: int) -> None:
     changes = drawn_changes(Random(f"keys {seed}"))
     keys = [
