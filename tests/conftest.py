@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from deploy.local.kafka import Kafka
     from deploy.local.s3 import S3
 
-# The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
 # To verify the bytecode of some 15,000 classes at each start is a tenth of it.
-_SHORT_LIVED_JVM = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+_UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 # To generate and compile a class for each query over a few rows is a sixth of the CPU of Spark's tests. Where Spark is
 # started as it is deployed (demo, submitted jobs, cluster, Connect server) it generates them.
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -52,7 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
+    from binlake.base.jvm import SHORT_LIVED
+
+    os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {_UNVERIFIED}")
 
 
 def _set_up_hypothesis() -> None:

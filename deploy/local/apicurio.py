@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from binlake.base.jvm import SHORT_LIVED
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child
 from deploy.setup.apicurio import install
@@ -23,7 +24,7 @@ class Apicurio:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.url = f"http://{HOST}:{self.port}/apis/ccompat/v7"
-        options = ("-Xmx400m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        options = ("-Xmx400m", *SHORT_LIVED.split())
         listen = (f"-Dquarkus.http.host={HOST}", f"-Dquarkus.http.port={self.port}")
         self._service = Child("apicurio", ["java", *options, *listen, "-jar", install()], self.folder)
 

@@ -10,13 +10,14 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from binlake.base.jvm import SHORT_LIVED
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child, ProcessError
 from deploy.setup.kafka import install
 
 _START_S = 180.0
 _NODES = 3
-_JAVA = ("java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_JAVA = ("java", "-Xmx384m", *SHORT_LIVED.split())
 
 
 class Kafka:

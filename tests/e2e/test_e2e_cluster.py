@@ -22,6 +22,7 @@ from support.mariadb import MariaDb
 from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, texts, toml
 
+from binlake.base.jvm import SHORT_LIVED
 from binlake.lake import payloads
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.runner import run_stage, run_window
@@ -34,8 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 WIDE = 800
 BYTES = 12_000_000
 RUN_S = 1500
-# Servers that live for seconds: what a JVM's second compiler costs is never earned back.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def many_bytes(workload: Workload) -> None:
@@ -147,8 +146,8 @@ def spark_home(folder: Path) -> Path:
         if entry.name not in ("conf", "work"):
             (home / entry.name).symlink_to(entry)
     settings = {
-        "spark.driver.extraJavaOptions": JAVA,
-        "spark.executor.extraJavaOptions": JAVA,
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         # No task before both executors are there.
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
