@@ -61,7 +61,7 @@ def test_a_column_of_one_shard_has_its_default_in_rows_of_the_other(
     end = shards.lake.land()
     execute(
         empty_server,
-        "ALTER TABLE whole.t ADD n INT DEFAULT 7, ADD v VARCHAR(9) NOT NULL DEFAULT 'x', ADD empty INT",
+        "ALTER TABLE whole.t ADD n INT DEFAULT 7, ADD v VARCHAR(9) NOT NULL DEFAULT 'x', ADD `empty` INT",
         "INSERT INTO whole.t (id, name, n, v) VALUES (1, 'one', 7, 'x'), (2, 'two', 7, 'x'), (3, 'one', 30, 'y')",
         "INSERT INTO whole.t (id, name) VALUES (4, 'two')",
     )
