@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup.common import LOCAL, command, only_one, run, say
-from deploy.setup.packages import find_python, install_uv
+from deploy.setup.packages import find_python, install_uv, uv_environment
 
 ROOT = LOCAL / "moto"
 LOCK = Path(__file__).with_suffix(".lock")
@@ -25,8 +25,9 @@ def install(root: Path = ROOT) -> Path:
         if not stamp.exists() or stamp.read_text() != wanted:
             say("moto", f"installing into {root}")
             shutil.rmtree(root, ignore_errors=True)
-            run([str(uv), "venv", "--quiet", "--python", find_python(), str(root)])
-            run([str(uv), "pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(LOCK)])
+            run([str(uv), "venv", "--quiet", "--python", find_python(), str(root)], env=uv_environment())
+            words = ["pip", "install", "--quiet", "--python", str(python), "--require-hashes", "-r", str(LOCK)]
+            run([str(uv), *words], env=uv_environment())
             stamp.write_text(wanted)
         return python
 

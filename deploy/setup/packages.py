@@ -47,7 +47,7 @@ def sync(venv: Path = VENV) -> str:
             return f"{venv}, as the lock says"
         say("packages", f"installing what uv.lock says into {venv}")
         _STAMP.unlink(missing_ok=True)
-        environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(venv)}
+        environment = {**uv_environment(), "UV_PROJECT_ENVIRONMENT": str(venv)}
         environment.pop("VIRTUAL_ENV", None)
         run([str(uv), "sync", "--frozen", "--quiet", "--python", find_python()], REPOSITORY, environment)
         for remains in REPOSITORY.glob("*.egg-info"):
@@ -56,6 +56,14 @@ def sync(venv: Path = VENV) -> str:
             shutil.rmtree(remains)
         _STAMP.write_text(wanted)
         return str(venv)
+
+
+def uv_environment() -> dict[str, str]:
+    """This process's, with this system's certificates for uv, as the other downloads take them.
+
+    uv has a list of its own, which lacks that of a network whose proxy reads TLS.
+    """
+    return {"UV_SYSTEM_CERTS": "1", **os.environ}
 
 
 def digest() -> str:

@@ -276,7 +276,10 @@ def test_packages_are_synced_when_the_lock_changed_and_only_then(
     for name in ("uv.lock", "pyproject.toml"):
         (tmp_path / name).write_text("one")
     venv = tmp_path / ".venv"
-    uv = program(tmp_path / "uv", f'echo "$@" >> {tmp_path}/calls; mkdir -p {venv}/bin; touch {venv}/bin/python')
+    uv = program(
+        tmp_path / "uv", f'echo "$UV_SYSTEM_CERTS $@" >> {tmp_path}/calls; mkdir -p {venv}/bin; touch {venv}/bin/python'
+    )
+    monkeypatch.delenv("UV_SYSTEM_CERTS", raising=False)
     monkeypatch.setattr(packages, "REPOSITORY", tmp_path)
     monkeypatch.setattr(packages, "_STAMP", venv / ".stamp")
     monkeypatch.setattr(packages, "install_uv", lambda: uv)
@@ -288,7 +291,7 @@ def test_packages_are_synced_when_the_lock_changed_and_only_then(
     packages.sync(venv)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 2
-    assert all(call.startswith("sync --frozen") for call in calls)
+    assert all(call.startswith("1 sync --frozen") for call in calls)
 
 
 def test_a_sync_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
