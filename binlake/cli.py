@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn, Protocol, TextIO
 
+from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
 from binlake.errors import BinlakeError
 
@@ -31,6 +32,7 @@ class Command(Protocol):
 
 def main() -> NoReturn:
     """The process `binlake`: run and leave with the command's status."""
+    collect_rarely()
     import_lightly()
     status = run(sys.argv[1:])
     sys.stderr.flush()

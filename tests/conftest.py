@@ -19,6 +19,7 @@ from support.bytecode import keep_bytecode
 from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
 
+from binlake.base.garbage import collect_rarely
 from deploy.local.process import Child
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        collect_rarely()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import runpy
 import sys
 
+from binlake.base.garbage import collect_rarely
 from binlake.base.lightimport import import_lightly
 
 
 def main() -> None:
     """What `python -m MODULE ARGUMENTS` does, in a process without the unused imports."""
+    collect_rarely()
     import_lightly()
     # Behind it: this loads structlog.
     from binlake.base.logs import write_events_to

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -18,6 +17,7 @@ from typing import TextIO
 import structlog
 
 from binlake import tso
+from binlake.base.garbage import collect_rarely
 from binlake.cluster.placement import PdClient, open_placement
 from binlake.errors import ConfigError
 from pump_service.pump.config import PumpConfig
@@ -29,10 +29,6 @@ from pump_service.pump.settings import PumpFile, add_flags, ignored_keys, read_s
 log = structlog.get_logger()
 
 _SWITCH_S = 0.001  # how long one thread may keep Python's lock while others wait; Python's own is 0.005
-# Thresholds of Python's garbage collector: entries that wait for their C are many, live long and are in no cycle, and a
-# scan of all of them stops every writer for 30 ms (measured at 256 writers). So the oldest generation is scanned
-# rarely.
-_COLLECT = (20_000, 20, 50)
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
@@ -147,7 +143,7 @@ def tune() -> None:
     """Tune the interpreter for a process that runs nothing but a pump."""
     # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
     sys.setswitchinterval(_SWITCH_S)
-    gc.set_threshold(*_COLLECT)
+    collect_rarely()
 
 
 def raise_file_limit() -> None:
