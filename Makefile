@@ -41,13 +41,13 @@ demo-mysql: setup  ## Two sharded MariaDB servers under writes, a full load and 
 
 # The type checker keeps one of two cores busy for a minute: what only the tests need is fetched and unpacked beside it,
 # and the tests begin without waiting for it.
-test: setup  ## Install, lint, and all tests
+test: setup  ## Install, lint, and test every part; what takes longer is `make soak`
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 all-tests: setup-tests
 	@$(PYTHON) -m pytest $(BESIDE) --draw-one-of 4 $(PYTEST_ARGS)
 
-test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): half a minute
+test-quick: setup  ## The tests that need no server and are cheap, by their marks (tests/support/selection.py): one or two minutes
 	@$(PYTHON) -m pytest $(QUICKLY) --quick $(PYTEST_ARGS)
 
 mutate: setup  ## Change the modules that decide, one step at a time: each change must fail a test (ONLY=ledger, SECONDS_AT_MOST=600)

@@ -20,6 +20,7 @@ from support.examples import draw_share, examples
 from support.leftovers import leftovers, mark_session
 
 from binlake.base.garbage import collect_rarely
+from binlake.base.jvm import SHORT_LIVED
 from deploy.local.process import Child
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
     draw_share(_QUICK_SHARE if config.option.quick else config.option.draw_one_of)
     _set_up_hypothesis()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    from binlake.base.jvm import SHORT_LIVED
-
     os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {_UNVERIFIED}")
 
 

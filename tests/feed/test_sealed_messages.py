@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from support.examples import seeds
 
 from binlake.base import rowhash
 from binlake.errors import ImmutableWindow
@@ -64,7 +65,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # S2-02, R-31
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_message_comes_once_in_order_wherever_it_lies(tmp_path: Path, seed: int) -> None:
     rows = draw_messages(seed)
     wanted = sorted(rows, key=place)

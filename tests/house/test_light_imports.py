@@ -1,6 +1,6 @@
 """A program of Binlake loads no pandas for Arrow, no rich for logs, no click for HTTP; who asks for them gets them.
 
-Nor does one load what only another of its uses needs.
+Nor does one load what only another of its uses needs, and its garbage collector looks rarely.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from binlake.base.garbage import THRESHOLDS
 from binlake.base.lightimport import import_lightly
 
 pytestmark = pytest.mark.process
@@ -79,3 +80,16 @@ assert "numpy" not in sys.modules
 @pytest.mark.parametrize("program", [_PUMP, _CONFIGURATION], ids=["a pump", "a configuration"])
 def test_what_only_another_use_needs_is_loaded_by_that(program: str) -> None:
     run("-c", program)
+
+
+_SHOW = "import atexit, gc; atexit.register(lambda: print('thresholds', gc.get_threshold(), flush=True))\n"
+
+
+def test_the_command_collects_garbage_rarely() -> None:
+    assert f"thresholds {THRESHOLDS}" in run("-c", f"{_SHOW}from binlake.cli import main; main()", "--help")
+
+
+def test_a_stage_collects_garbage_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shown.py").write_text(_SHOW)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run("-m", "binlake.base.program", "shown") == f"thresholds {THRESHOLDS}\n"

@@ -117,6 +117,7 @@ def _check(server: MariaDb, table: str, columns: list[Kind], rows: int, dice: ra
     assert _differences(columns, dict(_image(columns, c.before) for c in deleted), second) == []
 
 
+@pytest.mark.drawn
 def test_all_types(source: MariaDb) -> None:
     for seed in range(examples(5)):
         _check(source, "wide", kinds(source.name), 40, random.Random(seed))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-from _pytest.mark import ParameterSet
+from typing import Any
 
-_LEAST = 5
+import pytest
+
 _share = 1
 
 
@@ -15,11 +15,11 @@ def draw_share(share: int) -> None:
     _share = share
 
 
-def examples(asked: int) -> int:
-    """The share of `asked` that this run has time for; a few are always drawn."""
-    return max(min(_LEAST, asked), asked // _share)
+def examples(asked: int, least: int = 5) -> int:
+    """The share of `asked` that this run has time for; `least` are always drawn."""
+    return max(min(least, asked), asked // _share)
 
 
-def seeds(asked: int) -> list[ParameterSet]:
-    """The seeds of a test that draws by itself: the share of `asked` that this run has time for, two at least."""
-    return [pytest.param(seed, marks=pytest.mark.drawn) for seed in range(max(min(2, asked), asked // _share))]
+def seeds(asked: int) -> list[Any]:
+    """As parameters, the seeds of a test that draws by itself; two are always drawn."""
+    return [pytest.param(seed, marks=pytest.mark.drawn) for seed in range(examples(asked, least=2))]

@@ -23,7 +23,7 @@ def read_topic(brokers: str, topic: str) -> list[Read]:
     """All committed messages of `topic`, each partition in its order; [] when it does not exist.
 
     A commit is acknowledged before its marks are in the partitions: until then their committed messages end earlier, so
-    this reads up to where each partition ended at its begin, whoever had written that.
+    this reads up to where each partition ended when it began, whoever had written that.
     """
     settings = {"bootstrap.servers": brokers, "group.id": "test", "isolation.level": "read_committed"}
     with Consumer(settings | {"enable.partition.eof": True}) as consumer:

@@ -84,6 +84,7 @@ def _damaged(event: bytes, dice: random.Random) -> bytes:
 _LOGS = {Flavor.MYSQL: _mysql(), Flavor.MARIADB: _mariadb()}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("flavor", Flavor)
 def test_a_damaged_event_is_refused_with_its_position_or_read(flavor: Flavor) -> None:
     events = _LOGS[flavor]

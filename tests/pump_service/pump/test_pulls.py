@@ -105,6 +105,7 @@ class Client(threading.Thread):
         self._channel.close()
 
 
+@pytest.mark.drawn
 def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     # So little may wait that pullers fall behind, park and come back all the time.
     monkeypatch.setattr(live_feed, "_UNSENT_BYTES", 30_000)
