@@ -17,7 +17,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operate" / "feeds.md").r
 
 # S2-47
 def test_the_counterparts_of_tidbs_statements_are_commands() -> None:
-    table = PAGE.partition("## Where TiDB's own statements are")[2]
+    table = PAGE.partition("## Counterparts of TiDB's statements")[2]
     for statement in ("SHOW PUMP STATUS", "SHOW DRAINER STATUS", "CHANGE PUMP", "CHANGE DRAINER", "SHOW MASTER STATUS"):
         assert statement in table
     commands = {point.name for point in entry_points(group=GROUP)}
