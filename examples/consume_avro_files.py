@@ -1,4 +1,4 @@
-"""Rebuilds a table in SQLite from the files of a feed in Avro, up to the feed's checkpoint; run it again for more."""
+"""Rebuilds a table in SQLite from a feed's Avro files, up to the feed's checkpoint; run it again for later changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from replica import Replica
 
 
 def consume(folder: Path, table: str, replica: Replica) -> None:
-    """Apply what is new up to the checkpoint of the feed."""
-    # All changes up to the checkpoint are in the files; what lies behind it may be half a window.
+    """Apply the new changes up to the checkpoint of the feed."""
+    # All changes up to the checkpoint are in the files; later ones may be an incomplete window.
     checkpoint = json.loads((folder / "metadata").read_text())["checkpoint-ts"]
     done = replica.positions.get(table, 0)
     for file in data_files(folder.joinpath(*table.split(".", 1))):
@@ -27,16 +27,16 @@ def consume(folder: Path, table: str, replica: Replica) -> None:
 
 def data_files(folder: Path) -> list[Path]:
     """The data files of a table in the order of its changes: by version, date and number, up to each index."""
-    found = []
+    files: list[Path] = []
     for index in folder.glob("**/meta/CDC.index"):
         last = index.read_text().strip()
-        # The digits of a number are always as many.
-        found += [file for file in index.parent.parent.glob("CDC*.avro") if file.name <= last]
-    return sorted(found, key=lambda file: (int(file.relative_to(folder).parts[0]), file.parts[-2:]))
+        # All file numbers have the same number of digits, so names can be compared as text.
+        files += [file for file in index.parent.parent.glob("CDC*.avro") if file.name <= last]
+    return sorted(files, key=lambda file: (int(file.relative_to(folder).parts[0]), file.parts[-2:]))
 
 
 def value_schema(schema: dict) -> dict:
-    """The schema of the rows in that of a file's records."""
+    """The schema of the rows, taken from the schema of a file's records."""
     value = next(field["type"] for field in schema["fields"] if field["name"] == "value")
     return value[1]
 

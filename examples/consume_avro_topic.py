@@ -1,4 +1,4 @@
-"""Rebuilds a table in SQLite from its topic in Avro. Ends at the end of the topic; with --follow it waits for more."""
+"""Rebuilds a table in SQLite from its Avro topic. Stops at the end of the topic; with --follow it waits for more."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HEADER = 5
 
 
 class Schemas:
-    """The schemas that messages name by id, asked for once."""
+    """The schemas that messages refer to by id; each is requested once from the registry."""
 
     def __init__(self, registry: str) -> None:
         self._registry = registry
         self._known: dict[int, Any] = {}
 
     def decode(self, body: bytes) -> tuple[Any, Any]:
-        """(schema of the writer, value) of a key or value: a zero byte, four bytes of id, Avro."""
+        """(writer's schema, value) of a message's key or value: a zero byte, a schema id of four bytes, then Avro."""
         number = int.from_bytes(body[1:_HEADER], "big")
         if number not in self._known:
             answer = httpx.get(f"{self._registry}/schemas/ids/{number}").raise_for_status()
@@ -34,34 +34,34 @@ class Schemas:
 
 
 def consume(consumer: Consumer, schemas: Schemas, replica: Replica, topic: str, *, follow: bool) -> None:
-    """Apply the messages of all partitions, from where the replica ended."""
-    left = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+    """Apply the messages of all partitions, from the replica's positions on."""
+    unfinished = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     consumer.assign(
         [
             TopicPartition(topic, number, replica.positions.get(f"{topic}[{number}]", OFFSET_BEGINNING))
-            for number in left
+            for number in unfinished
         ]
     )
-    waiting: dict[str, int] = {}
-    taken = 0
-    while left or follow:
+    positions: dict[str, int] = {}
+    uncommitted = 0
+    while unfinished or follow:
         message = consumer.poll(1.0)
         if message is None:
             continue
         problem = message.error()
         if problem is not None and problem.code() == KafkaError._PARTITION_EOF:
-            left.discard(message.partition())
+            unfinished.discard(message.partition())
         elif problem is not None:
             raise KafkaException(problem)
         else:
             _, key = schemas.decode(message.key())
             schema, value = schemas.decode(message.value()) if message.value() is not None else (None, None)
             replica.apply(key, value, schema)
-            waiting[f"{topic}[{message.partition()}]"] = message.offset() + 1
-            taken += 1
-        if waiting and (problem is not None or taken >= _COMMIT_EVERY):
-            replica.commit(waiting)
-            waiting, taken = {}, 0
+            positions[f"{topic}[{message.partition()}]"] = message.offset() + 1
+            uncommitted += 1
+        if positions and (problem is not None or uncommitted >= _COMMIT_EVERY):
+            replica.commit(positions)
+            positions, uncommitted = {}, 0
 
 
 def main() -> None:
@@ -76,7 +76,7 @@ def main() -> None:
         "group.id": "example",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
-        # Messages of a transaction that was not committed are never seen: each change is there once.
+        # Messages of transactions that were not committed are skipped, so each change is read once.
         "isolation.level": "read_committed",
     }
     replica = Replica(args.database, args.topic)

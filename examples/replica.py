@@ -1,6 +1,6 @@
-"""A table in SQLite that follows the messages of a feed in Avro; both consumers of this folder use it.
+"""A table in SQLite to which the Avro messages of a feed are applied; both consumers of this folder use it.
 
-Rows and the reader's position are stored in one transaction, so a consumer that is killed loses and repeats nothing.
+Rows and the reader's position are stored in one transaction, so a killed consumer loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from decimal import Decimal
 from typing import Any
 
 Row = Mapping[str, Any]
-# What the feed adds to the columns with enable-tidb-extension.
+# Fields that the feed adds to the columns if enable-tidb-extension is set.
 _EXTENSION = ("_tidb_op", "_tidb_commit_ts", "_tidb_commit_physical_time")
 
 
 class Replica:
-    """The table `name` in the database `path`; `positions`: how far each source (partition, folder) is read."""
+    """The table `name` in the database `path`; `positions`: how far each partition or table has been read."""
 
     def __init__(self, path: str, name: str) -> None:
         self._name = name
@@ -27,70 +27,70 @@ class Replica:
         self._database.execute("BEGIN")
 
     def apply(self, key: Row, value: Row | None, schema: Mapping[str, Any] | None) -> None:
-        """Take one message: a row as it is now, or the deletion of its key (`value` None).
+        """Apply one message: the current row, or the deletion of its key (`value` None).
 
-        `schema`: the one that the value was written with.
+        `schema`: the schema that the value was written with.
         """
         if value is None or schema is None:
             if self._known_columns():
-                where = " AND ".join(f"{_quoted(column)} IS ?" for column in key)
+                where = " AND ".join(f"{_quote(column)} IS ?" for column in key)
                 self._execute(
-                    f"DELETE FROM {_quoted(self._name)} WHERE {where}", [_stored(one) for one in key.values()]
+                    f"DELETE FROM {_quote(self._name)} WHERE {where}", [_to_sqlite(field) for field in key.values()]
                 )
             return
-        row = {name: one for name, one in value.items() if name not in _EXTENSION}
-        self._follow(list(key), schema, row)
-        columns = ", ".join(map(_quoted, row))
+        row = {name: field for name, field in value.items() if name not in _EXTENSION}
+        self._create_or_extend(list(key), schema, row)
+        columns = ", ".join(map(_quote, row))
         marks = ", ".join("?" * len(row))
         self._execute(
-            f"INSERT OR REPLACE INTO {_quoted(self._name)} ({columns}) VALUES ({marks})",
-            [_stored(one) for one in row.values()],
+            f"INSERT OR REPLACE INTO {_quote(self._name)} ({columns}) VALUES ({marks})",
+            [_to_sqlite(field) for field in row.values()],
         )
 
     def commit(self, positions: Mapping[str, int]) -> None:
-        """Store what was taken, and how far its sources are read, together."""
-        for source, place in positions.items():
-            self._execute("INSERT OR REPLACE INTO _position VALUES (?, ?)", [source, place])
+        """Commit the applied messages together with the positions of their sources."""
+        for source, position in positions.items():
+            self._execute("INSERT OR REPLACE INTO _position VALUES (?, ?)", [source, position])
         self.positions.update(positions)
         self._database.execute("COMMIT")
         self._database.execute("BEGIN")
 
     def close(self) -> None:
-        """Leave out what was not committed."""
+        """Roll back the messages that were not committed, and close the database."""
         self._database.execute("ROLLBACK")
         self._database.close()
 
-    def _follow(self, key: list[str], schema: Mapping[str, Any], row: Row) -> None:
-        """Make the table as its first message says, and add the columns that later ones have.
+    def _create_or_extend(self, key: list[str], schema: Mapping[str, Any], row: Row) -> None:
+        """Create the table from its first message, and add columns that later messages have.
 
-        A feed sends no DDL and does not send rows again: a new column has its default in rows from before.
+        A feed sends no DDL and does not resend rows, so older rows get the default of a new column.
         """
         known = self._known_columns()
         if not known:
-            columns = ", ".join(map(_quoted, row))
-            primary = ", ".join(map(_quoted, key))
-            self._execute(f"CREATE TABLE {_quoted(self._name)} ({columns}, PRIMARY KEY ({primary}))", [])
+            columns = ", ".join(map(_quote, row))
+            primary = ", ".join(map(_quote, key))
+            self._execute(f"CREATE TABLE {_quote(self._name)} ({columns}, PRIMARY KEY ({primary}))", [])
         elif set(row) <= set(known):
             return
         defaults = {field["name"]: field.get("default") for field in schema["fields"]}
         for column in row if known else ():
             if column not in known:
                 default = _literal(defaults[column])
-                self._execute(f"ALTER TABLE {_quoted(self._name)} ADD COLUMN {_quoted(column)} DEFAULT {default}", [])
+                self._execute(f"ALTER TABLE {_quote(self._name)} ADD COLUMN {_quote(column)} DEFAULT {default}", [])
         self._columns = []
 
     def _known_columns(self) -> list[str]:
         if not self._columns:
-            found = self._database.execute(f"PRAGMA table_info({_quoted(self._name)})")
-            self._columns = [column[1] for column in found]
+            described = self._database.execute(f"PRAGMA table_info({_quote(self._name)})")
+            self._columns = [column[1] for column in described]
         return self._columns
 
     def _execute(self, statement: str, values: list[Any]) -> None:
         self._database.execute(statement, values)
 
 
-def _stored(value: Any) -> Any:
-    # SQLite's own numbers would round a DECIMAL.
+def _to_sqlite(value: Any) -> Any:
+    # SQLite's numbers would round a DECIMAL.
     return str(value) if isinstance(value, Decimal) else value
 
 
@@ -100,5 +100,5 @@ def _literal(value: Any) -> str:
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
