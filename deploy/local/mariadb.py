@@ -43,7 +43,7 @@ class MariaDb:
         self.port = port or free_port()
         self.options = options
         self.socket = self._socket()
-        self._install()
+        self._program = self._install()
         self._service = Child(self.name, self._command(), self.folder, env=self._environment())
         self.log = self._service.log
 
@@ -59,11 +59,15 @@ class MariaDb:
 
     def start(self) -> Self:
         """Create the data folder if need be, start, and return when it answers. Raises ProcessError."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        if not (self._data / "mysql").exists():
-            self._initialise()
+        self.initialise()
         self._service.start().wait_until(self._answers, START_SECONDS)
         return self
+
+    def initialise(self) -> None:
+        """Create `data_folder` with the system tables, unless it has them already. Raises ProcessError."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        if not (self.data_folder / "mysql").exists():
+            self._write_system_tables()
 
     def stop(self) -> None:
         """Shut down cleanly; a temporary folder is removed."""
@@ -115,7 +119,8 @@ class MariaDb:
         self.stop()
 
     @property
-    def _data(self) -> Path:
+    def data_folder(self) -> Path:
+        """Where the server keeps its tables and logs."""
         return self.folder / "data"
 
     @property
@@ -127,13 +132,19 @@ class MariaDb:
         # The path of a socket may hold 107 bytes.
         return inside if len(os.fsencode(inside)) <= 100 else Path(tempfile.gettempdir()) / f"binlake-{self.port}.sock"
 
-    def _install(self) -> None:
-        self._binary = install()
+    @property
+    def version(self) -> str:
+        """Program and version, as the program itself prints them. Raises SetupError."""
+        return run([*self._program, "--no-defaults", "--version"], env={**os.environ, **self._environment()}).strip()
 
-    def _initialise(self) -> None:
-        self._data.mkdir(parents=True, exist_ok=True)
+    def _install(self) -> list[str]:
+        """Install the server if need be, and return the words that start it."""
+        return [str(install())]
+
+    def _write_system_tables(self) -> None:
+        self.data_folder.mkdir(parents=True, exist_ok=True)
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        places = [f"--basedir={self._base}", f"--datadir={self._data}", f"--tmpdir={self._scratch}"]
+        places = [f"--basedir={self._base}", f"--datadir={self.data_folder}", f"--tmpdir={self._scratch}"]
         command = [str(install_script()), "--no-defaults", *places, *options, *run_as_root()]
         try:
             run(command, env={**os.environ, **self._environment()})
@@ -142,10 +153,10 @@ class MariaDb:
 
     def _command(self) -> list[str]:
         return [
-            str(self._binary),
+            *self._program,
             "--no-defaults",
             f"--basedir={self._base}",
-            f"--datadir={self._data}",
+            f"--datadir={self.data_folder}",
             f"--socket={self.socket}",
             # A server that starts clears its folder of temporary tables: another's would be among them.
             f"--tmpdir={self._scratch}",
@@ -163,7 +174,7 @@ class MariaDb:
 
     @property
     def _base(self) -> Path:
-        return self._binary.resolve().parents[1]
+        return Path(self._program[-1]).resolve().parents[1]
 
     def _environment(self) -> dict[str, str]:
         found = library_path()

@@ -21,11 +21,11 @@ class MySql(MariaDb):
         """Options of a server whose changes others read: row binlogs with full images and metadata, and GTIDs."""
         return (*ROW_BINLOG, "--gtid-mode=ON", "--enforce-gtid-consistency=ON", f"--server-id={server_id}")
 
-    def _install(self) -> None:
-        self._program = mysql.install()
+    def _install(self) -> list[str]:
+        return mysql.install()
 
-    def _initialise(self) -> None:
-        self._data.mkdir(parents=True, exist_ok=True)
+    def _write_system_tables(self) -> None:
+        self.data_folder.mkdir(parents=True, exist_ok=True)
         try:
             run([*self._start_words(), "--initialize-insecure", f"--init-file={self._users()}"])
         except SetupError as error:
@@ -38,8 +38,8 @@ class MySql(MariaDb):
         return file
 
     def _start_words(self) -> list[str]:
-        base = Path(self._program[-1]).resolve().parents[1]
-        return [*self._program, "--no-defaults", f"--basedir={base}", f"--datadir={self._data}", *run_as_root()]
+        folders = [f"--basedir={self._base}", f"--datadir={self.data_folder}"]
+        return [*self._program, "--no-defaults", *folders, *run_as_root()]
 
     def _command(self) -> list[str]:
         binlog = any(option.startswith("--log-bin") for option in self.options)
