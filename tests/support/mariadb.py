@@ -32,6 +32,7 @@ __all__ = [
 
 # Of one server's files; several workers have two each.
 _ENOUGH = 2 << 30
+_KINDS: dict[str, type[MariaDb]] = {kind.name: kind for kind in (MariaDb, MySql)}
 
 
 @contextlib.contextmanager
@@ -54,17 +55,17 @@ def _folder(kind: type[MariaDb]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"binlake-{kind.name}-", dir=memory_disk(_ENOUGH)) as name:
         folder = Path(name)
         # The file names the server to its replicas and clients: each server writes its own.
-        shutil.copytree(_initialised_data(kind), folder / "data", ignore=shutil.ignore_patterns("auto.cnf"))
+        shutil.copytree(_initialised_data(kind.name), folder / "data", ignore=shutil.ignore_patterns("auto.cnf"))
         yield folder
 
 
 @functools.cache
-def _initialised_data(kind: type[MariaDb]) -> Path:
+def _initialised_data(name: str) -> Path:
     """The data folder of a new server of this version; it stays below `.local/`: making one takes up to 3 s of CPU."""
     with tempfile.TemporaryDirectory() as scratch:
-        server = kind(Path(scratch))
+        server = _KINDS[name](Path(scratch))
         target = LOCAL / "data-folders" / hashlib.sha256(server.version.encode()).hexdigest()[:16]
-        with only_one(f"data-folder-{kind.name}"):
+        with only_one(f"data-folder-{name}"):
             if not target.exists():
                 server.initialise()
                 with staged(target) as tree:
