@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from support.changerows import Drawn, compared, mutation_rows
+from support.changerows import Drawn, comparable_rows, mutation_rows
 
 from binlake.changes.net import RowEvent
 from binlake.errors import SchemaError
@@ -48,7 +48,7 @@ def test_net_changes_by_workers_equal_the_reference_on_drawn_rows(
 ) -> None:
     # R-17 (copies), R-18 (identity of the segment), invariant 6
     found = _net(_frame(spark, drawn.rows()), drawn.cells(), routed=routed)
-    assert compared(found) == drawn.expected()
+    assert comparable_rows(found) == drawn.expected()
 
 
 def test_origins_by_workers_are_those_of_the_driver(spark: SparkSession, drawn: Drawn) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, signal_me
@@ -73,7 +73,7 @@ STEPS = [
 def test_a_killed_process_is_continued_exactly(server: MariaDb, target: Target, step: str, number: int) -> None:
     # U-32, R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
     pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     if step != "closed" and (step, number) != ("after_commit", 5):
         consistent = rows(server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint")
         assert consistent in ([(0,)], [(None,)], [])
@@ -126,7 +126,7 @@ def test_a_killed_session_outside_commit_is_transient(server: MariaDb, target: T
 def test_sigterm_ends_between_batches_and_frees_the_lease(server: MariaDb, target: Target) -> None:
     # R-60, S4-35
     pid = apply_in_child(target, window(), at("batch", 1, signal_me(signal.SIGTERM)))
-    assert ended(pid) == 1
+    assert wait_for_exit(pid) == 1
     assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
     assert rows(server, "SELECT exit_ts, open_lo, segment FROM tidb_binlog.binlake_progress") == [(300, 100, 0)]
     assert state(server) == ([], [])

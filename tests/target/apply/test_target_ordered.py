@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.rowhistory import KEYED, History, plan
@@ -98,7 +98,7 @@ def test_a_killed_process_is_continued_exactly(server: MariaDb, ordered: Target,
     history = History(7, 60)
     found = window(plan(history.events, SMALL))
     pid = apply_ordered_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     if step != "closed":
         assert checkpoint(server)[1] is False
     apply(ordered, found)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import (
@@ -203,7 +203,7 @@ STEPS = [
 def test_a_killed_process_is_continued_exactly(server: MariaDb, parallel: Target, step: str, number: int) -> None:
     # R-17, S3-20, invariant 9: kill -9 around every kind of transaction, several in flight; the keyless table is exact
     pid = apply_in_child(parallel, window(), at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert checkpoint(server)[1] == (number == 12 and step == "after_commit") if step != "opened" else True
     apply(parallel, window())
     assert_whole(server)
@@ -308,7 +308,7 @@ def test_a_take_over_ends_the_sessions_of_all_workers(server: MariaDb, parallel:
     execute(server, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     apply(parallel, window())
     os.kill(stopped, signal.SIGCONT)
-    assert ended(stopped) == 1
+    assert wait_for_exit(stopped) == 1
     assert_whole(server)
 
 
@@ -388,7 +388,7 @@ def test_a_source_that_breaks_off_is_an_error_not_an_end(server: MariaDb, parall
 def test_sigterm_lets_batches_end_and_frees_the_lease(server: MariaDb, parallel: Target) -> None:
     # R-60, S4-34, S4-35: what was begun is stored whole, the rest is left
     pid = apply_in_child(parallel, window(), at("batch", 1, signal_me(signal.SIGTERM)))
-    assert ended(pid) == 1
+    assert wait_for_exit(pid) == 1
     assert rows(server, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
     # Which segment it is depends on when the main thread, which takes signals, has its turn.
     assert rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress") == [(300, 100)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.kepthistory import History, window
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
@@ -153,7 +153,7 @@ def test_a_process_killed_between_the_reading_and_the_writes(
     planned = window(definition, history, 100, 200)
     chosen = target.model_copy(update={"mode": mode, "worker_count": 1})
     pid = apply_in_child(chosen, planned, at(step, number, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     other = target.model_copy(update={"mode": "atomic" if mode == "parallel" else "parallel"})
     relay = RelayLog(FolderStorage(tmp_path, tmp_path / "shop"), 1 << 20)
     relay.write_ahead(planned.manifest(), planned, lambda: None)
@@ -167,7 +167,7 @@ def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(serve
     planned = window(definition, moved(definition), 100, 200)
     commits = 2  # opened, then the segment
     pid = apply_in_child(target, planned, at("after_commit", commits, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert apply(target, planned).state == "already"
     kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
     assert rows(server, kept) == [(1,)]

@@ -10,7 +10,7 @@ from typing import ClassVar, cast
 
 import pymysql
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, is_stopped, signal_me, wait_until
 
@@ -94,7 +94,7 @@ def test_another_replication_does_not_wait(target: Target, sessions: Callable[[]
 
 def test_a_dead_process_of_this_host_is_taken_over_at_once(server: MariaDb, target: Target) -> None:
     pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert rows(server, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
     assert apply(target, Window(0, 1).put((1, "a"))).state == "applied"
 
@@ -105,7 +105,7 @@ def test_a_live_process_of_this_host_is_not_taken_over_even_if_its_lease_stands(
     with pytest.raises(LeaseHeld, match=f":{pid}:"):
         apply(target, Window(0, 1).put((1, "a")))
     os.kill(pid, signal.SIGCONT)
-    assert ended(pid) == 0
+    assert wait_for_exit(pid) == 0
 
 
 STOPS = ["opened", "batch", "before_commit", "after_commit"]
@@ -126,7 +126,7 @@ def test_a_stopped_process_that_wakes_up_writes_nothing(
         apply(target, Window(1, 2).put((1, "w2")))
     before = rows(server, f"SELECT * FROM {SCHEMA}.binlake_fence")
     os.kill(pid, signal.SIGCONT)
-    assert ended(pid) == (0 if step == "after_commit" else 1)
+    assert wait_for_exit(pid) == (0 if step == "after_commit" else 1)
     assert rows(server, "SELECT * FROM app.t") == [(1, "w2" if later else "w1")]
     assert rows(server, "SELECT * FROM app.log") == [("once",)]
     assert rows(server, f"SELECT * FROM {SCHEMA}.binlake_fence") == before

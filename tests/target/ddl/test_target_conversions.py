@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, signal_me
@@ -145,7 +145,7 @@ def test_a_conversion_that_died_half_way_is_begun_again(
     expected = expect_after_ddl(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
     window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
     pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     for statement in sql[: statements + 1]:
         session.execute(statement)
     apply(target, window)

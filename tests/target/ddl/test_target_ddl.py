@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me
 
@@ -98,7 +98,7 @@ def test_a_kill_between_intent_execution_and_done_is_continued(server: MariaDb, 
     for step in KILLS:
         prepare(server)
         pid = apply_in_child(target, window(kind, after), at(step, 1, signal_me(signal.SIGKILL)))
-        assert ended(pid) == -signal.SIGKILL
+        assert wait_for_exit(pid) == -signal.SIGKILL
         assert apply(target, window(kind, after)).ddls == (step == "intent" or (kind in AGAIN and step != "ddl_done"))
         assert picture(server) == done, step
 
@@ -130,7 +130,7 @@ def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(server: M
     found = window("add column", after)
     found.plans = [replace(found.plans[0], end_ts=149), replace(found.plans[1], rows_ahead=True)]
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     session = Session(target)
     with pytest.raises(CheckpointConflict, match="rows of shop from before it are not applied yet"):
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
@@ -145,7 +145,7 @@ def test_a_target_that_shows_neither_side_stops_for_a_person(server: MariaDb, ta
     other = Expected({}, {("app", "t"): None})
     found = Window(100, 300).ddl(200, sql, touched, other)
     pid = apply_in_child(target, found, at("intent", 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     execute(server, "ALTER TABLE app.t ADD COLUMN by_hand INT")
     with pytest.raises(Permanent, match="neither the definitions before it nor those after it") as stopped:
         apply(target, found)
@@ -172,6 +172,6 @@ def test_a_segment_before_the_intent_is_never_executed_again(server: MariaDb, ta
     found = Window(100, 300).statement("REPLACE INTO app.t (id, extra) VALUES (1, 1)").log("once")
     found.ddl(200, "ALTER TABLE t DROP COLUMN extra", [("app", "t")]).put((2, "b"))
     pid = apply_in_child(target, found, at("batch", 3, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert apply(target, found).batches == 1
     assert rows(server, "SELECT * FROM app.log") == [("once",)]

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.failover import drop_copies, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, signal_me
@@ -62,7 +62,7 @@ def window(target: Target, ddl: tuple[str, list[tuple[str, str]]], *, repeatable
 
 def begin(target: Target, found: Window, step: str) -> None:
     pid = apply_in_child(target, found, at(step, 1, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
 
 
 def let_happen(server: MariaDb, what: str) -> None:

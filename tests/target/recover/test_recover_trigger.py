@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.children import end_children, ended
+from support.children import end_children, wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply_in_child, at, signal_me, target_of
 
@@ -78,7 +78,10 @@ def no_context(_: Replication) -> Any:
 
 def break_off(target: Target, window: Window, relay: RelayLog | None = None) -> None:
     """Kill an apply behind its first statement."""
-    assert ended(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay)) == -signal.SIGKILL
+    assert (
+        wait_for_exit(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay))
+        == -signal.SIGKILL
+    )
 
 
 def checkpoint(server: MariaDb) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Crash, Window, apply, apply_in_child, at, signal_me
 
@@ -84,7 +84,7 @@ def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
         "INSERT INTO app.log VALUES ('old')",
     )
     pid = apply_in_child(target, window(), at("batch", position, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert state(server) != END
     for _ in range(2):
         verdict = judge_recovery(replication)
@@ -159,7 +159,7 @@ def test_a_file_that_is_gone_is_reported_before_anything_is_written(server: Mari
     target, relay = of(replication)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     files = list_files(relay.storage.folder)
     assert len(files) > 3
     files[2].path.unlink()
@@ -176,8 +176,8 @@ def test_a_window_that_was_opened_without_files_gets_them_when_it_goes_on(
     target, relay = of(replication)
     execute(server, "INSERT INTO app.log VALUES ('old')")
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)), relay)
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     finish_from_relay(replication, judge_recovery(replication))
     assert state(server) == END

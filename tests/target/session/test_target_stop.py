@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from support.children import ended
+from support.children import wait_for_exit
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, signal_me, target_of, wait_until
@@ -57,7 +57,7 @@ def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(serve
         os.kill(pid, signal.SIGTERM)
         # The lock is still held, and no wait ends by itself: nothing but the kill ends it.
         wait_until(lambda: waiting(server) == 0, every=0.25)
-        assert ended(pid) == 1
+        assert wait_for_exit(pid) == 1
         # The server ends the transactions of who has gone in its own time, but long before a lock wait ends by itself.
         open_ = "SELECT COUNT(*) FROM information_schema.innodb_trx"
         wait_until(lambda: rows(server, open_) == [(1,)], 30, every=0.25)
@@ -80,7 +80,7 @@ def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_
     for _ in range(30):
         window.log("one")
     pid = apply_in_child(auto, window, at("batch", 2, signal_me(how)))
-    assert ended(pid) == (1 if how == signal.SIGTERM else -how)
+    assert wait_for_exit(pid) == (1 if how == signal.SIGTERM else -how)
     text, exit_ts, open_lo = stored(server)
     assert '"consistent":false,"commitTS":100' in text
     # S4-38: whatever is visible has a commit_ts at or below it
@@ -147,7 +147,7 @@ def test_who_follows_the_targets_binlog_sees_each_change_once(logging_server: Ma
         window.statement(f"UPDATE app.t SET v = CONCAT(v, '+') WHERE id BETWEEN {first} AND {first + 9}")
     execute(server, "RESET MASTER")
     pid = apply_in_child(target, window, at("batch", 5, signal_me(signal.SIGKILL)))
-    assert ended(pid) == -signal.SIGKILL
+    assert wait_for_exit(pid) == -signal.SIGKILL
     assert 0 < rows(server, "SELECT COUNT(*) FROM app.t WHERE v = 'old+'")[0][0] < 100
     apply(target, window)
     assert rows(server, "SELECT v, COUNT(*) FROM app.t GROUP BY v") == [("old+", 100)]
